@@ -21,8 +21,9 @@ from typing import Any
 
 import yaml
 
-from bigbird_ja.accelerators import CHIPS, load_prices
+from bigbird_ja.accelerators.chips import CHIPS, find
 from bigbird_ja.accelerators.measured import REACHED
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import log, table
 from scripts.kernel_code import LENGTHS, TOKENS
@@ -108,7 +109,7 @@ def by_length() -> Iterator[dict[str, Any]]:
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         kernels = {(p["kind"], p["length"]): p["forward"] + p["backward"] for p in lines}
-        spot = (load_prices().by_zone(f"{chip.name}-8", "spot")[0][1] or 0.0) / 8
+        spot = (load_prices().by_zone(find(f"{chip.name}-8"), "spot")[0][1] or 0.0) / 8
         for name, shape in SHAPES.items():
             few, many = (
                 preflight(

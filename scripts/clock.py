@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip, link_seconds
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip, link_seconds
 from bigbird_ja.accelerators.measured import REACHED, REACHED_RANGE
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import costs, hlo, machine_code, roofline

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.model import pattern
 from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile_rows
 from bigbird_ja.preflight import compile as compiler

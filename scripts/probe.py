@@ -91,7 +91,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
     cases = []
     for record in records:
         # Special and unknown tokens become one character that no name contains.
-        row = [tokenizer.written[i] if tokenizer.is_text_piece[i] else "\n" for i in record]
+        row = [tokenizer.written[i] if tokenizer.is_text_token[i] else "\n" for i in record]
         text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
 
         def tokens(mention: Mention, starts: np.ndarray = starts) -> Mention:

@@ -36,7 +36,7 @@ def write_inputs(directory, seq_length=64):
 
 
 def digest(model_dir):
-    """SHA-256 over step and files' checksums of the newest checkpoint, optimiser state and all."""
+    """SHA-256 over step and files' checksums of the newest checkpoint, optimizer state and all."""
     from bigbird_ja.run.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)

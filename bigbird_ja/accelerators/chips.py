@@ -27,7 +27,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Chip:
-    """The device that one compiled program runs on."""
+    """Device that one compiled program runs on."""
 
     name: str
     topology: str  # libtpu's name of the smallest slice
@@ -35,8 +35,8 @@ class Chip:
     clock_hz: float  # turns the compiler's cycles into seconds
     hbm_bytes: int  # usable by one program
     hbm_bytes_per_second: float
-    unit: str  # "core" or "chip": what `peak_flops` and `hbm_bytes` belong to
-    link_bytes_per_second: float  # all-reduce bandwidth of one unit's links, one direction
+    unit: str  # "core" or "chip": the unit of `peak_flops` and `hbm_bytes`
+    link_bytes_per_second: float  # all-reduce bandwidth of the unit's links, one direction
     remark: str = ""
 
 
@@ -55,7 +55,7 @@ _TABLE = (
          "its clock is computed from its peak rate"),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _TABLE}
-# Chips whose two cores are one device on a slice.
+# Chips with two cores that are one device on a slice.
 MEGACORE: dict[str, Chip] = {
     "v4": Chip("v4", "v4:2x2x1", 275e12, 1.05e9, int(30.75 * _GIB), 1228e9, "chip", 300e9,
                "both cores joined"),
@@ -65,43 +65,53 @@ MEGACORE: dict[str, Chip] = {
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A TPU slice."""
+    """TPU slice."""
 
-    name: str  # as Google counts: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
-    chip: str  # as `preflight --chip` names it
+    name: str  # with Google's count: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
+    chip: str  # name for `preflight --chip`
     chips: int  # the unit of prices
-    units: int  # as `preflight --chip` counts: cores where one program runs on half a chip
-    devices: int  # over which the global batch is divided
+    units: int  # units of `preflight --chip`: cores if one program runs on half a chip
+    devices: int  # devices that share the global batch
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
-    priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
+    priced_mfu: float  # assumed share of the peak, by priced cycles, without a preflight result
 
     @property
     def hosts(self) -> int:
         """Count the virtual machines that the slice consists of."""
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
+    @property
+    def generation(self) -> int:
+        """Return 3 for `v3-8`, 5 for `v5e-8` and `v5p-8`."""
+        return int(self.chip[1])
 
-# Chips, where a name counts them; elsewhere it counts cores, two to a chip.
+    @property
+    def launch_type(self) -> str:
+        """Return the name for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
+        return self.name.replace("v5e-", "v5litepod-")
+
+
+# Chips whose slice names count chips; other names count cores, two per chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
-_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # that a program of one device runs on
+_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # if a program runs on half a chip
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
-# One virtual machine of each generation.
+# A virtual machine of each generation.
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
 
 
 def find(name: str) -> Accelerator:
-    """Find the slice of that name: `v3-8`, `v5e-32`, `v5litepod-8`.
+    """Return the slice of a name such as `v3-8`, `v5e-32` or `v5litepod-8`.
 
     Raises:
-        BadInput: there is none.
+        BadInput: no such slice.
     """
     match = _NAME.fullmatch(name)
     chip = _SYNONYMS.get(match[1], match[1]) if match else ""
     if match is None or chip not in CHIPS:
         raise BadInput(
-            f"{name!r} is no TPU type{nearest(name, USUAL)}: write one such as v3-8 or v5e-32"
+            f"{name!r} is not a TPU type{nearest(name, USUAL)}: use one such as v3-8 or v5e-32"
             f" ({', '.join(CHIPS)})"
         )
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
@@ -115,7 +125,7 @@ def find(name: str) -> Accelerator:
 
 
 def of_chips(chip: str, chips: int) -> Accelerator:
-    """Make the slice with that many chips."""
+    """Return the slice with this number of chips."""
     cores = _CORES_PER_CHIP.get(chip, 1)
     return Accelerator(
         f"{chip}-{chips * (1 if chip in _COUNTS_CHIPS else 2)}",
@@ -129,10 +139,10 @@ def of_chips(chip: str, chips: int) -> Accelerator:
 
 
 def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
-    """Compute what so many collectives take on the links of a slice that carry so many bytes.
+    """Return the seconds of `count` collectives with `carried` bytes on the links of a slice.
 
-    In a corner of a slice a chip has one link in each dimension; two where it wraps around, from 16
-    chips on, of v5p from 4. Without a public timing of the chip its rate on paper counts.
+    In a corner of a slice a chip has one link in each dimension; two if it wraps around, from 16
+    chips on, for v5p from 4. Chips without a public timing count by their specified rate.
     """
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
     if chip.name not in LINKS or not sizes:
@@ -142,28 +152,17 @@ def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float
     return count * hop * sum(sizes) / ways + carried / (rate * ways * len(sizes))
 
 
-def launch_type(machine: Accelerator) -> str:
-    """Name a slice for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
-    return machine.name.replace("v5e-", "v5litepod-")
-
-
 def of_topology(name: str) -> Accelerator:
-    """Find the slice that `preflight --topology` calls `v5e:2x4` or `v4:2x2x1`.
+    """Return the slice of a topology such as `v5e:2x4` or `v4:2x2x1`.
 
     Raises:
-        BadInput: not such a name.
+        BadInput: a name of another form.
     """
     chip, _, shape = name.partition(":")
     if chip not in CHIPS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
         near = "" if chip in CHIPS else nearest(chip, CHIPS)
         raise BadInput(
-            f"{name!r} is no topology such as v5e:2x4 or v4:2x2x1 (v4, v5p, v7x: three numbers)"
+            f"{name!r} is not a topology such as v5e:2x4 or v4:2x2x1 (v4, v5p, v7x: three numbers)"
             f"{near}; chips: {', '.join(CHIPS)}"
         )
     return of_chips(chip, math.prod(map(int, shape.split("x"))))
-
-
-def generation_of(accelerator_type: str) -> int:
-    """Return 3 for `v3-8`, 5 for `v5litepod-8`."""
-    match = re.match(r"(?:v|tpu)([0-9]+)", accelerator_type)
-    return int(match[1]) if match else 0

@@ -1,9 +1,9 @@
-"""The environment that tests, the package's figures and rented machines share."""
+"""Environment of tests, of the package's figures and of rented machines."""
 
 from collections.abc import Mapping
 
 # As launch/locks/machine.lock has them, for the Python of locks/cpython.json. Another pair of jax
-# and libtpu compiles another program, whose cycles must be counted anew.
+# and libtpu compiles another program, with other cycles.
 PACKAGES = {"tensorflow-cpu": "2.21.0", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 COMPILER = {name: PACKAGES[name] for name in ("jax", "libtpu")}
 

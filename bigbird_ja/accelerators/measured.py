@@ -1,6 +1,6 @@
-"""Rates of chips that were measured or counted, apart from their data sheets."""
+"""Measured and counted rates of chips, in contrast to their specifications."""
 
-# Seconds of a hop, and bytes a second of one link in one direction, as `ppermute` took on chips
+# Seconds per hop, and bytes per second of one link in one direction, measured with `ppermute`
 # (marin-community/marin#6736); v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
 LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
 # Share of the peak that `preflight` counts for base-4096 on whole slices, two sequences a device.
@@ -18,11 +18,11 @@ CODE_MFU: dict[str, dict[str, float]] = {
     "bigbird": {"v5e": 0.63, "v6e": 0.29},
     "modernbert": {"v5e": 0.57, "v6e": 0.24},
 }
-# Share of a step that machine code must cover for `plan` to take its rate.
+# Minimum share of a step that machine code must cover for `plan` to use its rate.
 COUNTED = 0.9
-# The share of the rate by machine code that whole train steps of others reached on real chips, and
-# its interval, that of single kernels too, as our ops are smaller: docs/lab/clock.md. Priced cycles
-# get no factor, though of one program (base-4096, XLA's attention, on v5e and v6e) they are some
-# 1.9 times the cycles by machine code.
+# Share of the rate by machine code that published train steps reached on real chips, and its
+# interval, which includes single kernels, as our ops are smaller: docs/lab/clock.md. Priced cycles
+# get no factor, although they are some 1.9 times the cycles by machine code for one program
+# (base-4096, XLA's attention, on v5e and v6e).
 REACHED = 0.9
 REACHED_RANGE = (0.7, 1.0)

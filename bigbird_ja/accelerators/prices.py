@@ -1,4 +1,4 @@
-"""Prices of TPUs by chip, zone and pricing: `prices.yaml`, and a user's own file.
+"""Prices of TPUs and the services that rent them: `prices.yaml`, and a user's own file.
 
 Nothing here asks the network.
 """
@@ -7,21 +7,22 @@ import datetime
 import difflib
 import importlib.resources
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.chips import CHIPS, find
-from bigbird_ja.accelerators.rentals import Rental
+from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
+FLEX_START = "flex-start"
 PRICINGS = ("on_demand", "spot")
-OLD_DAYS = 365  # a table older than this is called old wherever it is printed
-USUAL_ZONES = 4  # so many are tried where the user names none
-_MUCH_DEARER = 1.5  # than the first of them: left out, since a budget counts the dearest
+OLD_DAYS = 365  # age from which a table is reported as old
+USUAL_ZONES = 4  # maximum number of zones if the user names none
+_MAX_PRICE_RATIO = 1.5  # of a zone to the first: a budget counts the most expensive zone
+_Chips = Annotated[int, Meta(ge=1, le=1 << 20)]
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -30,126 +31,138 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
+class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Service that rents slices of a chip in some zones."""
+
+    service: Literal["compute", "tpu"]
+    image: str  # runtime version or image family for the engine pjrt
+    zones: tuple[str, ...]
+    documented_by: str  # page on the chip
+    zones_by: str  # page that lists the zones
+    as_of: datetime.date  # day on which the copies of both were read
+    least_chips: _Chips = 1
+    most_chips: _Chips | None = None
+    pricing: Literal["", "flex-start"] = ""  # "": spot and on demand
+
+    def matches(self, chips: int, pricing: str) -> bool:
+        """Return whether it rents slices of this number of chips with this pricing."""
+        is_flex = pricing == FLEX_START
+        is_size = self.least_chips <= chips <= (self.most_chips or chips)
+        return is_size and is_flex == (self.pricing == FLEX_START)
+
+
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One chip in some zones, US dollars per hour; None: not offered, or not known."""
+    """Price of a chip in some zones, US dollars per hour; None: not offered, or unknown."""
 
     on_demand: Price | None = None
     spot: Price | None = None
-    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # at this price
+    most_chips: _Chips | None = None  # limit of this price
     zones: list[str] | None = None  # None: all zones of the chip in the table
 
 
 class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine that costs nothing."""
+    """Machine that costs nothing."""
 
     machine: str
     note: str = ""  # the date of this information, and where its limits are
 
 
 class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file of prices: US dollars."""
+    """Prices in US dollars."""
 
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
     rentals: dict[str, list[Rental]] = {}  # by chip, the preferred service first
-    free: dict[str, Free] = {}  # by who lends it
+    free: dict[str, Free] = {}  # by provider
 
     def offers(self, chip: str) -> dict[str, Offer]:
-        """Return a chip's offers by zone; of several for a zone the last counts."""
+        """Return a chip's offers by zone; the last of several for a zone counts."""
         by_zone: dict[str, Offer] = {}
         for line in self.chips.get(chip, ()):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
         return by_zone
 
-    def rented(self, accelerator: str, pricing: str) -> list[Rental]:
-        """List who rents a machine out and where, the preferred service first.
+    def rented(self, machine: Accelerator, pricing: str) -> list[Rental]:
+        """List the services that rent a machine, the preferred one first.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
-
-        Raises:
-            BadInput: no such machine.
         """
-        machine = find(accelerator)
         known = self.rentals.get(machine.chip, [])
         return [one for one in known if one.matches(machine.chips, pricing)]
 
-    def price(self, accelerator: str, pricing: str, zone: str) -> float | None:
+    def price(self, machine: Accelerator, pricing: str, zone: str) -> float | None:
         """Return US dollars per hour of the whole slice in a zone; None if no price is known.
 
         Flex-start counts at the on-demand price, from which Google grants a discount.
         """
-        machine = find(accelerator)
         offer = self.offers(machine.chip).get(zone, Offer())
         price = offer.spot if pricing == "spot" else offer.on_demand
         is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
         return price * machine.chips if price is not None and is_sold else None
 
-    def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
+    def by_zone(self, machine: Accelerator, pricing: str) -> list[tuple[str, float | None]]:
         """List the zones that offer a machine with its price, cheapest first, unknown prices last.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
-
-        Raises:
-            BadInput: no such machine.
         """
-        found = self.rented(accelerator, pricing)
+        found = self.rented(machine, pricing)
         zones = dict.fromkeys(zone for one in found for zone in one.zones)
-        offers = [(zone, self.price(accelerator, pricing, zone)) for zone in zones]
+        offers = [(zone, self.price(machine, pricing, zone)) for zone in zones]
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
 
-    def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str]) -> float:
-        """Return US dollars per hour in the dearest of some zones.
+    def per_hour(self, machine: Accelerator, pricing: str, zones: Sequence[str]) -> float:
+        """Return US dollars per hour in the most expensive of some zones.
 
         Raises:
-            BadInput: no such machine, or one of the zones has no price of it.
+            BadInput: one of the zones has no price of the machine.
         """
-        prices = [self.price(accelerator, pricing, zone) for zone in zones]
+        prices = [self.price(machine, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
         if not priced or len(priced) < len(prices):
             raise BadInput(
-                f"no {pricing} price for {accelerator} in {', '.join(zones)}: add it in a file for"
-                " --price_file"
+                f"no {pricing} price for {machine.launch_type} in {', '.join(zones)}: add it in a"
+                " file for --price_file"
             )
         return max(priced)
 
-    def usual_zones(self, accelerator: str, pricing: str, near: str = "") -> tuple[str, ...]:
+    def usual_zones(self, machine: Accelerator, pricing: str, near: str = "") -> tuple[str, ...]:
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
-        Zones of other continents are left out where there are others, since traffic costs more than
-        the difference between zones; and those much dearer than the first, since a budget counts
-        the dearest.
+        Zones of other continents are left out if there are others, since traffic costs more than
+        the difference between zones; and those much more expensive than the first, since a budget
+        counts the most expensive.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
             near: region of the bucket; "" for the United States, where docs/cloud-setup.md puts it.
         """
-        offers = self.by_zone(accelerator, pricing)
+        offers = self.by_zone(machine, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
         zones = [*priced] or [zone for zone, _ in offers]
         continent = (near or "us-").partition("-")[0]
         zones = [zone for zone in zones if zone.partition("-")[0] == continent] or zones
         zones.sort(key=lambda zone: region_of(zone) != near)
-        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
+        limit = _MAX_PRICE_RATIO * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
-    def check_zone(self, zone: str, accelerator: str, pricing: str) -> None:
+    def check_zone(self, zone: str, machine: Accelerator, pricing: str) -> None:
         """Check that a zone offers a machine, as far as the table knows.
 
         Raises:
             BadInput: it does not; the message names the nearest zones that do.
         """
-        known = [zone for zone, _ in self.by_zone(accelerator, pricing)]
+        known = [zone for zone, _ in self.by_zone(machine, pricing)]
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}: {accelerator} is not offered there, by the package's table; the"
-                f" nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
+                f"zone {zone!r}: {machine.launch_type} is not offered there by the package's table;"
+                f" the nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
@@ -157,7 +170,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return (today - self.as_of).days
 
     def describe_age(self, today: datetime.date) -> str:
-        """Say `prices of 2026-01-01, 325 days old: verify before renting`."""
+        """Return `prices of 2026-01-01, 325 days old: verify before renting`."""
         days = self.age_days(today)
         warning = ", warning: more than a year" if days > OLD_DAYS else ""
         return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
@@ -170,7 +183,7 @@ def load_prices(override_path: str | None = None) -> Prices:
         override_path: a YAML file of the same form, on disk or gs://; it may be partial.
 
     Raises:
-        BadInput: no such file, not YAML, an unknown key, or a price that is not a number.
+        BadInput: no such file, invalid YAML, an unknown key, or an invalid price.
     """
     advice = "see bigbird_ja/accelerators/prices.yaml for the form"
     built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"

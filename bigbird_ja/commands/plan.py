@@ -84,14 +84,14 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Plan one run or several successive runs."""
-    from bigbird_ja import accelerators
+    from bigbird_ja.accelerators.prices import load_prices
     from bigbird_ja.plan import estimate, show, totals
 
     names = args.config or [None]
     _check_several(args, len(names))
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
-    listed, today = accelerators.load_prices(args.price_file), datetime.date.today()
+    listed, today = load_prices(args.price_file), datetime.date.today()
     region = storage.bucket_location(args.data_dir[0]) if args.data_dir else None
     made = estimate.make_rows(plans, listed, args.accelerator_type, region or "")
     chosen = estimate.cheapest(made)

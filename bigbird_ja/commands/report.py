@@ -25,14 +25,15 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Write the page."""
-    from bigbird_ja.report import RunLogs, name_apart, page
-    from bigbird_ja.storage import directory_of, outputs
+    from bigbird_ja.report.page import page
+    from bigbird_ja.report.run_logs import RunLogs, name_apart
+    from bigbird_ja.storage import outputs
 
     outputs.check_output_file(args.output, "--output")
     now = time.time()
     runs = [RunLogs(model_dir, now) for model_dir in args.model_dir]
     name_apart(runs)
-    outputs.write(args.output, page(runs, now, directory_of(args.output)).encode())
+    outputs.write(args.output, page(runs, now).encode())
     print(f"report: {args.output}")
     rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
     return {"output": args.output, "runs": rows}

@@ -1,11 +1,11 @@
-"""Pack documents into sequences, block by block: the first half of `make-data`.
+"""Blocks of packed sequences: the first half of `make-data`.
 
 A block is a run of documents of one split, about a million characters (more for long sequences).
-Corpora that are mixed by weights have blocks of their own, and so have documents that are taken
-oftener: a block knows how many times an epoch takes its sequences.
+Corpora that are mixed by weights have blocks of their own, and so have documents with more
+repetitions per epoch: all sequences of a block have the same number of repetitions.
 
-Blocks depend on the corpus and the settings alone, so the result is the same for any number of
-workers, and a block that was written needs not be done again. Packing happens inside a block, so
+Blocks depend only on the corpus and the settings, so the result is the same for any number of
+workers, and a block that was written needn't be repeated. Packing happens inside a block, so
 its size bounds memory, and each block ends in one sequence that is not full.
 """
 
@@ -39,18 +39,18 @@ from bigbird_ja.text.sentences import sentence_boundaries
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
-_CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
+_CHARACTERS_PER_POSITION = 256  # minimum, for each position of a sequence
 
 
 @dataclass(frozen=True)
 class Block:
-    """A run of documents of one split; `number` counts from 0 in its split."""
+    """Run of documents of one split; `number` counts from 0 in its split."""
 
     split: str
     number: int
     texts: tuple[str, ...]
-    corpus: int = 0  # of those that are mixed
-    times: int = 1  # that an epoch takes its sequences
+    corpus: int = 0  # index among the corpora that are mixed
+    times: int = 1  # repetitions per epoch
 
     @property
     def name(self) -> str:
@@ -60,18 +60,18 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockStats:
-    """The counts that a block adds to the manifest's. Lists are histograms."""
+    """Counts of a block, which the manifest sums. Tuples are histograms."""
 
     documents: Count
     tokens: Count
     sequences: Count
     used_positions: Count
-    predictions: Count  # aimed at, in one epoch
-    left_out: Count  # sequences in which nothing could be predicted
-    document_tokens: tuple[Count, ...]  # documents by the power of two of their length
-    documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
-    times: Count = 1  # the block's
-    unknown: Count = 0  # tokens
+    predictions: Count  # targeted number in one epoch
+    left_out: Count  # sequences without any token to predict
+    document_tokens: tuple[Count, ...]  # documents by the logarithm of their length
+    documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments
+    times: Count = 1  # repetitions per epoch
+    unknown: Count = 0  # unknown tokens
 
 
 def cut_into_blocks(
@@ -81,11 +81,11 @@ def cut_into_blocks(
     seed: int,
     skipped: Counter[int],
 ) -> Iterator[Block]:
-    """Deals the documents of each corpus to the splits and cuts each split's into blocks.
+    """Assign the documents of each corpus to the splits, and cut each split into blocks.
 
-    An epoch takes each document as often as its corpus's weight, rounded down, and a share of them,
-    the fraction, once more. Held-out documents are taken once, and are the same ones whatever the
-    weight. Documents without text are left out, and counted in `skipped` by the corpus's number.
+    An epoch repeats each document as often as its corpus's weight, rounded down, and a share of
+    them, the fraction, once more. Held-out documents are taken once; they don't depend on the
+    weight. Documents without text are left out, and counted in `skipped` by corpus.
     """
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
@@ -107,7 +107,7 @@ def _filled(documents: Iterable[str], corpus: int, skipped: Counter[int]) -> Ite
 def _cut_corpus(
     texts: Iterable[str], weight: float, limit: int, eval_fraction: float, seed: int
 ) -> Iterator[tuple[str, int, list[str]]]:
-    """Split, repetitions per epoch and texts of each block of about `limit` characters."""
+    """Yield split, repetitions per epoch and texts of each block of about `limit` characters."""
     whole, fraction = divmod(_fraction(weight), 1)
     # In this order the remainders become blocks at the end.
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
@@ -115,8 +115,8 @@ def _cut_corpus(
     sizes = dict.fromkeys(keys, 0)
     trained = 0
     for index, text in enumerate(texts):
-        # One of every run of 1 / fraction; of the first run one of the first two, so that a corpus
-        # of two documents already has one for each split.
+        # One document of every run of 1 / eval_fraction; in the first run one of the first two, so
+        # that a corpus of two documents has one for each split.
         if _is_drawn(index, _fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2):
             key = ("eval", 1)
         else:
@@ -142,14 +142,14 @@ def _fraction(value: float) -> Fraction:
 def _is_drawn(
     index: int, share: Fraction, seed: int, purpose: int, first_of: int | None = None
 ) -> bool:
-    """Tell whether item `index` is the one that is drawn from its run of 1 / share.
+    """Return whether item `index` is the one that is drawn from its run of 1 / share.
 
     Args:
-        index: from 0.
-        share: of all items, below 1.
-        seed: of the draws.
-        purpose: of the draws.
-        first_of: the first run's draw is made from so many of its items; None: from all.
+        index: index of the item, from 0.
+        share: fraction of all items to draw, below 1.
+        seed: seed of the draws.
+        purpose: purpose of the draws.
+        first_of: number of candidates in the first run; None: all.
     """
     if not share:
         return False
@@ -157,9 +157,9 @@ def _is_drawn(
     return index == _drawn_from(run, share, seed, purpose, first_of)
 
 
-@functools.lru_cache(maxsize=8)  # the items of a run ask one after the other
+@functools.lru_cache(maxsize=8)  # the items of a run are asked for one after the other
 def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: int | None) -> int:
-    """Return the item of a run that is drawn."""
+    """Return the index of the item that is drawn from a run."""
     first = -(-run * share.denominator // share.numerator)
     last = -(-(run + 1) * share.denominator // share.numerator)
     choices = last - first
@@ -175,19 +175,19 @@ _packer: dict[str, Any] = {}  # of a worker process
 def start_packer(
     tokenizer: Tokenizer, spec: DataSpec, path_of: Callable[[str], str] | None = None
 ) -> None:
-    """Prepare a process for `packed`, or with `path_of`, the path by a name, for `pack_block`."""
+    """Prepare a worker for `packed`, or with `path_of` (name to path) for `pack_block`."""
     marker = words.word_marker(spec.word_boundaries, tokenizer)
     _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
 
 
 def packed(block: Block) -> bytes:
-    """Pack one block; return its file."""
+    """Pack one block; return the content of its file."""
     spec = _packer["spec"]
     return _file_of(*make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
 
 
 def pack_block(block: Block) -> int:
-    """Pack and write one block unless it is there; return its bytes of text."""
+    """Pack and write one block unless it exists; return the bytes of its text."""
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
         write_block(path, packed(block))
@@ -202,10 +202,10 @@ def text_bytes(block: Block) -> int:
 def make_rows(
     block: Block, tokenizer: Tokenizer, marker: words.WordMarker, spec: DataSpec
 ) -> tuple[npt.NDArray[Any], BlockStats]:
-    """Tokenises and packs a block: rows of `spec.row_dtype`, and the counts.
+    """Tokenize and pack a block; return rows of `spec.row_dtype` and the counts.
 
     Raises:
-        BadInput: text that no tokenizer can read, or a tokenizer that makes [SEP] out of text.
+        BadInput: text that no tokenizer can read, or a tokenizer that produces [SEP] from text.
     """
     if spec.strip_markers:
         block = dataclasses.replace(block, texts=tuple(map(without_markers, block.texts)))
@@ -270,13 +270,14 @@ def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None
     for name in ("pad", "cls", "sep", "mask"):
         if (flat == getattr(special, name)).any():
             raise BadInput(
-                f"{tokenizer.source}: {tokenizer.pieces[getattr(special, name)]} comes out of"
-                " text, so it cannot mark anything: train one with `bigbird-ja tokenize`"
+                f"{tokenizer.source}: encoding text produces the special token"
+                f" {tokenizer.tokens[getattr(special, name)]}: train a tokenizer with `bigbird-ja"
+                " tokenize`"
             )
 
 
 def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of a document (above 0) that begin a sentence."""
+    """Return the indices (above 0) of the tokens that begin a sentence."""
     if not len(ids):
         return []
     surface, offsets = tokenizer.surface_and_offsets(text, ids)
@@ -287,34 +288,34 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
 
 @dataclass(frozen=True)
 class _Header:
-    """The beginning of a block's file, as JSON after its length; the rows follow."""
+    """Header of a block's file, JSON after its length; the rows follow."""
 
     stats: BlockStats
-    crc32c: Count  # of the rows
+    crc32c: Count  # CRC32C of the rows
 
 
 def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
-    """Return rows and counts as one file."""
+    """Return the content of a block's file."""
     data = rows.tobytes()
     header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
     return struct.pack("<I", len(header)) + header + data
 
 
 def write_block(path: str, data: bytes) -> None:
-    """Write what `packed` returned, whole or not at all."""
+    """Write the result of `packed` atomically."""
     storage.write_bytes(path, data)
 
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A block on disk: its file's name, the place where its rows start, and its counts."""
+    """Block on disk: name of its file, offset of its rows in bytes, and counts."""
 
-    path: str  # in the folder of blocks
+    path: str  # relative to the folder of blocks
     offset: int
     stats: BlockStats
 
     def rows(self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Read some rows one by one, in ascending order of `numbers`."""
+        """Read the rows with these numbers, ascending, one by one."""
         result = np.empty(len(numbers), kind)
         with open(os.path.join(folder, self.path), "rb", buffering=0) as file:
             for i, number in enumerate(numbers):
@@ -324,13 +325,13 @@ class StoredBlock:
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Opens a block that an earlier run may have written; None where it has to be packed again.
+    """Open a block that an earlier run may have written; None if it is missing or damaged.
 
     Args:
-        path: of the file.
-        row_bytes: bytes of a row.
-        verify: whether to compare the rows with their checksum: needed after a crash of the
-            machine (not after a kill, since the file is renamed when it is whole).
+        path: path of the file.
+        row_bytes: size of a row in bytes.
+        verify: whether to compare the rows with their checksum: necessary after a crash of the
+            machine (not after a kill, since the file is renamed when it is complete).
     """
     try:
         with open(path, "rb") as file:

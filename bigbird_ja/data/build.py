@@ -1,11 +1,11 @@
-"""Make shards and a manifest of a corpus, in processes, resumable at any point.
+"""Build a data set from a corpus: shards and a manifest, by worker processes, resumable.
 
-1. Documents are cut into blocks; workers tokenise and pack them (`blocks`).
-2. Workers gather the shards from the blocks (`shards`).
-3. When all shards are ready they are moved into place, and `manifest.json` is written, last.
+1. Documents are cut into blocks; workers tokenize and pack them (`blocks`).
+2. Workers write the shards from the blocks (`shards`).
+3. When all shards are ready they are moved into place, and `manifest.json` is written last.
 
-Each file appears whole or not at all, and depends on the corpus and the settings alone. So the next
-run of a killed command makes the same bytes, and repeats only what was in flight.
+Each file is written atomically, and depends only on the corpus and the settings. So a rerun of a
+killed command writes the same bytes, and repeats only unfinished files.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.stored import size_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
-_GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
-_worker: dict[str, Any] = {}  # of a worker process
+_GZIP_RATIO = 3  # estimated text bytes per compressed byte, for the progress line
+_worker: dict[str, Any] = {}  # state of a worker process
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `make_data`."""
+    """Arguments of `make_data`."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -45,18 +45,18 @@ class Request:
     output_dir: str
     num_workers: int
     overwrite: bool = False
-    settings: str = ""  # logged once nothing of the request is refused
-    pack: Callable[..., Generator[int]] | None = None  # in place of processes of this machine
+    settings: str = ""  # logged when the request is accepted
+    pack: Callable[..., Generator[int]] | None = None  # replaces this machine's workers
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
-    """Make a data set, resume unfinished work, or find it finished.
+    """Build a data set, resume unfinished work, or find it finished.
 
     Returns:
-        The manifest, and whether it was there already.
+        The manifest, and whether the data set was finished before.
 
     Raises:
-        BadInput: bad text, something else in the directory, another process at work on it.
+        BadInput: bad text, foreign files in the directory, or another process that writes to it.
     """
     _check_places(request)
     with outputs.new_folder(request.output_dir), exclusive(request.output_dir) as lease:
@@ -72,7 +72,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 
 
 def _check_places(request: Request) -> None:
-    """Check the output's place, the inputs' places and the packages before anything is read."""
+    """Check output path, input paths and packages before anything is read."""
     output = request.output_dir
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
@@ -83,10 +83,10 @@ def _check_places(request: Request) -> None:
 
 
 def _finished(request: Request, work: Work) -> Manifest | None:
-    """Return the data set that is there already, complete and of this spec, or None.
+    """Return the manifest of a finished data set of this spec, or None.
 
     Raises:
-        BadInput: it is of other settings, or damaged.
+        BadInput: a data set of other settings, or a damaged one.
     """
     output, spec = request.output_dir, request.spec
     if manifest_lib.FILE_NAME not in storage.list_files(output) or request.overwrite:
@@ -101,24 +101,24 @@ def _finished(request: Request, work: Work) -> Manifest | None:
     except BadInput:
         check_output(output)
         raise
-    with contextlib.suppress(BadInput):  # something that is not this command's
+    with contextlib.suppress(BadInput):  # foreign files
         if work.begun() == spec:
             work.remove()
     return manifest
 
 
 def _begin(request: Request, work: Work) -> None:
-    """Opens the work folders: new ones, or those of an earlier run of the same spec.
+    """Open the work folders: new ones, or those of an earlier run of the same spec.
 
     Raises:
-        BadInput: something else is there.
+        BadInput: unfinished work of other settings, or foreign files.
     """
     output, spec = request.output_dir, request.spec
     begun = work.begun()
     if begun is not None and begun != spec:
         if not request.overwrite:
             raise BadInput(
-                f"{work.beside} holds unfinished work of other settings:"
+                f"{work.folder} holds unfinished work of other settings:"
                 f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None
@@ -126,30 +126,28 @@ def _begin(request: Request, work: Work) -> None:
     if begun is None:
         work.remove()
     else:
-        log(f"{output}: continuing what an earlier run began")
+        log(f"{output}: continuing the work of an earlier run")
     if request.settings:
         log(request.settings)
     work.open(spec)
 
 
 def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], int]:
-    """Pack the corpus, but for the blocks that are there.
+    """Pack the blocks of the corpus that do not exist yet.
 
     Returns:
         The plan of each split's shards, and the number of records without text.
 
     Raises:
-        BadInput: the text is at fault; nothing of the work is left then.
-        Refused: the bucket that the text lies on refuses; the work is kept.
+        BadInput: bad text; the work is removed.
+        Refused: the bucket of the text denies access; the work is kept.
     """
     try:
         numbers, skipped = _pack_blocks(request, work)
         request.corpus.check_unchanged()
         plans = [_plan(request, work, split, numbers[split]) for split in SPLITS]
         if not plans[0].num_records:
-            raise BadInput(
-                "the corpus has no text that could be predicted: give more or other --input"
-            )
+            raise BadInput("no text of the corpus can be predicted: give more or other --input")
     except Refused:
         raise
     except BadInput:
@@ -162,7 +160,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
     """Read all text, and pack its blocks.
 
     Returns:
-        The number of blocks of each split, and of the records without text.
+        The number of blocks of each split, and the number of records without text.
     """
     spec, corpus = request.spec, request.corpus
     corpora: list[tuple[Iterable[str], float]] = [(corpus.texts(), 1.0)]
@@ -205,7 +203,7 @@ def _text_bytes(part: Input) -> int:
 
 
 def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
-    """Plan the shards of a split, from its `number` blocks as they were written."""
+    """Plan the shards of a split from its `number` blocks on disk."""
     stored = []
     for i in range(number):
         path = work.block(blocks.Block(split, i, ()).name)
@@ -221,7 +219,7 @@ def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
-    """Write shard `task` = (split, number) into the `ready` folder, and note it."""
+    """Write shard `task` = (split, number) into the `ready` folder, and record it."""
     plan: SplitPlan = _worker["plans"][task[0]]
     work: Work = _worker["work"]
     path = storage.join(work.ready, plan.name(task[1]))
@@ -231,7 +229,7 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
 
 
 def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[str, MadeShard]:
-    """Write the shards of both splits, except those that are there."""
+    """Write the shards of both splits that do not exist yet."""
     every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
     made = work.finished_shards([plans[i].name(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
@@ -247,7 +245,7 @@ def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[
 def _finish(
     request: Request, work: Work, plans: list[SplitPlan], made: dict[str, MadeShard], skipped: int
 ) -> Manifest:
-    """Moves the shards into place, then writes the tokenizer and, last, the manifest."""
+    """Move the shards into place, then write the tokenizer and, last, the manifest."""
     output, tokenizer = request.output_dir, request.tokenizer
     in_order = [[made[plan.name(k)] for k in range(plan.num_shards)] for plan in plans]
     manifest = shards.manifest_of(request.spec, request.corpus, plans, in_order)

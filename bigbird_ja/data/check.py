@@ -1,8 +1,9 @@
-"""Compare a data set with its manifest: its files by one listing, or every byte and record.
+"""Comparison of a data set with its manifest: files by one listing, or every byte and record.
 
-`fast_check` looks before work begins, `DataGuard` while a run reads, `named_damage` when reading
-has failed: none of them parses a record. `check` does: each shard's size, SHA-256, record checksums
-and count; each record's lengths, ids, layout and targets; the tokenizer; the totals.
+`fast_check` runs before work begins, `DataGuard` while a run reads, `named_damage` when reading
+has failed: none of them parses a record. `check` compares everything: each shard's size, SHA-256,
+record checksums and count; each record's lengths, ids, layout and targets; the tokenizer; the
+totals.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _OTHER = "is not the file that was made (its checksum differs)"
 def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest, DataGuard]:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
-    A bucket states checksums in its listing. On disk the shards are read for theirs (at
+    A bucket states checksums in its listing. On disk the shards are read to compute them (at
     some GB/s from memory), because shards of another data set may have the same sizes.
 
     Returns:
-        The manifest, and what notices later that a shard is replaced.
+        The manifest, and a guard that detects a shard that is replaced later.
 
     Raises:
-        BadInput: naming the first file that is missing, extra, unreadable or another one.
+        BadInput: a file is missing, extra, unreadable or another one; the first is named.
     """
     manifest = manifest_lib.load(data_dir)
     listing = storage.list_stats(data_dir)
@@ -50,7 +51,7 @@ def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest,
 
 
 def raise_first(problems: Sequence[str], data_dir: str) -> None:
-    """Raise BadInput with the first problem, where there are any."""
+    """Raise BadInput with the first problem, if there is one."""
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(
@@ -62,13 +63,13 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
 def file_problems(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
-    """Describe each shard that a listing shows to be missing, extra or another one, in a line."""
+    """Return a line for each shard that is missing, extra or another one, by a listing."""
     problems = []
     for shard in (shard for split in splits for shard in manifest.shards(split)):
         if shard.name not in listing:
             problems.append(f"{shard.name} is missing")
-        elif what := _difference(shard, listing[shard.name]):
-            problems.append(f"{shard.name} {what}")
+        elif difference := _difference(shard, listing[shard.name]):
+            problems.append(f"{shard.name} {difference}")
     extra = {*listing} - {shard.name for shard in manifest.every_shard}
     names = sorted(name for name in extra if name.endswith(".tfrecord"))
     return [*problems, *(f"{name} is not in the manifest" for name in names)]
@@ -85,7 +86,7 @@ def _difference(shard: Shard, info: storage.Stat) -> str | None:
 def _shard_problems(
     manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat], splits: Sequence[str]
 ) -> list[str]:
-    """Compare shards with the manifest by a listing, then by checksum.
+    """Return the problems of shards, by a listing, else by checksum.
 
     Shards whose checksum is not in the listing are read.
     """
@@ -100,9 +101,9 @@ def _shard_problems(
 
 
 def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
-    """Tell whether a file holds what the manifest states of a shard.
+    """Return whether a file is the shard that the manifest states.
 
-    It is read where its checksum is not in `info`.
+    It is read if its checksum is not in `info`.
     """
     if _difference(shard, info):
         return False
@@ -110,16 +111,17 @@ def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
 
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
-    """Describe what is wrong with the data set's tokenizer.model, or return None."""
+    """Return the problem of the data set's tokenizer.model, or None."""
     if not manifest.tokenizer_sha256:  # made without one
         return None
+    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
     try:
-        data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+        data = storage.read_bytes(path)
     except FileNotFoundError:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
+    tokenizer = tokenizer_of(data, path)
     known = (tokenizer.vocab_size, tokenizer.special_ids)
     if known != (manifest.vocab_size, manifest.special_ids):
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
@@ -130,14 +132,14 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
 def named_damage(
     manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
 ) -> Iterator[None]:
-    """Name the shard where reading inside meets a record that does not match its checksum.
+    """Context manager that names the damaged shard if reading meets a damaged record.
 
-    TensorFlow says the place in the file, not which file. So the shards are read once more: what
-    is damaged then is damaged at rest; otherwise it was a passing fault.
+    TensorFlow states the place in the file, but not the file. So the shards are read again: either
+    one is damaged on disk, or the fault was transient.
 
     Raises:
         BadInput: a shard is not the one that was made.
-        StorageError: all are: what was read of one of them was cut short or damaged on the way.
+        StorageError: all shards are whole; one was read short or damaged in transit.
     """
     try:
         yield
@@ -161,16 +163,17 @@ def _is_data_loss(error: BaseException | None) -> bool:
 
 
 class DataGuard:
-    """Notices that a data set is changed while a run reads it.
+    """Guard that detects a data set that changes while a run reads it.
 
-    TensorFlow's readers do not stay with one version of an object: replaced while it is read, they
-    go on in the new one, and where records are equally long nothing looks wrong. So the versions of
-    all shards are noted at the start and compared before each checkpoint becomes the
-    latest: no checkpoint that is trusted holds anything learnt from a mixed shard.
+    TensorFlow's readers do not stay with one version of an object: if it is replaced, they continue
+    in the new one, and if records are equally long nothing fails. So the versions of all shards are
+    recorded at the start and compared before each checkpoint becomes the latest: no trusted
+    checkpoint was trained on a mixed shard.
 
     Args:
-        manifest, data_dir: the data set.
-        listing: of `data_dir`; shards that it lacks are not looked after.
+        manifest: manifest of the data set.
+        data_dir: data set, on disk or gs://.
+        listing: listing of `data_dir`; only shards in it are guarded.
     """
 
     def __init__(
@@ -181,7 +184,7 @@ class DataGuard:
         self._tokens = {s.name: listing[s.name].token for s in shards if s.name in listing}
 
     def check(self) -> None:
-        """Raise StorageError where a shard is another version: what was learnt since is void."""
+        """Raise StorageError if a shard is another version than at the start."""
         listing = storage.list_stats(self._data_dir)
         for name, token in self._tokens.items():
             if name not in listing or listing[name].token != token:
@@ -193,22 +196,22 @@ class DataGuard:
 
 
 _BATCH = 64
-# Totals of a split's records, by the names that `Split` has; `predictions` of static ones alone.
+# Totals of a split's records, by field of `Split`; `predictions` only of static records.
 _Counts = Counter[str]
 
 
 def check(
     manifest: Manifest, data_dir: str, progress: Callable[[int], None] | None = None
 ) -> list[str]:
-    """Check everything.
+    """Check every file and record of a data set.
 
     Args:
-        manifest: of the data set.
-        data_dir: on disk or gs://.
-        progress: called with the bytes that were read since the last call.
+        manifest: manifest of the data set.
+        data_dir: data set, on disk or gs://.
+        progress: called with the number of bytes of each read.
 
     Returns:
-        The problems; empty when all is well.
+        The problems; empty if there are none.
     """
     listing = storage.list_stats(data_dir)
     problems = file_problems(manifest, listing)
@@ -230,7 +233,7 @@ def _check_shard(
     totals: _Counts,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """Return at most three problems of one shard; add its records to `totals`."""
+    """Return up to three problems of one shard; add its records to `totals`."""
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:

@@ -1,8 +1,8 @@
-"""Hash integers by what they belong to: the only, and stateless, source of randomness.
+"""Hashes of integers, the only source of randomness, without state.
 
-Masks, the order of records and the held-out documents are drawn from these hashes and from nothing
-else, so they are the same after any restart, on any number of hosts and processes, and in NumPy and
-TensorFlow (`ops`). 32-bit arithmetic modulo 2**32 throughout.
+Masks, the order of records and the held-out documents depend only on these hashes, so they are the
+same after any restart, on any number of hosts and processes, and in NumPy and TensorFlow (`ops`).
+32-bit arithmetic modulo 2**32 throughout.
 """
 
 from enum import IntEnum
@@ -18,7 +18,7 @@ GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
 
 
 class Purpose(IntEnum):
-    """Tells what a hash is for: two purposes never share a stream."""
+    """Purposes of hashes; two purposes never share a stream."""
 
     SHARD_ORDER = 1
     READER_ORDER = 2
@@ -46,7 +46,7 @@ def mix(values: Any) -> npt.NDArray[np.uint32]:
 
 
 def fold(key: Any, value: Any) -> npt.NDArray[np.uint32]:
-    """Return the key of one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
+    """Combine a key with one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
     key = np.asarray(key, dtype=np.uint32)
     value = np.asarray(value).astype(np.uint32)
     with np.errstate(over="ignore"):

@@ -28,11 +28,11 @@ _COLORS = {
     "special": "\x1b[2;36m",
 }
 _PLAIN = "\x1b[0m"
-_MOST_TOKENS = 200  # of an example
+_MOST_TOKENS = 200  # maximum per example
 
 
 def inspect(manifest: Manifest, data_dir: str, examples: int) -> dict[str, Any]:
-    """Check a data set, print what is in it, and return the `--json` results.
+    """Check a data set, print a summary, and return the `--json` results.
 
     Args:
         manifest: manifest of the data set.
@@ -105,7 +105,7 @@ def _masked_text(
         record: for each position the token before and after masking, whether it starts a word, and
             whether it is to be predicted.
         tokenizer: for the names of the tokens.
-        manifest: of the data set.
+        manifest: manifest of the data set.
         color: whether to write ANSI colors.
     """
     special = set(manifest.special_ids.values())
@@ -115,7 +115,7 @@ def _masked_text(
             break
         if parts and starts_word:
             parts.append("|")
-        piece, other = (printable(tokenizer.pieces[i]) for i in (token, now))
+        piece, other = (printable(tokenizer.tokens[i]) for i in (token, now))
         if not is_target:
             parts.append(_painted(piece, "special" if token in special else "", color))
         elif now == manifest.special_ids["mask"]:

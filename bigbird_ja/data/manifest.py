@@ -1,9 +1,9 @@
-"""Describe a data set: what is to be made, and, in `DATA_DIR/manifest.json`, what was made.
+"""Description of a data set: the request, and, in `DATA_DIR/manifest.json`, the result.
 
-A `DataSpec` is every choice that changes a byte. A `Manifest` is a spec with the counts and
-checksums of what was made, the single source of truth about a data set: it is written last and by
-rename, so a directory with one is complete, and everything that reads records takes lengths, ids,
-counts and checksums from it and from nowhere else.
+A `DataSpec` has every choice that changes a byte. A `Manifest` is a spec with the counts and
+checksums of the result, the single source of truth about a data set: it is written last and by
+rename, so a directory with one is complete, and all readers take lengths, ids, counts and
+checksums from it only.
 """
 
 from __future__ import annotations
@@ -35,43 +35,44 @@ if TYPE_CHECKING:
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 SPLITS = ("train", "eval")
-# Histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last: or more.
+# Bins of histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last bin
+# also of more.
 LENGTH_BINS = 25
 MOST_FRAGMENTS = 64
 
-# Keys that are for people: two data sets that differ in these alone are the same data.
+# Keys that are informative: data sets that differ only in these are the same data.
 _NOT_CONTENT = ("created_by", "sources")
 _ADVICE = "make the data again"
 OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
 class Portion(TypedDict):
-    """One corpus of several that are mixed."""
+    """Corpus of a mixture."""
 
     sha256: str  # its fingerprint
-    weight: Annotated[float, Meta(gt=0)]  # times that an epoch takes each document
+    weight: Annotated[float, Meta(gt=0)]  # repetitions of each document per epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Data):
-    """Every choice that changes a byte; neither workers nor paths do. Picklable.
+    """Choices that change a byte of a data set, which workers and paths do not. Picklable.
 
     `special_ids` has pad, cls, sep, mask and the others that are never predicted.
     """
 
     word_boundaries: Literal["script", "mecab"]
-    dupe_factor: Positive  # copies with other masks: 1 for dynamic
+    dupe_factor: Positive  # copies with different masks: 1 for dynamic
     eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
-    num_shards: Id  # of the train split, as requested; 0: by size
+    num_shards: Id  # requested number for the train split; 0: by size
     seed: int
     input_mask: bool  # static records also hold `input_mask`
-    tokenizer_sha256: OptionalSha256  # empty: records that no tokenizer made
+    tokenizer_sha256: OptionalSha256  # empty: no tokenizer made the records
     corpus: str  # fingerprint
-    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
-    strip_markers: bool = False  # Wiki40b's markers are taken out of the text
+    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, once per epoch
+    strip_markers: bool = False  # Wiki40b's markers are removed from the text
 
     def stated(self) -> dict[str, Any]:
-        """Return the fields by name, but for those that earlier versions did not state."""
+        """Return the fields by name, without defaults that earlier versions did not state."""
         values = dataclasses.asdict(self)
         if not self.strip_markers:
             del values["strip_markers"]
@@ -79,7 +80,7 @@ class DataSpec(Data):
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
-        """Return the type of one packed sequence, before it becomes records."""
+        """Return the dtype of one packed sequence, a row of a block."""
         return np.dtype(
             [
                 ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
@@ -91,7 +92,7 @@ class DataSpec(Data):
 
     @property
     def record_bytes(self) -> int:
-        """Estimate the length of a record."""
+        """Estimate the bytes of a record."""
         if self.masking == "dynamic":
             return self.row_dtype.itemsize + 80
         arrays = 4 + self.input_mask
@@ -101,7 +102,7 @@ class DataSpec(Data):
         """Return the masking rule; the arguments override the data set's (dynamic data only).
 
         Raises:
-            BadInput: another unit or rate for records whose targets were drawn when they were made.
+            BadInput: another unit or rate for static records, whose masks are fixed.
         """
         for key, value, stated in (
             ("training.masked_lm_prob", max_predictions, self.max_predictions_per_seq),
@@ -123,7 +124,7 @@ class DataSpec(Data):
         )
 
     def differences(self, stored: DataSpec) -> list[str]:
-        """List what differs in the spec of a data set, in words of the command's flags."""
+        """List the differences from the spec of a data set, by the command's flags."""
         names = {
             "tokenizer_sha256": "--tokenizer (another model)",
             "corpus": "--input (other text)",
@@ -141,40 +142,39 @@ class DataSpec(Data):
 
 @dataclass(frozen=True)
 class Shard:
-    """One TFRecord file of a data set."""
+    """TFRecord file of a data set."""
 
     name: str  # file name inside the data directory
     records: Count
     bytes: Count
-    sha256: OptionalSha256  # of the whole file
+    sha256: OptionalSha256  # hash of the whole file
     crc32c: str = ""  # base64 of the big-endian CRC32C, as Cloud Storage states it
 
 
 @dataclass(frozen=True)
 class Split:
-    """Counts of the train or the eval records (static: every copy counts as a record)."""
+    """Counts of the train or the eval split (static: every copy counts as a record)."""
 
-    documents: Count = 0  # as often as weights take each; static copies do not count
-    tokens: Count = 0  # of these documents; [CLS], [SEP] and padding do not count
+    documents: Count = 0  # with repetitions by weight; static copies do not count
+    tokens: Count = 0  # tokens of these documents, without [CLS], [SEP] and padding
     sequences: Count = 0
-    used_positions: Count = 0  # positions that are not padding
-    predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
+    used_positions: Count = 0  # positions without padding
+    predictions: Count = 0  # positions to predict (dynamic: targeted number in one epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
-    """A data set: the spec that it was made by, and the counts and checksums of what was made."""
+    """Data set: its spec, and the counts and checksums of its files."""
 
-    num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole ones
+    num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole readers
     train: Split
     eval: Split
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
-    corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, of earlier versions
-    # For people: the histograms `document_tokens` and `documents_per_sequence`,
-    # `sequences_left_out`, `skipped` (records without text; not content), `unknown` (unknown
-    # tokens; not content), and `tokenizer_changes` (special piece -> how another project's model
-    # got it).
+    corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, by earlier versions
+    # Informative: the histograms `document_tokens` and `documents_per_sequence`,
+    # `sequences_left_out`, `skipped` (records without text), `unknown` (unknown tokens), and
+    # `tokenizer_changes` (special token -> change that gave it to another project's model).
     statistics: dict[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     created_by: str = ""
@@ -186,12 +186,12 @@ class Manifest(DataSpec):
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """Name the sources without the folders that they lay in: fit to be published."""
+        """Return the sources without their folders, for publication."""
         return tuple(map(_published, self.sources))
 
     @property
     def documents(self) -> int:
-        """Count documents of both splits, each as often as an epoch takes it."""
+        """Count documents of both splits, with their repetitions per epoch."""
         return self.train.documents + self.eval.documents
 
     @property
@@ -206,7 +206,7 @@ class Manifest(DataSpec):
 
     @property
     def density(self) -> float:
-        """Share of positions that are not padding."""
+        """Return the share of positions that are not padding."""
         used = self.train.used_positions + self.eval.used_positions
         return used / max(1, self.sequences * self.seq_length)
 
@@ -217,13 +217,13 @@ class Manifest(DataSpec):
 
     @property
     def unknown_rate(self) -> float | None:
-        """Share of unknown tokens; None if the data set was made before they were counted."""
+        """Return the share of unknown tokens; None for data sets that do not count them."""
         unknown = self.statistics.get("unknown")
         return None if unknown is None else round(unknown / max(1, self.tokens), 6)
 
     @property
     def fingerprint(self) -> str:
-        """Hash all that a run depends on: counts, ids, settings, checksums; SHA-256 in hex."""
+        """Return the SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
         values = {k: v for k, v in self.stated().items() if k not in _NOT_CONTENT}
         for name in ("skipped", "tokenizer_source", "unknown"):
             values["statistics"].pop(name, None)
@@ -241,7 +241,7 @@ def _published(source: str) -> str:
 
 
 def to_json(manifest: Manifest) -> str:
-    """Write the text of `manifest.json`, the same for the same data set."""
+    """Return the text of `manifest.json`, the same for the same data set."""
     values = {
         "format_version": decode.FORMAT_VERSION,
         **manifest.stated(),
@@ -251,18 +251,18 @@ def to_json(manifest: Manifest) -> str:
 
 
 def from_json(data: bytes, where: str) -> Manifest:
-    """Reads what `to_json` wrote.
+    """Parse the text of `to_json`.
 
     Raises:
-        BadInput: not a manifest, of another format, or changed by hand.
+        BadInput: not a manifest, one of another format, or one that was changed by hand.
     """
     raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
     decode.check_format(str(raw.get("format_version", "")), where, _ADVICE)
     manifest = decode.convert(raw, Manifest, where, _ADVICE)
     for shard in manifest.every_shard:
         storage.check_inside(shard.name)
-    if json.loads(to_json(manifest)) != raw:  # its fingerprint is of all that it states
-        raise BadInput(f"{where}: was changed after it was written: {_ADVICE}")
+    if json.loads(to_json(manifest)) != raw:  # compares the fingerprint, too
+        raise BadInput(f"{where}: changed after it was written: {_ADVICE}")
     return manifest
 
 
@@ -270,7 +270,7 @@ def load(data_dir: str) -> Manifest:
     """Read the manifest of a data directory, on disk or gs://.
 
     Raises:
-        BadInput: there is none, or it cannot be trusted.
+        BadInput: there is none, or it is invalid.
     """
     path = storage.join(data_dir, FILE_NAME)
     try:
@@ -295,12 +295,18 @@ def spec_of(
     input_mask: bool = False,
     strip_markers: bool | None = None,
 ) -> DataSpec:
-    """Joins the config's section with what the tokenizer and the corpus are.
+    """Return the spec of a data set, from settings, tokenizer and corpus.
 
-    `strip_markers` None: where the tokenizer lacks a piece for one of Wiki40b's markers.
+    Args:
+        config: section `make_data` of the settings.
+        tokenizer: tokenizer of the data set.
+        corpus: text of the data set.
+        input_mask: whether static records have a feature `input_mask`.
+        strip_markers: whether to remove Wiki40b's markers; None: if the tokenizer lacks a token for
+            one of them.
 
     Raises:
-        BadInput: settings that no data can have.
+        BadInput: invalid settings.
     """
     max_predictions = predictions_of(config)
     if max_predictions > config.seq_length:
@@ -323,5 +329,5 @@ def spec_of(
         mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
         strip_markers=strip_markers
         if strip_markers is not None
-        else not set(MARKERS).issubset(tokenizer.pieces),
+        else not set(MARKERS).issubset(tokenizer.tokens),
     )

@@ -1,15 +1,16 @@
-"""Draw the tokens to predict, and what stands in their place.
+"""Masks: the tokens to predict, and their replacements.
 
 The rule, for a record of n ordinary tokens (neither special nor padding):
 
-- predicted are k = min(max_predictions, max(1, round(prob * n))) of them, drawn by unit: a subword,
-  a word, or a span of words (each word but the first of a run joins the one before with 1/2);
+- k = min(max_predictions, max(1, round(prob * n))) of them are predicted, drawn by unit: a subword,
+  a word, or a span of words (each word but the first of a run joins the previous one with
+  probability 1/2);
 - units are taken whole in a random order until k tokens are reached. A last word that does not fit
-  whole is taken all the same, and as many tokens of the words drawn first give up their places.
-  A word's place in a random order does not depend on its length, so words of every length are
-  predicted at the same rate. (A word longer than k is left out; cut if it is the only one.)
-- of the predicted, 80 % become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et al. 2019,
-  arXiv:1810.04805).
+  is still taken, and as many tokens of the words drawn first are left out. A word's place
+  in the order does not depend on its length, so words of every length are predicted at the same
+  rate. (A word longer than k is left out, or cut if it is the only one.)
+- 80 % of the predicted tokens become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et
+  al. 2019, arXiv:1810.04805).
 
 The rule is written once, for arrays of NumPy (static records, whose copies count as epochs) and of
 TensorFlow (dynamic masks), by `ops`. Both give the same targets, bit for bit, for the same (seed,
@@ -30,12 +31,12 @@ from bigbird_ja.data.ops import NUMPY, Array, ArrayOps
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
 
-_MOST_COMPARED = 16  # special ids; where there are more, a table is looked up
+_MOST_COMPARED = 16  # special ids; more are looked up in a table
 
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """The rule of masking; besides it, masks depend on seed, epoch and record."""
+    """Rule of masking; masks also depend on seed, epoch and record."""
 
     vocab_size: int
     special_ids: tuple[int, ...]  # never predicted, never drawn
@@ -47,7 +48,7 @@ class MaskingRule:
 
     @functools.cached_property
     def special_prefix(self) -> int:
-        """Return n: all ids below it are special, so that comparing once serves."""
+        """Return the lowest id that is not special: one comparison covers all ids below."""
         known = set(self.special_ids)
         return next(i for i in range(len(known) + 1) if i not in known)
 
@@ -67,7 +68,7 @@ class MaskingRule:
 
 @dataclass(frozen=True)
 class MaskRate:
-    """A share of predicted tokens that changes over the run, in a line; replaces the rule's `prob`.
+    """Masking rate that changes linearly over a run; replaces `prob` of the rule.
 
     Source: Yang et al. 2023, arXiv:2305.15096.
     """
@@ -77,7 +78,7 @@ class MaskRate:
     steps: int
 
     def at(self, step: Any, arrays: ArrayOps = NUMPY) -> Array:
-        """Return the share at a step (int64), counted from 0: float64."""
+        """Return the masking rate at a step (int64, from 0): float64."""
         done = arrays.cast(arrays.xp.minimum(step, self.steps), "float64") / float(self.steps)
         return self.first + (self.last - self.first) * done
 
@@ -95,7 +96,7 @@ def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> A
 def num_predictions(
     num_ordinary: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY, prob: Any = None
 ) -> Array:
-    """Count the tokens to predict, at most: int32, 0 where none can be. Halves round to even."""
+    """Return the maximum number of predictions: int32, 0 if impossible. Halves round to even."""
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
     clipped = arrays.xp.minimum(arrays.xp.maximum(wanted, 1), rule.max_predictions)
@@ -110,15 +111,15 @@ def mask(
     seed: int,
     rule: MaskingRule,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Draws the targets of a batch with NumPy; see `mask_arrays`.
+    """Draw the targets of a batch with NumPy; see `mask_arrays`.
 
     Args:
-        tokens: int [b, S].
-        word_starts: bool [b, S].
-        epoch: int [b] (or one number for all).
-        record: as `epoch`.
-        seed: of the masks.
-        rule: the rest.
+        tokens: int [b, S], token ids.
+        word_starts: bool [b, S], whether a token starts a word.
+        epoch: int [b], or one number for all.
+        record: record id, int [b], or one number for all.
+        seed: seed of the masks.
+        rule: rule of masking.
     """
     tokens = np.asarray(tokens, dtype=np.int32)
     epoch, record = (np.broadcast_to(each, len(tokens)) for each in (epoch, record))
@@ -135,17 +136,17 @@ def mask_arrays(
     rule: MaskingRule,
     prob: Array | None = None,
 ) -> dict[str, Array]:
-    """Draws the targets of a batch.
+    """Draw the targets of a batch.
 
     Args:
-        arrays: the library.
-        tokens: int32 [b, S], S static.
-        word_starts: bool [b, S].
+        arrays: operations of the library.
+        tokens: int32 [b, S], token ids; S is static.
+        word_starts: bool [b, S], whether a token starts a word.
         epoch: int64 [b].
-        record: int64 [b].
-        seed: of the masks.
-        rule: the rest.
-        prob: float64, in place of the rule's.
+        record: int64 [b], record ids.
+        seed: seed of the masks.
+        rule: rule of masking.
+        prob: float64, masking rate in place of the rule's.
 
     Returns:
         `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
@@ -153,7 +154,7 @@ def mask_arrays(
     """
 
     def key(purpose: int) -> Array:
-        """Return a key of each record for one purpose: uint32 [b, 1]."""
+        """Return the key of each record for one purpose: uint32 [b, 1]."""
         return arrays.fold(arrays.fold(seed_key(seed, purpose), epoch), record)[:, None]
 
     ordinary = is_ordinary(tokens, rule, arrays)
@@ -167,7 +168,7 @@ def mask_arrays(
 def _replaced(
     arrays: ArrayOps, tokens: Array, chosen: Array, key: Callable[[int], Array], rule: MaskingRule
 ) -> dict[str, Array]:
-    """Replace the chosen tokens, and list them, as `mask_arrays` returns it."""
+    """Replace the chosen tokens; return the result of `mask_arrays`."""
 
     def draw(purpose: int) -> Array:
         """Draw 32 random bits for each predicted position: int64 [predictions]."""
@@ -202,7 +203,7 @@ def _units_and_words(
     key: Callable[[int], Array],
     rule: MaskingRule,
 ) -> tuple[Array, Array]:
-    """Number the unit and the word of each token: int32 [b, S] (or [1, S]) each."""
+    """Return the unit and the word of each token, as numbers: int32 [b, S] (or [1, S]) each."""
     positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
     if rule.unit == "subword":
         return positions, positions
@@ -223,12 +224,11 @@ def _position_bits(seq_length: int) -> int:
 
 
 def _priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
-    """Return int32 or int64 [b, S]: tokens with the highest are taken first, those with -1 never.
+    """Return the priority of each token: int32 or int64 [b, S], -1 for tokens that stay.
 
-    Ordered by the hash of the unit, then earlier positions first.
-
-    A unit's tokens follow each other in this order, even where two units have the same hash. Bits
-    of the hash are dropped so that hash and position fit 31 bits, where enough remain.
+    Tokens with the highest priority are predicted first. The order is that of their units' hashes;
+    within a unit earlier positions come first. Bits of the hash are dropped so that hash and
+    position fit 31 bits, if enough bits remain.
     """
     length = ordinary.shape[1]
     bits = _position_bits(length)
@@ -247,9 +247,9 @@ def _chosen(
     most = rule.max_predictions
 
     def nth(priorities: Array, count: Array) -> Array:
-        """Return the priority of each row's token number `count` (from 1), above all for 0: [b, 1].
+        """Return the `count`-th highest priority of each row: [b, 1]; for 0 one above all.
 
-        Rows are filled up with priorities above all others, so that n is the same for all.
+        Rows are padded with priorities above all others, so that n is the same for all rows.
         """
         is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
         more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)
@@ -265,7 +265,7 @@ def _chosen(
     def whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """Choose tokens in rows whose budget ends within a word, `in_word`."""
+        """Choose the tokens of rows whose budget ends within a word, `in_word`."""
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)
         size = arrays.cast(arrays.count(in_word), "int32")

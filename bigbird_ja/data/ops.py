@@ -30,10 +30,10 @@ class ArrayOps:
     any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
     max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
-    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # of true values: int
-    # Of each row the value in the column of [rows, 1].
+    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # number of true values
+    # The value of each row in the column that [rows, 1] names.
     at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
-    # The true values of a row up to each place, that one included: int32 [rows, columns].
+    # Number of true values in a row up to and including each column: int32 [rows, columns].
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
     nonzero: Any = staticmethod(np.nonzero)  # row and column of each true value, row by row
     gather: Any = staticmethod(operator.getitem)  # values, or rows, by indices
@@ -47,7 +47,7 @@ class ArrayOps:
         return np.asarray(values).astype(kind)
 
     def nth_highest(self, values: Array, more: Array, n: int) -> Array:
-        """Return the n-th highest of `values` and `more`, side by side: [rows, 1]."""
+        """Return the n-th highest value of each row of `values` and `more`: [rows, 1]."""
         both = np.concatenate([values, more], axis=1)
         place = both.shape[1] - n
         return np.partition(both, place, axis=1)[:, place : place + 1]
@@ -55,19 +55,19 @@ class ArrayOps:
     def replace_rows(
         self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
     ) -> Array:
-        """Replace the rows in which `where` [rows, 1] is true by `by(*arguments)` of those rows."""
+        """Replace the rows for which `where` [rows, 1] is true with `by(*arguments)` of them."""
         rows = np.flatnonzero(where)
         values[rows] = by(*(argument[rows] for argument in arguments))
         return values
 
     def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
-        """Copy `values` with other ones at some places."""
+        """Copy `values`, with the values `by` at some rows and columns."""
         result = values.copy()
         result[row, column] = by
         return result
 
     def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """Put values at their places in [rows of `like`, n]; elsewhere it is 0."""
+        """Place values in an array of zeros: [rows of `like`, n]."""
         result = np.zeros((len(like), n), values.dtype)
         result[row, column] = values
         return result

@@ -1,4 +1,4 @@
-"""Compute the order of records: global batch n is a function of (manifest, seed, n) alone.
+"""Order of records: global batch n is a function of (manifest, seed, n) only.
 
 Global positions m = 0, 1, 2, ... run through the data set once per epoch: epoch e is the positions
 [e*N, (e+1)*N) of N records, batch n the positions [n*B, (n+1)*B). Position m belongs to virtual
@@ -10,8 +10,8 @@ order drawn for it, `window` at a time, mixing the records of a window by a stat
 Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
 records that its positions ask for.
 
-Nothing here reads a file. Where the order is needed inside TensorFlow's graph, so that no list of
-the future is, `pipeline` calls the same functions with TensorFlow's `ArrayOps`.
+Nothing here reads a file. `pipeline` calls the same functions with `ops.TensorFlowOps`, so the
+order is computed in TensorFlow's graph while records are read.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ _MOST_READERS = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """The shards and settings that the order depends on, besides the epoch.
+    """Shards and settings that the order depends on, apart from the epoch.
 
     Attributes:
-        counts: records of each shard, in the manifest's order. With more than one reader they
-            differ by one at most.
-        num_readers: virtual readers; divides the number of shards.
-        seed: of the order (`data.seed`).
-        window: shards that one reader mixes with each other (`data.shuffle_window`).
+        counts: number of records of each shard, in the manifest's order. With more than one reader
+            they differ by one at most.
+        num_readers: number of virtual readers; divides the number of shards.
+        seed: seed of the order (`data.seed`).
+        window: number of shards that one reader mixes (`data.shuffle_window`).
     """
 
     counts: tuple[int, ...]
@@ -62,13 +62,13 @@ class Layout:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Number each shard's first record, through all shards: int64 [shards]."""
+        """Return the record id of each shard's first record: int64 [shards]."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ReaderStart:
-    """The place where a reader begins: window since epoch 0, records of it already taken."""
+    """Position of a reader: window, counted from epoch 0, and records to skip in it."""
 
     reader: int
     window: int
@@ -81,10 +81,10 @@ def choose_num_readers(counts: Sequence[int]) -> int:
 
 
 def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> None:
-    """Checks that hosts can take whole readers and equal parts of a batch.
+    """Check that hosts can take whole readers and equal parts of a batch.
 
     Raises:
-        BadInput: they cannot.
+        BadInput: `num_hosts` does not divide the readers or the batch.
     """
     if num_readers % num_hosts:
         raise BadInput(
@@ -103,13 +103,13 @@ def taken_before(layout: Layout, position: Any, reader: Any) -> Any:
 
 
 def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
-    """Count the records of `reader` in an epoch; numbers, or arrays of either library."""
+    """Count the records of `reader` in an epoch; for numbers, or arrays of either library."""
     n = layout.num_records
     return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
 
 
 def window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """Return the shards of a reader's window number `window`, counted from epoch 0 on: int64."""
+    """Return the shards of a reader's window, counted from epoch 0: int64 [shards]."""
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
     return reader_shards(layout, epoch, reader, arrays)[_window_slice(layout, j)]
 
@@ -124,13 +124,13 @@ def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NU
 def permutation(
     layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY
 ) -> Any:
-    """Draw the order of `ids` (int64, unique) for a purpose and epoch, as indices into them."""
+    """Return a random order of `ids` (int64, unique) for a purpose and epoch, as indices."""
     key = arrays.fold(seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
 def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
-    """Return the shards that a reader gets in an epoch: int64 [shards_per_reader]."""
+    """Return the shards of a reader in an epoch, not yet in order: int64 [shards_per_reader]."""
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
         return every
@@ -151,7 +151,7 @@ def _window_slice(layout: Layout, j: Any) -> slice:
 
 
 def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
-    """Find where `reader` begins when all global positions below `position` are delivered."""
+    """Return where `reader` begins after all global positions below `position`."""
     taken = taken_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
     left = taken - taken_before(layout, epoch * layout.num_records, reader)
@@ -167,10 +167,10 @@ def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
 def starts_of_host(
     layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
 ) -> list[ReaderStart]:
-    """Find where the readers of a host begin at batch `step`, in the order of their turns.
+    """Return where the readers of a host begin at batch `step`, in the order of their turns.
 
     Raises:
-        BadInput: the hosts do not divide readers and batch.
+        BadInput: `num_hosts` does not divide the readers or the batch.
     """
     check_hosts(layout.num_readers, global_batch_size, num_hosts)
     position = step * global_batch_size

@@ -1,12 +1,12 @@
-"""Pack documents into full sequences: decide which fragments share a sequence.
+"""Packing of documents into full sequences: which fragments share a sequence.
 
 A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
-that fits is kept whole where it can be; a longer one fills whole sequences and its remainder is
-packed with the short ones (best fit, longest first). Where that would leave more than half a
+that fits is kept whole if possible; a longer one fills whole sequences and its remainder is
+packed with the short ones (best fit, longest first). If that would leave more than half a
 percent of the positions empty, the documents of the emptiest sequences are split over the gaps of
 the others. Every token of every document is in exactly one fragment.
 
-`pack` needs the lengths alone; `fill` then copies the tokens.
+`pack` needs only the lengths; `fill` then copies the tokens.
 """
 
 import bisect
@@ -25,7 +25,7 @@ _SHORTEST_FRAGMENT = 32
 
 @dataclass(frozen=True)
 class Fragment:
-    """The tokens [start, end) of one document."""
+    """Tokens [start, end) of one document."""
 
     document: int
     start: int
@@ -33,7 +33,7 @@ class Fragment:
 
     @property
     def cost(self) -> int:
-        """Count the positions that it takes, its [SEP] included."""
+        """Count its positions, [SEP] included."""
         return self.end - self.start + 1
 
 
@@ -41,7 +41,7 @@ Sequences = list[list[Fragment]]
 
 
 def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
-    """Packs documents of `lengths` tokens into sequences of `seq_length` positions.
+    """Pack documents of `lengths` tokens into sequences of `seq_length` positions.
 
     The fragments of a sequence are in the order of their documents; an empty document has none.
     """
@@ -78,7 +78,10 @@ def _best_fit(fragments: list[Fragment], room: int) -> Sequences:
 
 
 def _close_gaps(sequences: Sequences, room: int) -> Sequences:
-    """Splits the fragments of the emptiest sequences over the gaps of the others, while it pays."""
+    """Split the fragments of the emptiest sequences over the gaps of the others.
+
+    Stop if no more than `_TOLERANCE` of the positions is empty, or if they do not fit.
+    """
     frees = [room - sum(fragment.cost for fragment in s) for s in sequences]
     order = sorted(range(len(sequences)), key=lambda i: (-frees[i], i))
     kept = [sequences[i] for i in order]
@@ -100,7 +103,7 @@ def _close_gaps(sequences: Sequences, room: int) -> Sequences:
 def _spread(
     fragments: list[Fragment], free: list[int], shortest: int
 ) -> list[tuple[int, Fragment]] | None:
-    """Places fragments into gaps, splitting them; None where they do not fit."""
+    """Split fragments over gaps; return (gap, part) pairs, or None if they do not fit."""
     gaps = sorted(
         ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
     )
@@ -124,7 +127,7 @@ def fill(
     seq_length: int,
     special_ids: Mapping[str, int],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Lay packed sequences out: tokens int32 [n, S] and word starts bool [n, S].
+    """Return the tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
 
     [CLS], [SEP] and the first token of a fragment count as word starts; padding does not.
     """

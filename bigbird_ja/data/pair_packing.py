@@ -1,15 +1,16 @@
-"""Pack documents into pairs of segments for next-sentence prediction, losing no token.
+"""Packing of documents into pairs of segments for next-sentence prediction.
 
 A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
 between two sentences of a document. With label 0, B continues there. With label 1, B starts in a
-document that has no part in A, at a place drawn from all text that is left, again between two
+document that has no part in A, at a random place in all text that is left, again between two
 sentences: in both cases B starts where an A could have ended, so only the text itself distinguishes
-them. What a pair leaves of a document comes back in a later pair, so every token is in
-exactly one.
+them. The rest of a document is used in a later pair, so every token is in
+exactly one pair.
 
 The label is a fair coin with a hash of its own. Label 1 needs text of other documents, to the end
 of a block; so while one document has more than half of what is left, every A is taken from it. If
-it has more than three quarters of a block, the others are used up first, and label 0 is commoner.
+it has more than three quarters of a block, the others are used up first, and label 0 is more
+frequent.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from bigbird_ja.data.packing import Fragment
 
 # A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
 _SHORTEST_FRAGMENT = 8
-_PARTNER_DRAWS = 64  # places that are drawn before all text left is counted
+_PARTNER_DRAWS = 64  # random places that are tried before all text left is counted
 
 Span = tuple[int, int]  # [start, end) on the axis of a block
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The fragments of A and of B, and whether B is a random text instead of the next sentence."""
+    """Fragments of A and of B, and whether B is random text instead of the next sentence."""
 
     a: tuple[Fragment, ...]
     b: tuple[Fragment, ...]
@@ -49,13 +50,14 @@ class Pair:
 def pack_pairs(
     lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]], seq_length: int, key: int
 ) -> list[Pair]:
-    """Packs documents into pairs.
+    """Pack documents into pairs; every token is in exactly one.
 
     Args:
-        lengths: tokens of each document.
-        sentence_starts: for each document the tokens (ascending, above 0) that begin a sentence.
+        lengths: number of tokens of each document.
+        sentence_starts: indices of the tokens that begin a sentence, ascending, above 0, for each
+            document.
         seq_length: positions of a sequence, at least 8.
-        key: of the draws: another one gives other pairs.
+        key: hash key of the random draws.
     """
     text = _Text(lengths, sentence_starts)
     pairs: list[Pair] = []
@@ -66,7 +68,7 @@ def pack_pairs(
 
 
 def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
-    """Make a pair of `room` positions; 32-bit `draws`: of the label, A's length, the partner."""
+    """Take a pair of `room` positions; 32-bit `draws` for label, A's length and partner."""
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
     a, continuation = _take_a(text, target, room)
@@ -83,9 +85,9 @@ def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
 
 
 class _Text:
-    """The text of a block that is in no pair yet.
+    """Text of a block that is in no pair yet.
 
-    All documents lie one after the other on one axis of tokens; what is left of them are spans.
+    All documents lie one after the other on one axis of tokens; spans of it are left.
     """
 
     def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
@@ -111,7 +113,7 @@ class _Text:
         return self._first[-1]
 
     def document(self, place: int) -> int:
-        """Find the document that has the token at `place`."""
+        """Return the document that has the token at `place`."""
         return bisect.bisect_right(self._first, place) - 1
 
     def fragment(self, span: Span) -> Fragment:
@@ -121,7 +123,7 @@ class _Text:
         return Fragment(document, span[0] - first, span[1] - first)
 
     def index(self, place: int) -> int | None:
-        """Find the span that has the token at `place`."""
+        """Return the index of the span that has the token at `place`, or None."""
         index = bisect.bisect_right(self.spans, (place, self.end)) - 1
         return index if index >= 0 and place < self.spans[index][1] else None
 
@@ -130,7 +132,7 @@ class _Text:
         return sum(self._left[document] for document in documents)
 
     def take(self, span: Span) -> None:
-        """Removes text that is now in a pair: a part of one span."""
+        """Remove a part of one span, which is now in a pair."""
         index = self.index(span[0])
         assert index is not None
         start, end = self.spans[index]
@@ -140,7 +142,10 @@ class _Text:
         self._left[self.document(span[0])] -= span[1] - span[0]
 
     def head(self) -> int:
-        """Find the span that begins the next A: the first, or one of a document that dominates."""
+        """Return the index of the span that begins the next A.
+
+        It is the first one, or the first of a document with more than half of the text left.
+        """
         while -self._longest[0][0] > self._left[self._longest[0][1]]:
             document = self._longest[0][1]
             heapq.heapreplace(self._longest, (-self._left[document], document))
@@ -186,18 +191,19 @@ def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None
 def _cut(
     run: Sequence[Span], at: int, wanted: int, reach: int, sentences: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Find where to cut text in two, strictly inside one of the spans.
+    """Find a place to cut text in two, strictly inside one of the spans.
 
     Args:
-        run: spans that follow each other.
-        at: the span near which to cut.
-        wanted: the place in it.
-        reach: tokens to look for the start of a sentence, before the place and then after it.
-        sentences: where sentences start, ascending.
+        run: consecutive spans.
+        at: index of the span near which to cut.
+        wanted: the preferred place in it.
+        reach: distance in tokens within which the start of a sentence is searched, first before the
+            place, then after it.
+        sentences: places where sentences start, ascending.
 
     Returns:
-        The span and the place: a sentence's start; else between two tokens of a sentence; None if
-        all spans are of one token.
+        Index of the span, and the place: the start of a sentence, else between two tokens of a
+        sentence. None if all spans have one token.
     """
     walked = 0
     for i in range(at, -1, -1):
@@ -232,9 +238,9 @@ def _cut(
 
 
 def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
-    """Find where a random B starts: in another document, near a token drawn from all that is left.
+    """Return the place where a random B starts, in another document.
 
-    Other documents must have text left.
+    It is near a random token of all text left; other documents must have text left.
     """
     place = _draw_place(text, without, draws)
     index = text.index(place)
@@ -250,7 +256,7 @@ def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach:
 
 
 def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
-    """Draw a token from all that is left of the other documents, each with the same chance."""
+    """Return a random token of all text left of the other documents, each equally likely."""
     for draw in draws:
         place = draw * text.end >> 32
         if text.index(place) is not None and text.document(place) not in without:
@@ -273,7 +279,7 @@ def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> lis
             break
         end = min(last, first + free - 1)
         if last - end == 1 and end - first > 1:
-            end -= 1  # one token alone could not be cut in two
+            end -= 1  # a rest of one token could not be cut in two
         taken.append((first, end))
         free -= end - first + 1
     for span in taken:

@@ -7,11 +7,11 @@ from bigbird_ja.data.manifest import DataSpec
 
 
 def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses dynamic records.
+    """Parse dynamic records.
 
     Args:
-        spec: of the data set.
-        serialized: string [b].
+        spec: data set.
+        serialized: string [b], records.
 
     Returns:
         `tokens` int32 [b, S], `word_starts` bool [b, S], `segment_ids` int32 [b, S],
@@ -19,8 +19,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
     """
 
     def decoded(name: str, kind: tf.DType, length: int) -> tf.Tensor:
-        # decode_raw is a copy here: every record of a batch has the same length, and one that has
-        # not fails the op, which is what it should do.
+        # The op fails if the records of a batch differ in length.
         return tf.ensure_shape(tf.io.decode_raw(parsed[name], kind), [None, length])
 
     length = spec.seq_length
@@ -45,16 +44,16 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _without_nsp(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Make one segment, and labels that mean nothing, for ids [b, S]."""
+    """Return one segment and unused labels for ids [b, S]."""
     return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
 
 
 def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses static records (the classic features) into what a model reads, without document ids.
+    """Parse static records, the classic features, into model inputs without document ids.
 
     Args:
-        spec: of the data set.
-        serialized: string [b].
+        spec: data set.
+        serialized: string [b], records.
 
     Returns:
         `input_ids`, `segment_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
@@ -77,9 +76,9 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def document_ids(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
-    """Number the runs of text that [SEP] ends 1, 2, ...: int32 [b, S]; 0 is padding.
+    """Return the document of each position: 1, 2, ... up to each [SEP], 0 for padding.
 
-    Derived, not stored: a text never holds [SEP], and masking never touches one.
+    int32 [b, S]. Derived, not stored: a text never holds [SEP], and masking never replaces one.
     """
     ends = tf.cast(tf.equal(input_ids, spec.special_ids["sep"]), tf.int32)
     runs = tf.cumsum(ends, axis=1, exclusive=True) + 1

@@ -1,4 +1,4 @@
-"""Read global batch n as `order` defines it, checked and masked, in pure tf.data.
+"""Input pipeline in pure tf.data: global batch n as `order` defines it, checked and masked.
 
 For each virtual reader of this host, one window of shards is in memory and the next is being read:
 2 * readers * window * shard bytes, however many shards there are. Records are counted against the
@@ -22,15 +22,15 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 
-EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
+EVAL_SEED = 0x5EED  # evaluation always draws the same masks, so that models are comparable
 _READ_BUFFER_BYTES = 1 << 18
-_AHEAD = 4  # batches made side by side, and ready
+_AHEAD = 4  # batches that are prepared in parallel and kept ready
 _NO_END = np.iinfo(np.int64).max
 TENSORFLOW = TensorFlowOps()
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
-    """Collect what the order of the train records depends on."""
+    """Return the layout that the order of the train records depends on."""
     counts = tuple(shard.records for shard in manifest.train_shards)
     return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
 
@@ -46,16 +46,16 @@ def batches(
     first_step: int | None = None,
     **which: Any,
 ) -> tf.data.Dataset:
-    """Make this host's part of the global batches, for training: read, parsed and masked.
+    """Return this host's part of the global batches for training: read, parsed and masked.
 
     Args:
-        config: fitted to the manifest.
-        manifest: of the data set.
-        data_dir: on disk or gs://.
-        start_step: the number of the first batch in the data's order.
-        first_step: the global step of that batch, which differs after a change of batch size; by
+        config: settings, fitted to the manifest.
+        manifest: manifest of the data set.
+        data_dir: data set, on disk or gs://.
+        start_step: number of the first batch in the data's order.
+        first_step: global step of that batch, which differs after a change of batch size;
             default `start_step`.
-        **which: arguments of `record_batches`.
+        **which: other arguments of `record_batches`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -63,7 +63,8 @@ def batches(
         [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
-        BadInput: hosts that divide neither readers nor batch, or another masking of static data.
+        BadInput: a number of hosts that doesn't divide readers or batch, or settings that differ
+            from the masks of static data.
     """
     seed, rates = config.data.seed, mask_rates(config)
     rule = manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
@@ -90,21 +91,21 @@ def record_batches(
     num_hosts: int = 1,
     host_index: int = 0,
 ) -> tf.data.Dataset:
-    """Read this host's part of the global batches from `start_step` on, not yet parsed.
+    """Return this host's part of the global batches from `start_step` on, not yet parsed.
 
     Reading starts in the window of `start_step`: nothing is replayed.
 
     Args:
-        config: its seed, batch size and shuffle window.
-        manifest: of the data in `data_dir`.
-        data_dir: on disk or gs://.
-        start_step: the number of the first batch in the data's order.
-        num_steps: how many batches, for which shards are read; without end by default.
-        num_hosts: that share each global batch.
-        host_index: which places of a batch are this host's: h, h + hosts, ...
+        config: settings, for seed, batch size and shuffle window.
+        manifest: manifest of the data set.
+        data_dir: data set, on disk or gs://.
+        start_step: number of the first batch in the data's order.
+        num_steps: number of batches; only their shards are read. Default: unlimited.
+        num_hosts: number of hosts that share each global batch.
+        host_index: index h of this host, which takes the records h, h + num_hosts, ... of a batch.
 
     Returns:
-        (serialised records, epoch int64, record id int64), each [global_batch_size / num_hosts].
+        (serialized records, epoch int64, record id int64), each [global_batch_size / num_hosts].
     """
     global_batch_size = config.training.global_batch_size
     layout = layout_of(manifest, config.data.seed, config.data.shuffle_window)
@@ -132,7 +133,7 @@ def _reader(
     skip: tf.Tensor,
     end: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Read the records of one reader from its window `window` on, up to window `end`."""
+    """Return the records of one reader from window `window` up to, not including, `end`."""
     numbers = tf.data.Dataset.range(window, end)
     windows = numbers.map(lambda w: _window(layout, paths, w, reader)).prefetch(1)
     records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))
@@ -164,10 +165,11 @@ def _window(
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
     """Read a TFRecord file: string [most + 1], its records, then empty strings.
 
-    Fails, naming the file, where it does not hold exactly `count` records.
+    The op fails and names the file if it does not hold exactly `count` records.
     """
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
-    # One more than can be, to see a file that is too long; an empty one still makes a batch.
+    # One record more than expected, to detect a file that is too long, and an empty record, so that
+    # an empty file makes a batch.
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
     records = ended.batch(most + 2).get_single_element()
     number = tf.shape(records, tf.int64)[0] - 1
@@ -186,7 +188,7 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Make what a model reads of a batch of serialised records; `prob` as of `mask_arrays`."""
+    """Return the model inputs of a batch of serialized records; `prob` as in `mask_arrays`."""
     if manifest.masking == "static":
         features = parsing.parse_static(manifest, serialized)
     else:
@@ -201,7 +203,7 @@ def to_features(
 
 @tf.autograph.experimental.do_not_convert
 def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.data.Dataset:
-    """Read the eval split once, in the manifest's order, with fixed masks.
+    """Return the eval split once, in the manifest's order, with fixed masks.
 
     The last batch is filled with records of padding only: their weights are 0 and their
     `input_ids[:, 0]` is the padding id.
@@ -234,10 +236,9 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
 
 
 def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Make some batches ahead, without TensorFlow's tuning.
+    """Prefetch some batches, with TensorFlow's autotuning off.
 
-    Its thread sleeps for up to a minute between two looks. Where it misses that the iterator ends,
-    the iterator waits for it.
+    The autotuning thread sleeps for up to a minute, and an iterator that ends may wait for it.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -245,7 +246,7 @@ def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
-    """Read (record number int64, serialised record), counted while read."""
+    """Return (record number int64, serialized record); a wrong number of records fails."""
     paths = [storage.join(data_dir, shard.name) for shard in shards]
     counts = np.asarray([shard.records for shard in shards], np.int64)
     most = int(counts.max())

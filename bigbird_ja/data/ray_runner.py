@@ -1,7 +1,7 @@
-"""Pack blocks on a Ray cluster, for `make-data --runner ray` (extra `ray`).
+"""Packing of blocks on a Ray cluster, for `make-data --runner ray` (extra `ray`).
 
-This machine reads the corpus, sends its blocks to actors and writes what they return; so the
-machines need not share a disk, and the bytes are those of one machine.
+This machine reads the corpus, sends its blocks to actors and writes the results. So the machines
+needn't share a disk, and the bytes are those of one machine.
 """
 
 import logging
@@ -17,7 +17,7 @@ from bigbird_ja.process.console import log, shortened, waiting
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.text.tokenizer import Tokenizer
 
-# Ray starts an actor again whose process or machine is lost, and gives it its block again.
+# Ray restarts an actor whose process or machine is lost, and sends it its block again.
 _LOST = {"max_restarts": 5, "max_task_retries": 5}
 
 
@@ -28,18 +28,18 @@ def pack_blocks(
     path_of: Callable[[str], str],
     num_workers: int | None,
 ) -> Generator[int]:
-    """Pack and write blocks that are not there yet; yield the bytes of text of each.
+    """Pack and write the blocks that do not exist yet; yield the bytes of text of each.
 
     Args:
-        todo: the blocks.
-        tokenizer: to encode with.
-        spec: of the data set.
-        path_of: the path of a block by its name.
-        num_workers: actors, of one core each; None: one for each core of the cluster.
+        todo: blocks to pack.
+        tokenizer: tokenizer of the data set.
+        spec: spec of the data set.
+        path_of: function from the name of a block to its path.
+        num_workers: number of actors, of one core each; None: one for each core of the cluster.
 
     Raises:
         BadInput: as `blocks.make_rows`.
-        StorageError: no cluster, or an actor was lost more often than Ray starts it again.
+        StorageError: no cluster, or an actor was lost more often than Ray restarts it.
     """
     ray = _start()
     from ray.util.multiprocessing import Pool
@@ -71,8 +71,8 @@ def _start() -> Any:
     """Start Ray, or join its cluster; return its module.
 
     Raises:
-        ModuleNotFoundError: no Ray.
-        StorageError: no cluster.
+        ModuleNotFoundError: Ray is not installed.
+        StorageError: Ray does not start.
     """
     handler = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -81,7 +81,7 @@ def _start() -> Any:
     try:
         with waiting("starting Ray, or joining its cluster"):
             ray.init(logging_level=logging.ERROR)
-    except Exception as error:  # Ray's own kinds, or none
+    except Exception as error:  # Ray raises its own classes and others
         line = shortened(str(error), 300)
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
     finally:

@@ -1,9 +1,9 @@
-"""Scatter packed sequences over equal shards: the second half of `make-data`.
+"""Shards of equal size with packed sequences in random order: the second half of `make-data`.
 
 All records of a split are permuted, keyed by the seed. Shard k holds the records at places
 [n*k/K, n*(k+1)/K) of this order, so shards differ by one record at most and each is a random sample
-of the corpus. A shard gathers its sequences from the blocks one by one; nothing but the shard
-itself is in memory.
+of the corpus. A shard reads its sequences from the blocks one by one; only some records are in
+memory.
 """
 
 import functools
@@ -21,32 +21,32 @@ from bigbird_ja.data.hashing import Purpose, fold, permutation, seed_key
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split
 from bigbird_ja.text.corpus import Corpus
 
-# Shards are made about this large, because the input pipeline holds windows of whole shards.
+# Preferred size of a shard: the input pipeline holds windows of whole shards.
 _TARGET_BYTES = 2_000_000
-_READERS = 32  # the number of shards is a multiple of it where there are records enough
-_FEWEST_RECORDS = 8  # per shard, where the number of shards is ours to choose
+_READERS = 32  # the number of shards is a multiple of it if there are enough records
+_FEWEST_RECORDS = 8  # per shard, if the user doesn't choose the number of shards
 _MOST_SHARDS = 8192
 _ROWS_AT_ONCE = 64  # records that are masked and encoded together
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """The plan by which the sequences of one split become shards. Picklable."""
+    """Assignment of the sequences of one split to shards. Picklable."""
 
     split: str
     blocks: tuple[StoredBlock, ...]
-    folder: str  # of their files
-    copies: int  # of each sequence, each time that it is taken: they are masked otherwise
+    folder: str  # folder of their files
+    copies: int  # copies per repetition, each with masks of its own
     num_shards: int
 
     @functools.cached_property
     def ends(self) -> npt.NDArray[np.int64]:
-        """Count the packed sequences (rows) of each block and those before it: int64 [blocks]."""
+        """Return the number of rows up to and including each block: int64 [blocks]."""
         return np.cumsum([block.stats.sequences for block in self.blocks], dtype=np.int64)
 
     @property
     def num_records(self) -> int:
-        """Count the records: every copy counts."""
+        """Count the records, each copy as one."""
         return sum(block.stats.sequences * self._repeats(block) for block in self.blocks)
 
     def _repeats(self, block: StoredBlock) -> int:
@@ -54,9 +54,10 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Find where the copies of blocks end in all records, which copy each is, its first row.
+        """Return the record number where each copy of a block ends, its copy number, its first row.
 
-        Records are numbered copy by copy; in a copy, block by block of those that have so many.
+        Records are numbered copy by copy; within a copy, block by block of those with as many
+        repetitions.
         """
         repeats = np.array([self._repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
@@ -68,7 +69,7 @@ class SplitPlan:
     def located(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the copy that each record is, and the row that it is a copy of."""
+        """Return the copy number and the row of each record."""
         ends, copies, rows = self._copies
         at = np.searchsorted(ends, records, side="right")
         starts = np.concatenate([[0], ends[:-1]])
@@ -81,14 +82,14 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class MadeShard:
-    """A shard that was written, as the manifest states it."""
+    """Shard that was written, as the manifest states it."""
 
     shard: Shard
     predictions: int  # positions to predict (static only)
 
 
 def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
-    """Decides the number of shards. Eval records get one copy: they are always masked the same."""
+    """Choose the number of shards. Eval records have one copy: their masks never change."""
     copies = spec.dupe_factor if split == "train" else 1
     total = SplitPlan(split, tuple(blocks), folder, copies, 0).num_records
     if split == "train" and spec.num_shards:
@@ -101,7 +102,7 @@ def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpe
 
 
 def choose_num_shards(num_records: int, record_bytes: int) -> int:
-    """Return a multiple of 32 where there are records enough for it, else a power of two."""
+    """Return a multiple of 32 if there are enough records for it, else a power of two."""
     most = max(1, num_records // _FEWEST_RECORDS)
     if most < _READERS:
         return 1 << (most.bit_length() - 1)
@@ -111,9 +112,9 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
-    """Write one shard, whole or not at all.
+    """Write one shard atomically.
 
-    Its rows are gathered from the blocks, masked (static) and encoded.
+    Its rows are read from the blocks, masked (static data) and encoded.
     """
     n, k = plan.num_records, plan.num_shards
     items = scatter_order(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
@@ -146,7 +147,7 @@ def _encode(
 def static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """Make the classic features of rows; copy c of row r is masked as epoch c of record r."""
+    """Return the classic features of rows; copy c of row r is masked as epoch c of record r."""
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
     made = masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
@@ -167,7 +168,7 @@ def static_features(
 
 @functools.lru_cache(maxsize=2)
 def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
-    """Return the number of the record at each place of the shuffled split: int64 [records]."""
+    """Return the record number at each place of the shuffled split: int64 [records]."""
     key = fold(seed_key(seed, Purpose.SCATTER), split == "eval")
     return permutation(key, np.arange(num_records))
 
@@ -188,7 +189,7 @@ def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArr
 def manifest_of(
     spec: DataSpec, corpus: Corpus, plans: Sequence[SplitPlan], made: Sequence[Sequence[MadeShard]]
 ) -> Manifest:
-    """Make the manifest of finished shards, from the counts of their blocks."""
+    """Return the manifest of finished shards, with the sums of their blocks' counts."""
     counts = [_counts(plan) for plan in plans]
     if spec.masking == "static":
         for count, shards in zip(counts, made, strict=True):
@@ -214,7 +215,7 @@ def manifest_of(
 
 
 def _counts(plan: SplitPlan) -> dict[str, int]:
-    """Sum up the fields of `Split`."""
+    """Return the fields of `Split`, summed over the blocks."""
     stats = [block.stats for block in plan.blocks]
     counts = {
         name: sum(getattr(s, name) * s.times for s in stats)
@@ -226,6 +227,6 @@ def _counts(plan: SplitPlan) -> dict[str, int]:
 
 
 def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:
-    """Sum histograms up, each times a number."""
+    """Return the sum of histograms, each multiplied by a number."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
     return [sum(column) for column in zip(*scaled, strict=True)]

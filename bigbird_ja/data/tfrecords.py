@@ -27,21 +27,21 @@ _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
 
 
 class Summed:
-    """A file whose size and checksums are kept while it is read or written."""
+    """File wrapper that counts bytes and updates checksums during reads or writes."""
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
-        """Count nothing yet; `progress` is called with the bytes moved since the last call."""
+        """Wrap `file`; `progress` is called with the number of bytes of each read or write."""
         self._file, self._progress = file, progress
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
 
     def read(self, size: int, /) -> bytes:
-        """Read as the file does."""
+        """Read `size` bytes, 1 GiB at most, and update the checksums."""
         data = self._file.read(min(size, 1 << 30))
         self._count(data)
         return data
 
     def write(self, data: bytes) -> None:
-        """Write as the file does."""
+        """Write `data` and update the checksums."""
         self._file.write(data)
         self._count(data)
 
@@ -59,11 +59,11 @@ class Summed:
 
 
 class DamagedRecord(Exception):
-    """A TFRecord file that does not match its checksums; the message names the place."""
+    """TFRecord file that does not match its checksums; the message names the record."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the type of a token in a dynamic record."""
+    """Return the dtype of a token in a dynamic record."""
     return np.dtype("<u2" if vocab_size <= 65536 else "<i4")
 
 
@@ -72,12 +72,12 @@ def encode_dynamic(
     packed_starts: npt.NDArray[np.uint8],
     numbers: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> list[bytes]:
-    """Serialise dynamic records.
+    """Serialize dynamic records.
 
     Args:
-        tokens: [n, S] of the type `token_dtype`.
-        packed_starts: uint8 [n, ceil(S / 8)].
-        numbers: name to int [n], not negative: the features that are one number.
+        tokens: `token_dtype` [n, S], token ids.
+        packed_starts: uint8 [n, ceil(S / 8)], word starts, one bit per position.
+        numbers: features of one number by name: non-negative int [n].
     """
     result = []
     for row in range(len(tokens)):
@@ -92,10 +92,10 @@ def encode_dynamic(
 
 
 def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
-    """Serialise static records.
+    """Serialize static records.
 
     Args:
-        features: name to non-negative integers (below 2**28) or float32, [n, length].
+        features: arrays by name: integers of 0 to 2**28 - 1, or float32, [n, length].
     """
     columns = []
     for name, values in features.items():
@@ -133,7 +133,7 @@ def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
 
 
 def frame(records: Sequence[bytes]) -> bytes:
-    """Write records as a TFRecord file: length, its CRC, data, its CRC, one after the other."""
+    """Return the content of a TFRecord file: for each record length, CRC, data, CRC."""
     parts = []
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -143,10 +143,10 @@ def frame(records: Sequence[bytes]) -> bytes:
 
 
 def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
-    """Read the records of a TFRecord file, checksums verified, one in memory at a time.
+    """Yield the records of a TFRecord file, checksums verified, one in memory at a time.
 
     Raises:
-        DamagedRecord: truncated, or a checksum that does not match.
+        DamagedRecord: truncated file, or a checksum that does not match.
     """
     number = 0
     while header := stream.read(12):
@@ -166,7 +166,7 @@ def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
 
 
 def masked_crc(data: bytes) -> int:
-    """Compute TFRecord's CRC32C: rotated and offset, so that a CRC of CRCs stays good."""
+    """Compute TFRecord's CRC32C: rotated and offset, since data may hold CRCs themselves."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 

@@ -1,10 +1,10 @@
-"""Keep the unfinished work of `make-data`, prove whose it is, and make it a data set.
+"""Unfinished work of `make-data`: its folders, their owner, and the move into place.
 
-`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, `ready/`, where shards
-wait until all are finished, and `shards/`, with notes on these. Packed blocks lie in a folder of
-this machine: the same one, or one in the user's cache for an output on gs://.
+`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognized, `ready/`, for finished
+shards until all are finished, and `shards/`, with a record of each. Packed blocks lie on this
+machine: in the same folder, or in the user's cache if the output is on gs://.
 
-Nothing is removed from these folders but files of the names below, where `settings.json` shows that
+Only files of the names below are removed from these folders, and only if `settings.json` shows that
 this program made the folder. In OUTPUT_DIR the ownership manifest lists what is ours. A data set
 that is replaced stays whole until the new one is, and moves to OUTPUT_DIR.replaced-N.
 """
@@ -41,13 +41,13 @@ _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
 _OURS = {
     "": _SETTINGS,
     "blocks": r"(train|eval)-\d{6}\.block",
-    "shards": rf"{_SHARD}\.json",  # notes
+    "shards": rf"{_SHARD}\.json",  # records
     "ready": _SHARD,
 }
 
 
 def exclusive(directory: str) -> AbstractContextManager[Lease]:
-    """Holds the directory's lease; `check` it before the manifest is written.
+    """Hold the directory's lease; `check` it before the manifest is written.
 
     Raises:
         BadInput: another process holds it.
@@ -57,21 +57,21 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
 
 
 class Work:
-    """The folders of the unfinished work for one output.
+    """Folders of the unfinished work for one output.
 
     Attributes:
-        beside: folder of all but the blocks, in the output.
-        local: folder of all that lies on this machine.
+        folder: folder in the output, of everything but the blocks.
+        local: folder on this machine; the same as `folder` unless the output is on gs://.
         blocks: folder of packed blocks, in `local`.
-        ready: where finished shards wait, beside the output.
+        ready: folder of finished shards, in `folder`.
     """
 
     def __init__(self, output_dir: str) -> None:
-        """Name the folders; nothing is made."""
+        """Name the folders; create none."""
         self._output = output_dir
-        self.beside = storage.join(output_dir, NAME)
-        self.ready = storage.join(self.beside, "ready")
-        self.local = self.beside
+        self.folder = storage.join(output_dir, NAME)
+        self.ready = storage.join(self.folder, "ready")
+        self.local = self.folder
         if storage.is_remote(output_dir):
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
@@ -82,36 +82,36 @@ class Work:
         """Return the spec of the work that an earlier run left, or None.
 
         Raises:
-            BadInput: something else stands where work is to lie.
+            BadInput: foreign files in one of the folders.
         """
         local = _spec_in(self.local)
-        return _spec_in(self.beside) or local  # the one beside the output is decisive
+        return _spec_in(self.folder) or local  # the one in the output is decisive
 
     def open(self, spec: DataSpec) -> None:
-        """Creates the folders, or uses those that are there.
+        """Create the folders, or use existing ones.
 
         Raises:
-            BadInput: work of other settings has begun there this moment.
+            BadInput: another command has just begun work of other settings there.
         """
         if _spec_in(self.local) not in (None, spec):
-            _remove_ours(self.local)  # stale: what is beside the output is of other settings
+            _remove_ours(self.local)  # stale: the output has other settings
         settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
         text = json.dumps(settings, ensure_ascii=False, indent=1)
-        for folder in dict.fromkeys((self.beside, self.local)):
+        for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
-        for folder in (self.blocks, storage.join(self.beside, "shards"), self.ready):
+        for folder in (self.blocks, storage.join(self.folder, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
 
     def remove(self) -> None:
-        """Removes the files of this program from the folders, and the folders left empty.
+        """Remove this program's files from the folders, and folders left empty.
 
-        No other process writes there then, so temporary files are leftovers of killed commands.
+        No other process writes there, so temporary files are leftovers of killed commands.
         """
-        for folder in dict.fromkeys((self.local, self.beside)):
+        for folder in dict.fromkeys((self.local, self.folder)):
             if _spec_in(folder) is not None:
                 _remove_ours(folder, seconds=-1)
 
@@ -120,19 +120,19 @@ class Work:
         return os.path.join(self.blocks, name)
 
     def _note(self, name: str) -> str:
-        return storage.join(self.beside, "shards", f"{name}.json")
+        return storage.join(self.folder, "shards", f"{name}.json")
 
     def note_shard(self, made: MadeShard) -> None:
-        """Notes that a shard is finished."""
+        """Record that a shard is finished."""
         values = {"shard": vars(made.shard), "predictions": made.predictions}
         storage.write_text(self._note(made.shard.name), json.dumps(values))
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Return those of the shards `names` that are noted and exist, ready or in place."""
+        """Return the shards among `names` that are recorded and exist, ready or in place."""
         folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
         finished = {}
 
-        def look(name: str) -> None:
+        def find(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self._note(name), MadeShard)
                 for folder, stats in folders:
@@ -141,21 +141,21 @@ class Work:
                         finished[name] = made
 
         known = [name for name in names if any(name in stats for _, stats in folders)]
-        storage.run_all([partial(look, name) for name in known])
+        storage.run_all([partial(find, name) for name in known])
         return finished
 
     def put_in_place(self, shards: Collection[Shard], spec: DataSpec) -> Owned:
-        """Move shards from `ready` to the output; a data set that is there is set aside.
+        """Move shards from `ready` to the output; rename an existing data set aside.
 
-        From here on the output holds no finished data set until a manifest is written. After a
-        kill at any instant the same command can continue.
+        The output then holds no finished data set until a manifest is written. After a kill at any
+        time the same command can continue.
 
         Returns:
-            The output by its mark, which names the data set by its spec: the same data set is the
-            same bytes.
+            The output's ownership manifest, whose id is a hash of the spec: the same data set has
+            the same bytes.
 
         Raises:
-            BadInput: a file that isn't ours has the name of a shard.
+            BadInput: a foreign file has the name of a shard.
         """
         digest = hashlib.sha256(json.dumps(spec.stated(), sort_keys=True).encode()).hexdigest()
         owned = Owned.create(self._output, KIND, digest[:16])
@@ -163,7 +163,7 @@ class Work:
         names = {shard.name for shard in shards}
         ready = names & set(storage.list_files(self.ready))
         first = manifest_lib.FILE_NAME
-        others = sorted(set(owned.files) - {first} - (names - ready))  # those are in place already
+        others = sorted(set(owned.files) - {first} - (names - ready))  # in place
         if moved := owned.set_aside([first, *others]):
             log(f"{self._output}: the data set that was there is now {moved}")
         owned.note(dict.fromkeys(ready))
@@ -176,7 +176,7 @@ class Work:
 
 
 def _shards_of(owned: Owned) -> list[str]:
-    """List the shards of a finished data set: 0.1.0 listed its manifest alone as ours."""
+    """List the shards of a finished data set: 0.1.0 recorded only its manifest as owned."""
     if manifest_lib.FILE_NAME in owned.files:
         with contextlib.suppress(FileNotFoundError, BadInput):
             return [shard.name for shard in manifest_lib.load(owned.path).every_shard]
@@ -184,10 +184,10 @@ def _shards_of(owned: Owned) -> list[str]:
 
 
 def _spec_in(folder: str) -> DataSpec | None:
-    """Read the spec in a work folder's settings.json; None where the folder is missing or empty.
+    """Read the spec in a work folder's settings.json; None if the folder is missing or empty.
 
     Raises:
-        BadInput: it is not a folder of ours, or of another version.
+        BadInput: a foreign folder, or one of another version.
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
@@ -203,7 +203,7 @@ def _spec_in(folder: str) -> DataSpec | None:
 
 
 def _remove_ours(folder: str, **temporary: float) -> None:
-    """Removes our files; `settings.json` last, so that after a kill the folder is still ours."""
+    """Remove our files; `settings.json` last, so that after a kill the folder is still ours."""
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
         storage.clean_temporary(directory, ours, **temporary)
@@ -217,12 +217,12 @@ def _remove_ours(folder: str, **temporary: float) -> None:
 
 
 def check_output(output_dir: str) -> None:
-    """Refuse an output that holds files that `make-data` did not make.
+    """Check that the output holds no foreign file under a name that a data set needs.
 
-    Files that a user has put beside a data set of ours, under names that it does not need, stay.
+    Other files that a user has put there stay.
 
     Args:
-        output_dir: of `make-data`; unfinished work in it is left aside.
+        output_dir: output of `make-data`; unfinished work in it is ignored.
 
     Raises:
         BadInput: naming the file.

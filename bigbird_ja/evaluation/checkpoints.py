@@ -9,7 +9,7 @@ from typing import Any
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation.load import TrainedModel, load_run
 from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
-from bigbird_ja.evaluation.tensorboard import write_tensorboard
+from bigbird_ja.evaluation.tensorboard import write_evaluation
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.process.errors import BadInput
@@ -79,7 +79,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model.
 
     Raises:
-        BadInput: it was made for other data than this.
+        BadInput: a model for other data.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
@@ -105,7 +105,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
 def _measure(
     model: TrainedModel, data_dir: str, manifest: Manifest, max_batches: int | None
 ) -> dict[str, Any]:
-    """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
+    """Evaluate, and record the result if `pretrain` made MODEL_DIR."""
     total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
         measured = evaluate_model(
@@ -119,12 +119,12 @@ def _measure(
     result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
     if Owned.load(model.folder):
         run_log.append_eval(model.folder, result)
-        write_tensorboard(model.folder, model.meta.step, result, result["time"])
+        write_evaluation(model.folder, model.meta.step, result, result["time"])
     return result
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """Write the tables that are printed."""
+    """Return the tables of a result."""
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
         ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
@@ -156,7 +156,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """Name a row of `evaluation.summarise` by its bucket's bounds, both inclusive."""
+    """Name a row of `masked_lm.summarize` by its bucket's bounds, both inclusive."""
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

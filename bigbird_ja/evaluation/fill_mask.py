@@ -63,10 +63,10 @@ def fill_mask(
             f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
-    pieces = tokenizer.pieces
+    names = tokenizer.tokens
     return [
         [
-            {"token": pieces[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
+            {"token": names[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
             for i in np.argsort(-row[: tokenizer.vocab_size], kind="stable")[:top_k]
         ]
         for row in scores

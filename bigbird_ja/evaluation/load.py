@@ -1,4 +1,4 @@
-"""The model of a run with its tokenizer."""
+"""Loading of a run's model with its tokenizer."""
 
 from dataclasses import dataclass
 
@@ -13,21 +13,21 @@ from bigbird_ja.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Holds a model with its tokenizer."""
+    """Trained model with its tokenizer."""
 
     folder: str
     config: Config
     data: Data
     params: dict[str, np.ndarray]
     tokenizer: Tokenizer
-    meta: Meta  # the checkpoint's sidecar
+    meta: Meta  # checkpoint metadata
 
 
 def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
     """Load a MODEL_DIR's checkpoint, the newest by default.
 
     Raises:
-        BadInput: no checkpoint, no tokenizer, or files that do not belong together.
+        BadInput: no checkpoint, no tokenizer, or files that do not match.
     """
     config, data, params, meta = run_model.load_parameters(model_dir, step)
     tokenizer = run_model.load_tokenizer(model_dir, meta)

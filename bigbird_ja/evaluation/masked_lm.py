@@ -26,11 +26,11 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Chooses a process's batches, where several share them: `index`, `index + count`, ..."""
+    """Share of a process in the batches: `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
-    # This process's arrays -> those of all processes; None where another one summarises them.
+    # Function from this process's arrays to those of all processes; None in all processes but one.
     gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 
@@ -50,16 +50,16 @@ def evaluate_model(
     """Evaluate a model on the held-out records.
 
     Args:
-        forward: the model on a device.
-        data_dir: the data set, on disk or gs://.
-        manifest: of `data_dir`.
-        max_batches: stops after so many batches of `batch_size(seq_length)` records.
-        tick: called after each batch.
-        part: which batches this process evaluates; None: all.
+        forward: model on a device.
+        data_dir: data set, on disk or gs://.
+        manifest: manifest of `data_dir`.
+        max_batches: limit of batches of `batch_size(seq_length)` records; None: unlimited.
+        tick: callback after each batch.
+        part: share of this process in the batches; None: all.
 
     Returns:
-        Of `summarise`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
-        `seconds`. None in a process that does not put the parts together.
+        Results of `summarize`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
+        `seconds`. None in a process that does not combine the parts.
 
     Raises:
         BadInput: no held-out records.
@@ -90,7 +90,7 @@ def evaluate_model(
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
     return {
-        **summarise(collected, manifest, tokenizer.characters if tokenizer else None),
+        **summarize(collected, manifest, tokenizer.characters if tokenizer else None),
         "examples": examples,
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
@@ -116,12 +116,12 @@ def _measure(
 def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
     """Return a flat array per quantity over a batch's predictions.
 
-    Those of `next_sentence_*` and `rows`, the records' numbers, are over its sequences.
+    `next_sentence_*` and `rows`, the record numbers, are over its sequences.
 
     Args:
-        batch: the records, and what `forward.metrics` returned for them.
+        batch: records, and the results of `forward.metrics` for them.
         first: number of the batch's first record.
-        manifest: of the data.
+        manifest: manifest of the data set.
     """
     counted = batch["masked_lm_weights"] > 0
     is_record = batch["input_ids"][:, 0] != manifest.pad_id
@@ -130,7 +130,7 @@ def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.
         "loss": batch["masked_lm_losses"][counted],
         "accuracy": batch["masked_lm_correct"][counted],
         "position": positions[counted],
-        "distance": distances_to_same_piece(batch["input_ids"], positions, ids)[counted],
+        "distance": distances_to_same_token(batch["input_ids"], positions, ids)[counted],
         "id": ids[counted],
         "rows": np.flatnonzero(is_record) + first,
     }
@@ -140,22 +140,22 @@ def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.
     return columns
 
 
-def summarise(
+def summarize(
     collected: Arrays, manifest: Manifest, characters: np.ndarray | None
 ) -> dict[str, Any]:
     """Compute the results from flat arrays over all predictions.
 
     Args:
         collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `rows`
-            [sequences]; `next_sentence_*` [sequences] where trained.
-        manifest: of the data.
-        characters: int [vocabulary], how many characters each piece writes; None where unknown.
+            [sequences]; `next_sentence_*` [sequences] with NSP.
+        manifest: manifest of the data set.
+        characters: int [vocab_size], characters that each token writes; None if unknown.
 
     Returns:
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
-        `bits_per_character` (of the masked text; None where unknown), `predictions`, `sequences`,
-        `by_position`, `by_distance` (to the nearest visible token of the same piece),
-        `next_sentence_loss` and `next_sentence_accuracy` where trained.
+        `bits_per_character` (of the masked text; None if unknown), `predictions`, `sequences`,
+        `by_position`, `by_distance` (to the nearest visible occurrence of the same token),
+        `next_sentence_loss` and `next_sentence_accuracy` with NSP.
     """
     losses = collected["loss"]
     loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
@@ -181,13 +181,13 @@ def summarise(
 
 
 def position_edges(seq_length: int, count: int = 8) -> list[int]:
-    """Return `count` buckets of equal width over a sequence: their starts, and the end."""
+    """Return the edges of `count` buckets of equal width over a sequence."""
     count = min(count, seq_length)
     return [seq_length * i // count for i in range(count + 1)]
 
 
 def distance_edges(seq_length: int, first: int = 16) -> list[int]:
-    """Return buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
+    """Return edges of buckets that double in width: 0, 16, 32, ... up to `seq_length`."""
     edges = [0]
     while first < seq_length:
         edges.append(first)
@@ -195,25 +195,24 @@ def distance_edges(seq_length: int, first: int = 16) -> list[int]:
     return [*edges, seq_length]
 
 
-def distances_to_same_piece(
+def distances_to_same_token(
     input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
 ) -> np.ndarray:
-    """Measure how far each masked token is from the nearest visible token of the same piece.
+    """Return the distance of each masked token to the nearest visible occurrence of it.
 
     Args:
-        input_ids: int [b, S], what the model reads (masked).
-        positions: int [b, P], of the predictions.
-        ids: int [b, P], what was there.
+        input_ids: int [b, S], masked input of the model.
+        positions: int [b, P], positions of the predictions.
+        ids: int [b, P], masked tokens.
 
     Returns:
-        int64 [b, P], in tokens, on either side; `NO_DISTANCE` where the sequence shows the piece
-        nowhere else.
+        int64 [b, P], in tokens, on either side; `NO_DISTANCE` if the token is not visible.
     """
     batch, length = input_ids.shape
     distances = np.full(positions.shape, NO_DISTANCE, np.int64)
     places = np.arange(length, dtype=np.int64)
     for row in range(batch):
-        # Sorted by piece, then by place: the nearest ones are neighbours in this order.
+        # Sorted by token, then by position: the nearest occurrences are neighbors in this order.
         keys = np.sort(input_ids[row].astype(np.int64) * length + places)
         wanted = ids[row].astype(np.int64) * length + positions[row]
         before = np.searchsorted(keys, wanted, side="left") - 1
@@ -232,12 +231,12 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
     """Compute means per bucket.
 
     Args:
-        edges: ascending; bucket i holds edges[i] <= value < edges[i + 1].
-        values: int [n], what is sorted by.
-        columns: name -> float [n], what is averaged.
+        edges: ascending edges; bucket i has edges[i] <= value < edges[i + 1].
+        values: int [n], values that select the bucket.
+        columns: float [n] by name, quantities to average.
 
     Returns:
-        One dict per bucket that holds anything: `from`, `to` (exclusive), `count`, and the means.
+        One dict per bucket that is not empty: `from`, `to` (exclusive), `count`, and the means.
         Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
     """
     spans: list[Any] = [*pairwise(edges), (None, None)]

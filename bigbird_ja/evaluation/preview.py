@@ -1,4 +1,4 @@
-"""Words of held-out records, masked and filled in: shown while a model learns."""
+"""Previews: words of held-out records, masked and filled in while a model trains."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
 
 Arrays = Mapping[str, np.ndarray]
-# Masked words that are shown, and tokens on each side of one.
+# Number of masked words, and tokens on each side of one.
 _PREVIEWS = 3
 _PREVIEW_TOKENS = 24
 
 
 def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[str, Any]]:
-    """Mask single words of held-out records, each with its neighborhood, and fill them in.
+    """Mask single words of held-out records in their context, and fill them in.
 
     Args:
-        forward: the model on a device.
-        tokenizer: of the records.
-        batch: the first held-out records.
+        forward: model on a device.
+        tokenizer: tokenizer of the records.
+        batch: first held-out records.
 
     Returns:
-        For each: `before` and `after` the mask, `truth` (the masked token), the `guess` (a token)
-        and its `probability`.
+        A dict for each: text `before` and `after` the mask, `truth` (the masked token), `guess` (a
+        token) and its `probability`.
     """
     special, written = tokenizer.special, tokenizer.written
     row, slot = np.nonzero(batch["masked_lm_weights"] > 0)
@@ -36,7 +36,7 @@ def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[st
     tokens = batch["input_ids"].copy()
     tokens[row, column] = truth
     is_word = [len(w := written[i].strip("▁")) > 1 and w.isalnum() for i in truth]
-    candidates = np.flatnonzero(is_word if any(is_word) else tokenizer.is_text_piece[truth])
+    candidates = np.flatnonzero(is_word if any(is_word) else tokenizer.is_text_token[truth])
     chosen = candidates[:: max(1, len(candidates) // _PREVIEWS)][:_PREVIEWS]
     if not len(chosen):
         return []

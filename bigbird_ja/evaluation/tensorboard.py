@@ -1,4 +1,4 @@
-"""TensorBoard's event files: their encoding, and the files of evaluations."""
+"""TensorBoard event files: their encoding, and the files of evaluations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from bigbird_ja.data import tfrecords
 
 
 def encode(*events: Any) -> bytes:
-    """Return events as an event file has them; tf.summary needs TensorBoard's package."""
+    """Return the content of an event file; tf.summary would need TensorBoard's package."""
     return tfrecords.frame([event.SerializeToString() for event in events])
 
 
 def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
-    """Return an event with the numbers among `values`, by tag; `wall_time` in UNIX seconds."""
+    """Return an event with the numbers in `values`, by tag; `wall_time` in UNIX seconds."""
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)
@@ -23,13 +23,19 @@ def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any
     return event
 
 
-def write_tensorboard(
+def write_evaluation(
     model_dir: str, step: int, result: Mapping[str, Any], wall_time: float
 ) -> None:
-    """Add an evaluation's numbers, `eval/...`, to the event files of `MODEL_DIR/eval/`.
+    """Write an evaluation's numbers, `eval/...`, to an event file in `MODEL_DIR/eval/`.
 
-    TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
-    nothing. `wall_time`: UNIX seconds.
+    TensorBoard shows that folder as another run, so that a later evaluation of an older checkpoint
+    hides nothing.
+
+    Args:
+        model_dir: folder of the run, on disk or gs://.
+        step: global step.
+        result: results of `evaluate_model`.
+        wall_time: UNIX seconds.
     """
     from tensorflow.core.util import event_pb2
 
@@ -37,6 +43,6 @@ def write_tensorboard(
     tags = {f"eval/{key}": value for key, value in result.items() if key not in omitted}
     start = event_pb2.Event(file_version="brain.Event:2")
     storage.make_directory(storage.join(model_dir, "eval"))
-    # The same name if the evaluation is repeated, another one for each step.
+    # A repeated evaluation of a step replaces its file.
     path = storage.join(model_dir, f"eval/events.out.tfevents.{step:012d}.eval")
     storage.write_bytes(path, encode(start, scalars_event(step, wall_time, tags)))

@@ -118,7 +118,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         results="\n".join(f"- {row}" for row in measured),
         attention=(attention := _attention(model, report)),
         trust=", trust_remote_code=True" if attention else "",
-        structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
+        structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.tokens) else "",
         pieces=f"{model.tokenizer.vocab_size:,} {whose}",
         masking=f"{share} of the tokens, {model.data.masking}, {config.data.mask_unit}",
         **shape,
@@ -229,7 +229,7 @@ def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) 
     """
     if codes := _texts(options.language.split(",") if options.language else stated.get("language")):
         return codes
-    pieces = model.tokenizer.pieces
+    pieces = model.tokenizer.tokens
     with_kana = sum(any("ぁ" <= character <= "ヿ" for character in piece) for piece in pieces)
     return ["ja"] if with_kana > _KANA_SHARE * len(pieces) else []
 

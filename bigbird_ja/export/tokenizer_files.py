@@ -89,9 +89,9 @@ def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSetting
 
     scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
     if settings.model_type == model_proto.UNIGRAM:
-        vocabulary = list(zip(tokenizer.pieces, scores, strict=True))
+        vocabulary = list(zip(tokenizer.tokens, scores, strict=True))
         return models.Unigram(vocabulary, tokenizer.special.unk, _has_bytes(tokenizer))
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    ids = {piece: i for i, piece in enumerate(tokenizer.tokens)}
     return models.BPE(
         ids,
         _merges(ids, scores),
@@ -104,7 +104,7 @@ def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSetting
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
     """Tell whether unknown characters become bytes, as in models of other projects."""
-    return "<0x00>" in tokenizer.pieces
+    return "<0x00>" in tokenizer.tokens
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
@@ -126,7 +126,7 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
         "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
-            str(tokenizer.pieces.index(piece)): {**_as_token(piece), "special": True}
+            str(tokenizer.tokens.index(piece)): {**_as_token(piece), "special": True}
             for piece in CONTROL_PIECES
         },
         **_ROLES,

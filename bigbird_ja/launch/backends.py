@@ -2,9 +2,8 @@
 
 import os
 
-from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find, generation_of
-from bigbird_ja.accelerators.prices import Prices
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
+from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.record import LaunchedRun
@@ -43,14 +42,15 @@ def find_rentals(
         BadInput: no service rents the machine that way.
     """
     rented: dict[str, Rental] = {}
-    for one in table.rented(machine.name, pricing):
+    for one in table.rented(machine, pricing):
         rented.setdefault(one.service, one)
     flag = "--queued" if queued and service == "auto" else f"--service {service}"
     wanted = "tpu" if queued and service == "auto" else service
     if queued and wanted == "compute":
         raise BadInput("--queued: Compute Engine has no queue: leave --service out, or --queued")
     if not rented and pricing == FLEX_START:
-        chips = ", ".join(chip for chip in CHIPS if table.rented(f"{chip}-8", pricing))
+        machines = {chip: find(f"{chip}-8") for chip in CHIPS}
+        chips = ", ".join(chip for chip, one in machines.items() if table.rented(one, pricing))
         raise BadInput(f"--pricing {pricing}: only for {chips}, not for {machine.name}")
     if not rented:
         raise BadInput(
@@ -77,7 +77,7 @@ def image(rental: Rental, machine: Accelerator, engine: str) -> str:
 def engine_on(machine: Accelerator, engine: str) -> str:
     """Return the engine of a new run on such a TPU, as `pretrain --engine` chooses it."""
     if engine == "auto":
-        return "estimator" if generation_of(machine.chip) in (2, 3) else "pjrt"
+        return "estimator" if machine.generation in (2, 3) else "pjrt"
     return engine
 
 
@@ -93,7 +93,7 @@ def check_engine(machine: Accelerator, engine: str) -> None:
             fails on.
     """
     chosen = engine_on(machine, engine)
-    if chosen == "estimator" and generation_of(machine.chip) >= 5:
+    if chosen == "estimator" and machine.generation >= 5:
         raise BadInput(
             f"{machine.name}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
             " (tensorflow/tensorflow#90807, open): use --engine auto"

@@ -3,8 +3,7 @@
 import datetime
 from typing import Any
 
-from bigbird_ja.accelerators.prices import Prices
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.accelerators.prices import FLEX_START, Prices
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.machine import startup

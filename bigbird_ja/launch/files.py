@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.chips import generation_of
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput, CommandError
@@ -68,7 +67,7 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     flat = {**{key: value for part in parts for key, value in part.items()}, **values}
     run = decode.convert(flat, LaunchedRun, path, _ADVICE)
     if "service" not in flat:  # 0.1.0 rented v5e and later from Compute Engine, except slices
-        is_vm = generation_of(run.accelerator_type) >= 5 and run.hosts == 1
+        is_vm = run.accelerator.generation >= 5 and run.hosts == 1
         run = replace(run, service="compute" if is_vm else "tpu")
     origin = run.run_dir if run.run_dir != place.run_dir else ""
     return replace(run, bucket=bucket, name=name, copy_of=origin)

@@ -13,9 +13,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from bigbird_ja.accelerators.chips import USUAL, launch_type
-from bigbird_ja.accelerators.prices import Prices, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.chips import USUAL, find
+from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental, region_of
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
 from bigbird_ja.launch.record import LaunchedRun
@@ -149,7 +148,7 @@ class Offers:
 def type_name(run: LaunchedRun) -> str:
     """Name a run's machine as the service calls it that rents it."""
     is_vm = run.service == "compute"
-    return compute.machine_type(run.accelerator) if is_vm else launch_type(run.accelerator)
+    return compute.machine_type(run.accelerator) if is_vm else run.accelerator.launch_type
 
 
 def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[ServiceFault]]:
@@ -167,7 +166,8 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
         for name in USUAL:
-            for one in [one for one in table.rented(name, "spot") if one.service == service]:
+            rented = table.rented(find(name), "spot")
+            for one in [one for one in rented if one.service == service]:
                 run = LaunchedRun(
                     "", "", project=project, accelerator_type=name, service=one.service
                 )
@@ -183,7 +183,7 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
             quotas = [listed for zone in zones if (listed := answered.quota(zone, run))]
             texts = {f"{one.metric} {one.usage:g} of {one.limit:g}" for one in quotas}
             quota = ", ".join(sorted(texts)) or quota_name(run.accelerator, service, "spot")
-            name = launch_type(run.accelerator)
+            name = run.accelerator.launch_type
             row = {"accelerator_type": name, "service": service, "quota": quota, "zones": zones}
             rows.append(row)
     return rows, faults

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.prices import USUAL_ZONES, Prices, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, Rental, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, flex_start
@@ -99,9 +98,9 @@ def make_record(
     run = replace(run, project=run.project or "MY-PROJECT")
     if not is_dry:  # `offered` asks the services
         return run, warnings
-    zones = flags["zones"] or table.usual_zones(kind, pricing)
+    zones = flags["zones"] or table.usual_zones(run.accelerator, pricing)
     for zone in zones:
-        table.check_zone(zone, kind, pricing)
+        table.check_zone(zone, run.accelerator, pricing)
     run, more = _from_rental(run, flags, table, rental, zones)
     return run, [*warnings, *more]
 
@@ -114,9 +113,9 @@ def _from_rental(
     Raises:
         BadInput: no price is known and --max_cost needs one.
     """
-    kind, warnings, usd = run.accelerator_type, [TRC] if rental.service == "compute" else [], 0.0
+    warnings, usd = [TRC] if rental.service == "compute" else [], 0.0
     try:
-        usd = table.per_hour(kind, run.pricing, zones)
+        usd = table.per_hour(run.accelerator, run.pricing, zones)
     except BadInput as error:
         if run.max_usd is not None:
             raise BadInput(f"--max_cost needs a price: {error}") from error
@@ -152,8 +151,9 @@ def offered(
         BadInput: no service offers the machine in these zones; the message lists zones that do.
     """
     kind, given, is_offered = run.accelerator_type, flags["zones"], False
-    usual = given or table.usual_zones(kind, run.pricing, _location(run.bucket))
-    zones = given or [*dict.fromkeys((*usual, *(z for z, _ in table.by_zone(kind, run.pricing))))]
+    usual = given or table.usual_zones(run.accelerator, run.pricing, _location(run.bucket))
+    offering = [zone for zone, _ in table.by_zone(run.accelerator, run.pricing)]
+    zones = given or [*dict.fromkeys((*usual, *offering))]
     refusals, elsewhere = list[str](), list[str]()
     wanted = (run.accelerator, flags["service"], run.pricing, flags["queued"])
     rentals, before = backends.find_rentals(*wanted, table), read_run(run.bucket, run.name)

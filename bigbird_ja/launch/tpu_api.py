@@ -13,8 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja.accelerators.chips import launch_type
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.accelerators.prices import FLEX_START
 from bigbird_ja.launch import flex_start, rest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
@@ -107,7 +106,7 @@ def creation(
     machine's watcher enforces it.
     """
     node: Json = {
-        "acceleratorType": launch_type(run.accelerator),
+        "acceleratorType": run.accelerator.launch_type,
         "runtimeVersion": run.runtime_version,
         "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),

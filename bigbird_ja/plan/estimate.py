@@ -1,4 +1,4 @@
-"""Computes tokens, hours and money of a run, a row for each machine and pricing."""
+"""Estimates of tokens, hours and cost of a run, a row for each machine and pricing."""
 
 import contextlib
 import math
@@ -20,16 +20,15 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
-LEAST_STEP_SECONDS = 5e-3  # of a step that a host starts, assumed: it limits tiny models
+LEAST_STEP_SECONDS = 5e-3  # minimum time for a host to start a step, assumed: for tiny models
 
-# Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
-# tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
+# Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), and its bytes per token. Used only
+# without a data set, and printed as an assumption.
 WIKI40B_JA_BYTES = 1.9e9
-BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
+BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text with a vocabulary of 32,000: two characters
 
-# Assumed (docs/design/launch.md): a checkpoint stops training so long; a machine that is READY has
-# its first step so much later (boot, install, compile, restore); and so long nothing is billed,
-# until a preemption is noticed and the next machine is there.
+# Assumed (docs/design/launch.md): pause of training for a checkpoint; time from READY to the first
+# step (boot, install, compile, restore); time without a machine after a preemption, not billed.
 SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
 
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
@@ -37,24 +36,24 @@ Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
 
 
 class Step(TypedDict, total=False):
-    """Names what is read of a compiled step; a rate is None where the step does not fit."""
+    """Figures of a compiled step; a rate is None if the step does not fit."""
 
-    priced_cycles: Cycles | None  # the rates are computed from these
-    code_cycles: Cycles | None  # by machine code, where there is any
-    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+    priced_cycles: Cycles | None  # basis of the rates
+    code_cycles: Cycles | None  # cycles by machine code, if available
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # counted share of the machine code
     fits: bool
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
 class ChipResult(Step):
-    """Names what is read of the step on one chip."""
+    """Figures of the step on one chip."""
 
     chip: str
     tokens_per_second_per_core: Rate | None
 
 
 class SliceResult(Step):
-    """Names what is read of the step on a whole slice."""
+    """Figures of the step on a whole slice."""
 
     topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
     tokens_per_second: Rate | None
@@ -62,11 +61,11 @@ class SliceResult(Step):
 
 @dataclass(frozen=True)
 class Results:
-    """Holds what is read of a file of `preflight --output`."""
+    """Content of a file of `preflight --output`."""
 
     chips: list[ChipResult]
     topologies: list[SliceResult] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)  # of the compiler
+    versions: dict[str, str] = field(default_factory=dict)  # compiler packages
 
 
 def load_results(path: str) -> Results:
@@ -84,45 +83,45 @@ def load_results(path: str) -> Results:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run as it is planned, with the results of `preflight` for it."""
+    """Run to plan, with the results of `preflight` for it."""
 
     config: Config
     data: Data
     results: Results = Results([], versions=environment.COMPILER)
-    preemptions_per_hour: float = 0.25  # of a spot machine: one in four hours, assumed
+    preemptions_per_hour: float = 0.25  # of a spot machine, assumed
 
     @property
     def tokens(self) -> int:
-        """Count the positions of all steps; with full sequences (99 %) they are tokens."""
+        """Count the positions of all steps, which approximates the tokens (99 %)."""
         steps = self.config.training.num_train_steps
         return steps * tokens_per_step(self.config, self.data)
 
     @property
     def checkpoint_interval(self) -> float:
-        """Return seconds of training between two checkpoints: an hour without saving by time."""
+        """Return the seconds of training between checkpoints; an hour without saving by time."""
         return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
 
 
 def tokens_per_step(config: Config, data: Data) -> int:
-    """Count positions per optimiser step."""
+    """Count positions per optimizer step."""
     return config.training.global_batch_size * data.seq_length
 
 
 @dataclass(frozen=True)
 class MachineRate:
-    """The rate of training on a machine, and the source of the figure."""
+    """Rate of training on a machine, and the source of the figure."""
 
     tokens_per_second: float  # of the whole machine
     source: str
-    fits: bool | None = None  # by preflight; None where it has no entry for the machine
+    fits: bool | None = None  # by preflight; None if it has no entry for the machine
 
 
 def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
-    """Compute tokens per second, by preflight where the step was compiled and fits.
+    """Return tokens per second, by preflight if the step was compiled and fits.
 
-    Else by the share of the peak that it counts for a base model. By machine code, of which
-    `REACHED` is taken, where there is any, else by BigBird's priced cycles. A whole slice is
-    compiled with the sums over its devices, so it goes before a chip.
+    Else by the share of the peak that preflight counts for a base model: by machine code, times
+    `REACHED`, if available, else by BigBird's priced cycles. The result for a whole slice includes
+    all-reduces, so it has priority over that for one chip.
     """
     rate = _rate(machine, run)
     most = tokens_per_step(run.config, run.data) / LEAST_STEP_SECONDS
@@ -152,9 +151,8 @@ def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
     """Correct a rate of `preflight`.
 
     The rates in `preflight`'s results are by priced cycles, which charge several times too much for
-    data that stay in fast memory (docs/design/preflight.md). So the rate is by machine code where
-    nearly all of the step was counted; that leaves out what no compiler knows, such as
-    memory stalls.
+    data in fast memory (docs/design/preflight.md). So the rate is by machine code if nearly all of
+    the step was counted; that leaves out effects unknown to the compiler, such as memory stalls.
     """
     basis = "priced cycles"
     priced, code = step.get("priced_cycles"), step.get("code_cycles")
@@ -166,22 +164,22 @@ def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
 
 @dataclass(frozen=True)
 class RunTime:
-    """Expected hours of one run."""
+    """Expected hours of a run."""
 
-    rented_hours: float  # with saves, restarts and lost work
-    wall_hours: float  # with the time between machines
+    rented_hours: float  # including saves, restarts and lost work
+    wall_hours: float  # including the time between machines
     preemptions: float
 
 
 def run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
-    """Compute expected hours with preemptions as a Poisson process over rented time.
+    """Return the expected hours, with preemptions as a Poisson process over rented time.
 
     Each preemption repeats half a checkpoint interval on average and waits for the restart. With
     T the interval in seconds, s the save, R the restart and r the rate per rented hour, rented
     hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
 
     Returns:
-        None where preemptions are so frequent that the run would never end.
+        None if preemptions are so frequent that the run would never end.
     """
     busy = training_hours * (1 + SAVE_SECONDS / interval)
     restart = RESTART_SECONDS / SECONDS_PER_HOUR
@@ -197,43 +195,43 @@ def run_time(training_hours: float, interval: float, rate: float) -> RunTime | N
 
 @dataclass(frozen=True)
 class Row:
-    """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
+    """Machine with a pricing. `None`: unknown, or preemptions are too frequent to finish."""
 
     accelerator: str
-    pricing: str  # on_demand, spot, or who lends a free machine
+    pricing: str  # on_demand, spot, or the provider of a free machine
     zone: str | None  # first of `zones`
-    zones: tuple[str, ...]  # that `launch` tries; empty for a free machine
+    zones: tuple[str, ...]  # zones for `launch`; empty for a free machine
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
-    training_hours: float  # without preemptions, saving or restarts
-    hours: float | None  # rented: with saves, restarts and lost work
-    wall_hours: float | None  # with the time between machines; None for a free one, too
+    training_hours: float  # without preemptions, saves or restarts
+    hours: float | None  # rented hours, including saves, restarts and lost work
+    wall_hours: float | None  # including the time between machines; None for free ones, too
     preemptions: float | None
     cost_usd: float | None
-    # The least and the most of these, with the rate anywhere in its interval: `REACHED_RANGE`.
+    # Minimum and maximum of these, with the rate in its interval, `REACHED_RANGE`.
     hours_range: tuple[float, float] | None
     wall_hours_range: tuple[float, float] | None
     cost_usd_range: tuple[float, float] | None
-    fits: bool | None  # by preflight; None where there is no figure
-    divides: bool  # the global batch, over the machine's devices and accumulation steps
-    note: str  # all doubts, in a few words
+    fits: bool | None  # by preflight; None without a figure
+    divides: bool  # whether devices times accumulation steps divide the global batch
+    note: str  # all doubts, in short
 
 
 def make_rows(
     runs: Sequence[Plan], prices: Prices, names: Sequence[str] = (), near: str = ""
 ) -> list[Row]:
-    """Make one row per machine and pricing, cheapest first; those without a price come last.
+    """Return a row per machine and pricing, cheapest first, then those without a price.
 
     Args:
-        runs: one after the other on each machine; a row has their sums.
-        prices: each row has the zones that `launch` tries, at the price of the dearest.
-        names: these machines only; by default one of each TPU, the slices in the runs' results
-            and the free machines.
+        runs: consecutive runs on a machine; a row has their sums.
+        prices: table of prices; a row has the zones of `launch` and the highest price of them.
+        names: names of machines; by default one of each TPU, the slices in the runs' results and
+            the free machines.
         near: region of the bucket; see `Prices.usual_zones`.
 
     Raises:
-        BadInput: no machine has that name.
+        BadInput: no such machine.
     """
     machines = [chips.find(name) for name in names or chips.USUAL]
     if not names:
@@ -245,9 +243,9 @@ def make_rows(
     ]
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
-            zones, price = prices.usual_zones(machine.name, pricing, near), None
+            zones, price = prices.usual_zones(machine, pricing, near), None
             with contextlib.suppress(BadInput):  # no price is known
-                price = prices.per_hour(machine.name, pricing, zones)
+                price = prices.per_hour(machine, pricing, zones)
             rows += [make_row(runs, machine, pricing, zones, price)] if zones else []
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
@@ -260,10 +258,10 @@ def make_row(
     price: float | None,
     free_note: str = "",
 ) -> Row:
-    """Make one row: a machine at its price in some zones, in US dollars per hour, if it is known.
+    """Return the row of a machine at a price in some zones, in US dollars per hour, if known.
 
-    A free machine has who lends it as its pricing, no zone, and no date of completion, since it is
-    lent for some hours at a time.
+    A free machine has its provider as pricing, no zones, and no time of completion, since it is
+    available only for some hours at a time.
     """
     rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
     seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
@@ -301,11 +299,11 @@ def make_row(
 
 
 def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
-    """Compute how much of a run's training a budget pays for; the inverse of `run_time`.
+    """Return the share of a run's training that a budget pays for; the inverse of `run_time`.
 
     Args:
-        run: the only run of the row.
-        row: a rented machine.
+        run: only run of the row.
+        row: row of a rented machine.
         budget: US dollars.
 
     Returns:
@@ -323,7 +321,7 @@ def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
 def _times(
     runs: Sequence[Plan], seconds: Sequence[float], slower: float, pricing: str
 ) -> list[RunTime | None]:
-    """Compute each run's expected hours, from seconds of training, each times `slower`."""
+    """Return each run's expected hours, from its seconds of training times `slower`."""
     return [
         run_time(
             slower * each / SECONDS_PER_HOUR,
@@ -337,18 +335,18 @@ def _times(
 def _range(
     extremes: Sequence[list[RunTime | None]], name: str, price: float | None = 1.0
 ) -> tuple[float, float] | None:
-    """Sum one figure of the fastest and of the slowest runs, as `_total` does."""
+    """Return a figure of `_total` for the fastest and the slowest runs."""
     low, high = (_total(times, name, price) for times in extremes)
     return None if low is None or high is None else (low, high)
 
 
 def _total(times: Sequence[RunTime | None], name: str, price: float | None = 1.0) -> float | None:
-    """Sum one figure of several runs, times a price; None where it is unknown or never ends."""
+    """Return the sum of a figure over runs, times a price; None if one is unknown."""
     return None if None in times or price is None else sum(map(attrgetter(name), times)) * price
 
 
 def _indivisible(run: Plan, machine: Accelerator) -> str:
-    """Say that the global batch does not divide over the devices; "" where it does."""
+    """Return a note if the devices do not divide the global batch, else ""."""
     training = run.config.training
     parts = machine.devices * training.gradient_accumulation_steps
     batch = training.global_batch_size
@@ -356,9 +354,9 @@ def _indivisible(run: Plan, machine: Accelerator) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest.
+    """Return the cheapest row that can finish, as far as is known; of equal ones the fastest.
 
-    Never a free machine: these have no date of completion.
+    Never a free machine: these have no time of completion.
     """
     able = [
         row

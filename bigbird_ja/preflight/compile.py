@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
+from bigbird_ja.accelerators import chips
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import children, cleanup
 from bigbird_ja.process.errors import BadInput, CommandError
@@ -80,7 +80,7 @@ def of_topology(name: str) -> Target:
         BadInput: a name of another form.
     """
     try:
-        machine = accelerators.of_topology(name)
+        machine = chips.of_topology(name)
     except BadInput as error:
         raise BadInput(f"--topology {error}") from error
     shape = name.partition(":")[2]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators import Chip
+from bigbird_ja import storage
+from bigbird_ja.accelerators.chips import Chip, link_seconds
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model import pattern
@@ -221,8 +221,7 @@ def _between_devices(
         "collectives": count,
         "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
         "collective_cycles": round(sum(cost.cycles for cost in between)),
-        "collective_link_ms": 1e3
-        * accelerators.link_seconds(target.chip, target.name, carried, count),
+        "collective_link_ms": 1e3 * link_seconds(target.chip, target.name, carried, count),
     }
 
 

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.accelerators import COUNTED, Chip
+from bigbird_ja.accelerators.chips import Chip
+from bigbird_ja.accelerators.measured import COUNTED
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table

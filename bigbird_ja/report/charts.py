@@ -1,7 +1,7 @@
-"""Draws charts as SVG inside the page, by matplotlib; the page's style sheet gives the colours.
+"""Charts as inline SVG, by matplotlib; the page's style sheet sets the colors.
 
-The same run gives the same bytes: no dates, and names of SVG's parts that depend on their content
-alone. Text stays text, in the reader's fonts.
+The same run gives the same bytes: no dates, and ids in the SVG that depend only on its content.
+Text stays text, in the reader's fonts.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NUM_COLOURS = 6
-_MOST_POINTS = 250  # of a line
+NUM_COLORS = 6
+_MOST_POINTS = 250  # maximum per line
 
-# Matplotlib's colour -> the style sheet's variable, which differs by light and dark.
+# Matplotlib's color -> variable of the style sheet, with values for light and dark mode.
 _VARIABLES = {
     "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
     "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line",
 }  # fmt: skip
-_COLOURS = {name: colour for colour, name in _VARIABLES.items()}
-_SOFT, _LINE = _COLOURS["--soft"], _COLOURS["--line"]
+_COLORS = {name: color for color, name in _VARIABLES.items()}
+_SOFT, _LINE = _COLORS["--soft"], _COLORS["--line"]
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "bigbird-ja", "font.size": 9,
     "text.parse_math": False,  # a run's name may hold dollar signs
@@ -41,26 +41,26 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Series:
-    """Describes one line of a chart."""
+    """Line of a chart."""
 
     label: str
     points: Sequence[tuple[float, float]]
-    colour: int  # 0, 1, ...: of the run
+    color: int  # index of the run
     is_dots: bool = False
 
 
-def colour(number: int) -> str:
-    """Return the colour of run `number`."""
-    return _COLOURS[f"--c{number % NUM_COLOURS}"]
+def color(number: int) -> str:
+    """Return the color of run `number`."""
+    return _COLORS[f"--c{number % NUM_COLORS}"]
 
 
 def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Draw lines over the step; a note where there is nothing to draw.
+    """Draw lines over the step; a note if there is nothing to draw.
 
     Args:
-        title: of the chart.
-        series: what is drawn.
-        is_share: whether the values are shown as per cent.
+        title: title of the chart.
+        series: lines to draw.
+        is_share: whether to show values as percentages.
     """
     series = [s for s in series if len(s.points)]
     if not series:
@@ -71,7 +71,7 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
         for s in series:
             steps, values = thin(s.points)
             style = "o" if s.is_dots else "-"
-            axes.plot(steps, values, style, label=s.label, color=colour(s.colour), markersize=4)
+            axes.plot(steps, values, style, label=s.label, color=color(s.color), markersize=4)
         axes.set_xlabel("step")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if is_share:
@@ -81,7 +81,7 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
 
 
 def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Draw groups of bars: series -> label -> share; one group for each label."""
+    """Draw groups of bars, one group per label, from shares by series and label."""
     from matplotlib.ticker import PercentFormatter
 
     labels = list(dict.fromkeys(label for table in tables.values() for label in table))
@@ -92,7 +92,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
             places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
             shares = np.array([table.get(label) for label in labels], float)  # nan for None
             known = ~np.isnan(shares)
-            axes.bar(places[known], shares[known], 0.92 * width, color=colour(index), label=name)
+            axes.bar(places[known], shares[known], 0.92 * width, color=color(index), label=name)
         axes.set_xticks(range(len(labels)), labels)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
@@ -100,7 +100,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any:
-    """Reduce points to at most `most`, x and y: means of equal parts, and the last point itself."""
+    """Return x and y of at most `most` points: means of equal parts, and the last point."""
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if len(rows) > most:
@@ -110,8 +110,8 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any
 
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
-    """Make a card of the page with what `draw` does to some axes."""
-    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
+    """Return a card of the page with the chart that `draw` draws into axes."""
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing here
     import matplotlib
 
     file = io.StringIO()
@@ -125,8 +125,8 @@ def _draw(title: str, draw: Callable[[Axes], None]) -> str:
         unstamped = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=unstamped)
     svg = file.getvalue()
-    for colour_drawn, variable in _VARIABLES.items():
-        svg = svg.replace(colour_drawn, f"var({variable})")
+    for drawn, variable in _VARIABLES.items():
+        svg = svg.replace(drawn, f"var({variable})")
     size_of_view = svg[svg.index("viewBox=") :].split('"')[1]
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     label = html.escape(title)
@@ -135,14 +135,14 @@ def _draw(title: str, draw: Callable[[Axes], None]) -> str:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure of so many inches."""
+    """Return an empty figure; width and height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def legend_below(figure: Figure) -> None:
-    """Put a legend under the picture, where no line runs through it, in as many columns as fit."""
+    """Put a legend below the chart, in as many columns as fit."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     inches = 0.6 + 0.075 * max(map(len, labels))  # a line, and letters of 10 points
     columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)

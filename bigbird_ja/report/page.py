@@ -3,32 +3,29 @@
 import datetime
 import html
 import importlib.resources
-import os
 import string
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
-from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
+from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
 from bigbird_ja.report.run_logs import RunLogs
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
 
 
-def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
-    """Return the page.
+def page(runs: Sequence[RunLogs], now: float) -> str:
+    """Return the HTML of the page.
 
     Args:
-        runs: in the order of their colours.
-        now: UNIX seconds, for the line that says when it was written.
-        folder: of the page, from which profiles are linked.
+        runs: runs, in the order of their colors.
+        now: UNIX seconds, time of writing.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
     written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
     parts: dict[str, list[str]] = {
-        "cards": [_card(run, index, folder) for index, run in enumerate(runs)],
+        "cards": [_card(run, index) for index, run in enumerate(runs)],
         "training": _training(runs),
         "evaluation": _evaluation(runs),
         "examples": [_examples(run) for run in runs],
@@ -50,8 +47,8 @@ def _escape(value: Any) -> str:
     return html.escape(str(value))
 
 
-def _card(run: RunLogs, index: int, folder: str) -> str:
-    """Show the numbers that one looks for first."""
+def _card(run: RunLogs, index: int) -> str:
+    """Return the card with a run's main figures."""
 
     def number(value: Any, form: str) -> str:
         return "-" if value is None else format(value, form)
@@ -78,27 +75,13 @@ def _card(run: RunLogs, index: int, folder: str) -> str:
     return (
         f'<div class="card"><strong>{_escape(run.name)}</strong>'
         f'<span class="state {kind}">{_escape(state)}</span>'
-        f'<div class="bar-track"><i class="b{index % NUM_COLOURS}" style="width:{share:.1%}"></i>'
-        f'</div><div class="facts">{cells}</div>{_profiles(run, folder)}</div>'
+        f'<div class="bar-track"><i class="b{index % NUM_COLORS}" style="width:{share:.1%}"></i>'
+        f'</div><div class="facts">{cells}</div></div>'
     )
 
 
-def _profiles(run: RunLogs, folder: str) -> str:
-    """Link the profiles; of a run or a page on a bucket, name them."""
-    texts = []
-    for event in run.events:
-        if event["event"] == "profiled":
-            fields: Mapping[str, Any] = event
-            text = f"profile of steps {_escape(fields['steps'])}"
-            if not storage.is_remote(run.model_dir) and not storage.is_remote(folder):
-                path = os.path.relpath(os.path.join(run.model_dir, fields["folder"]), folder or ".")
-                text = f'<a href="{_escape(urllib.parse.quote(path))}">{text}</a>'
-            texts.append(f'<p class="sub">{text} (tensorboard --logdir MODEL_DIR, or xprof)</p>')
-    return "".join(texts)
-
-
 def _state(run: RunLogs) -> tuple[str, str]:
-    """Return the state of a run: the style sheet's class, and words."""
+    """Return the state of a run: class of the style sheet, and text."""
     state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
     if run.is_running:
         return "run", state
@@ -109,7 +92,7 @@ def _state(run: RunLogs) -> tuple[str, str]:
 
 
 def _training(runs: Sequence[RunLogs]) -> list[str]:
-    """Draw charts over the steps."""
+    """Return the charts over the steps."""
 
     def chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
         lines = []
@@ -130,12 +113,12 @@ def _training(runs: Sequence[RunLogs]) -> list[str]:
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Return a quantity against the step, where it was measured and is a number."""
+    """Return (step, value) pairs of a quantity, without missing values."""
     return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
 
 
 def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
-    """Draw accuracies of the newest evaluation of each run."""
+    """Return charts of the newest evaluation of each run."""
     charts = []
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
@@ -154,7 +137,7 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
 
 
 def _examples(run: RunLogs) -> str:
-    """Show sentences with a mask, and the newest guesses."""
+    """Return a table of sentences with a mask and the newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
@@ -174,7 +157,7 @@ def _examples(run: RunLogs) -> str:
 
 
 def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
-    """Write a row per key and a column per run; rows that differ between runs stand out."""
+    """Return a table with a row per key and a column per run; differing rows are bold."""
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
     rows = [f"<tr><th></th>{head}</tr>"]
@@ -188,20 +171,18 @@ def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping
 
 
 def _environment(run: RunLogs) -> dict[str, Any]:
-    """Return counts, and what the newest start logged about machine and packages."""
+    """Return machine and packages, as the newest start logged them."""
     starts = [e for e in run.events if e["event"] in ("started", "resumed")]
     last: Mapping[str, Any] = starts[-1] if starts else {}
     left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
     return {
-        "sessions": run.count("started", "resumed"),
-        "checkpoints saved": run.count("saved"),
         **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
 
 
 def _measured(run: RunLogs) -> dict[str, Any]:
-    """Return what `doctor --measure` found, and what was predicted, where it was."""
+    """Return the results of `doctor --measure`, with predictions if there are any."""
 
     def text(value: Any) -> str:
         return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
@@ -209,17 +190,14 @@ def _measured(run: RunLogs) -> dict[str, Any]:
     predicted, rows = run.measured.get("predicted", {}), {}
     for key, value in run.measured.items():
         if key not in ("model_dir", "predicted"):
-            beside = predicted.get(key)
-            is_number = isinstance(beside, (int, float))
-            rows[key] = text(value) + (f" (predicted {text(beside)})" if is_number else "")
+            expected = predicted.get(key)
+            is_number = isinstance(expected, (int, float))
+            rows[key] = text(value) + (f" (predicted {text(expected)})" if is_number else "")
     return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
 
 
 def _changed_settings(run: RunLogs) -> dict[str, Any]:
-    """Return the settings that the run uses and that are not defaults.
-
-    Those of its tokenizer and its data are in their own records.
-    """
+    """Return the settings of `pretrain` that differ from the defaults."""
     defaults = flatten(Config())
     values = flatten(*run.settings) if run.settings else {}
     return {

@@ -9,7 +9,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage import decode
 
-# Without a heartbeat for so long nobody is training, whatever the last state was.
+# Age of the heartbeat from which a run is not running, whatever its last state was.
 _FRESH_SECONDS = 300.0
 
 
@@ -20,7 +20,7 @@ class RunLogs:
         """Read the files.
 
         Raises:
-            BadInput: it holds nothing of a run.
+            BadInput: no files of a run.
         """
         self.name, self.model_dir = storage.base_name(model_dir), model_dir
         path = storage.join(model_dir, "config.yaml")
@@ -55,17 +55,17 @@ class RunLogs:
 
     @property
     def train_seconds(self) -> float | None:
-        """Return the time in which steps were made, as the model card states it."""
+        """Return the seconds of training steps, as the model card states them."""
         return self.metrics[-1].get("train_seconds") if self.metrics else None
 
     @property
     def interruptions(self) -> int:
-        """Count ends other than `finished`, as the model card does."""
+        """Count the interruptions, as the model card does."""
         return run_log.unfinished_starts(self.events) - self.is_running
 
     @property
     def eta_seconds(self) -> float | None:
-        """Return the seconds to the last step at the mean pace of training so far."""
+        """Return the seconds to the last step at the mean rate of training so far."""
         if not self.train_seconds or not self.total_steps or not self.metrics[-1]["step"]:
             return None
         left = self.total_steps - self.step
@@ -73,12 +73,12 @@ class RunLogs:
 
     @property
     def cost_usd(self) -> float | None:
-        """Return the cost that the supervisor has counted; None where there was none."""
+        """Return the cost that the supervisor has counted; None without a supervisor."""
         return run_log.counted_usd(self.events)
 
     @property
     def newest_evaluation(self) -> Mapping[str, Any]:
-        """Return the evaluation of the newest step that has one; empty if there is none."""
+        """Return the evaluation of the newest evaluated step; empty if there is none."""
         return self.evaluations[-1] if self.evaluations else {}
 
     def count(self, *names: str) -> int:
@@ -87,7 +87,7 @@ class RunLogs:
 
 
 def name_apart(runs: Sequence[RunLogs]) -> None:
-    """Name each run by the shortest end of its path that no other has.
+    """Name each run by the shortest unique end of its path.
 
     A page shows no more of the path.
     """

@@ -1,13 +1,13 @@
-"""Generate Japanese encyclopaedia articles in Wiki40b's layout, the same for a seed.
+"""Generated Japanese encyclopedia articles in Wiki40b's layout, reproducible by seed.
 
 Article i of a seed is a pure function of (seed, i). Articles are a few hundred to tens of
-thousands of characters long. Longer ones bind invented names to things and state them again
-hundreds to thousands of tokens later:
+thousands of characters long. Longer ones state invented facts and repeat them hundreds to thousands
+of tokens later:
 
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
-The name is one of a million, so only a model that sees the first mention can fill in the later
-one (`scripts/probe.py` finds them). Words and sentences are in `article_words.yaml` and
+The name is one of a million, so only a model that sees the first mention can predict the later
+one (`scripts/probe.py` measures it). Words and sentences are in `article_words.yaml` and
 `article_sentences.yaml`; a change of either changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
@@ -27,15 +27,15 @@ import yaml
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 _MIN_LENGTH, _MAX_LENGTH = 250, 40_000  # characters
-_SPREAD = 1.0  # of the logarithm of lengths
+_SPREAD = 1.0  # standard deviation of the logarithm of lengths
 
 # Characters between a fact and its restatement; a token is about 1.6 characters.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 
-# Slots that take a new word each time that a sentence has them.
+# Slots that are filled with a new random word in each sentence.
 _WORD_SLOTS = {
     "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
-    "英": "latin", "色": "colours", "言": "sayings", "叫": "exclamations", "書": "books",
+    "英": "latin", "色": "colors", "言": "sayings", "叫": "exclamations", "書": "books",
 }  # fmt: skip
 _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
@@ -55,11 +55,11 @@ def documents(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0
     """Yield the first articles of a seed.
 
     Args:
-        count: how many.
-        seed: of the whole corpus.
-        mean_length: characters, on average over many articles.
-        facts: facts per 1,000 characters; each is restated one to three times. Where that makes
-            more than there are kinds, an article has two or more facts, restated more often.
+        count: number of articles.
+        seed: seed of the whole corpus.
+        mean_length: mean length in characters over many articles.
+        facts: facts per 1,000 characters; each is repeated one to three times. If an article needs
+            more facts than there are kinds, it has two or more, repeated more often.
     """
     for index in range(count):
         yield _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
@@ -67,14 +67,14 @@ def documents(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0
 
 @functools.cache
 def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
-    """Parse a sentence into pairs of literal text and the slot after it ("" for none)."""
+    """Parse a sentence into pairs of literal text and the following slot ("" for none)."""
     return tuple(
         (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
 
 
 def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Write an article in Wiki40b's layout, of titles ("" for the lead) and their paragraphs."""
+    """Return an article in Wiki40b's layout, from titles ("" for the lead) and paragraphs."""
     parts = [f"\n{ARTICLE}\n{title}"]
     for heading, paragraphs in sections:
         if heading:
@@ -85,7 +85,7 @@ def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 class _Writer:
-    """Writes one article with one random stream."""
+    """Writer of one article, with one random stream."""
 
     def __init__(self, rng: random.Random, mean_length: int, facts: float) -> None:
         self._random = rng.random
@@ -128,9 +128,9 @@ class _Writer:
         return "".join(parts)
 
     def _plan_facts(self, count: int) -> None:
-        """Plans statements: (characters written before, tie-break, kind, name, is it again)."""
+        """Plan statements: (position in characters, tie-break, kind, name, is a repetition)."""
         kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
-        if count > len(kinds):  # some articles are easy to keep in mind, some are hard
+        if count > len(kinds):  # articles differ in difficulty
             kinds = kinds[: 2 + self._below(len(kinds) - 1)]
         more = 3 * (count - len(kinds)) // max(1, len(kinds))
         self._due: list[tuple[int, int, str, str, bool]] = []
@@ -168,7 +168,7 @@ class _Writer:
         return text
 
     def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
-        """Return the fillers of slots: fixed for the article's subject and people, else drawn."""
+        """Return the values of slots: fixed for the article's subject and people, else random."""
         place = self._place()
         subject = place + suffix if suffix else self._person()
         return {

@@ -1,13 +1,13 @@
-"""Stream documents from files, globs, buckets, TFDS and the Hub in a fixed order.
+"""Corpora: documents from files, globs, buckets, TFDS and the Hub, streamed in a fixed order.
 
     corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
     for text in corpus.texts(): ...
 
-Document n is the same at every reading.
+Document n is the same in every pass.
 
-TFDS data sets are neither downloaded nor generated. They are looked for in `--tfds_data_dir`, or
+TFDS data sets are neither downloaded nor generated. They are searched in `--tfds_data_dir`, or
 else in TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in the public prepared
-copy in `gs://tfds-data/datasets`, where it can be reached.
+copy in `gs://tfds-data/datasets`, if it is reachable.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _TFDS = re.compile(
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """A split of a prepared TFDS data set, read by TFDS's own builder; picklable."""
+    """Split of a prepared TFDS data set, read by TFDS's own builder; picklable."""
 
     name: str  # with its version
     data_dir: str
@@ -50,7 +50,7 @@ class TfdsSource:
         return f"tfds:{self.name}:{self.split}"
 
     def texts(self) -> Iterator[str]:
-        """Yield the documents in order: by shard, then by place in it.
+        """Yield the documents in order: by shard, then by position in the shard.
 
         Raises:
             BadInput: the data set has no feature `text`.
@@ -66,10 +66,7 @@ class TfdsSource:
             yield example.decode()
 
     def digest(self) -> bytes:
-        """Hash name, version, split, and each shard's name, length and size.
-
-        The corpus's fingerprint takes it: hex SHA-256, as bytes.
-        """
+        """Return the SHA-256 (hex, as bytes) of name, version, split, shards and size."""
         info = _builder(self.name, self.data_dir).info
         split = info.splits[self.split]
         shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
@@ -84,12 +81,12 @@ TextSource = FileSource | TfdsSource | HubSource
 
 @dataclass(frozen=True)
 class Input:
-    """One SRC: the source or sources that it names.
+    """Value of `--input`, with the sources that it names.
 
     Attributes:
-        name: as the user wrote it.
-        opened: its sources, in order.
-        weight: how often an epoch takes its documents; None where the user gave none.
+        name: value as the user wrote it, without a weight.
+        opened: sources, in order.
+        weight: repetitions of each document per epoch; None if the user gave none.
     """
 
     name: str
@@ -104,7 +101,7 @@ class Input:
 
 @dataclass
 class Corpus:
-    """Documents in a fixed order; made by `open_corpus`."""
+    """Documents in a fixed order; `open_corpus` makes one."""
 
     parts: tuple[Input, ...]
 
@@ -112,28 +109,28 @@ class Corpus:
         """Yield the documents, streamed.
 
         Raises:
-            BadInput: what a file holds is not what it should be; names file and line.
+            BadInput: a file has invalid content; the message names file and line.
         """
         for part in self.parts:
             yield from part.texts()
 
     @property
     def sources(self) -> list[str]:
-        """List what is read, in order: paths, and `tfds:NAME:SPLIT`."""
+        """List the sources in order: paths, and `tfds:NAME:SPLIT`."""
         return [source.label for part in self.parts for source in part.opened]
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hash the content in its order, wherever the files lie: SHA-256 in hex.
+        """Return the SHA-256 (hex) of the content in its order, independent of its location.
 
-        Files count by all their bytes and by how these are cut into documents; a TFDS split by its
-        version and its shards' names, lengths and size.
+        For files it covers all bytes and the way in which they are cut into documents; for a TFDS
+        split its version and its shards' names, lengths and size.
         """
         return _sha256([digest for digests in self._digests for digest in digests])
 
     @property
     def weights(self) -> list[tuple[str, float]]:
-        """Return fingerprint and weight (by default 1) of each part; empty if none has a weight."""
+        """Return fingerprint and weight (default 1) of each part; empty if none has a weight."""
         if all(part.weight is None for part in self.parts):
             return []
         weights = [1.0 if part.weight is None else part.weight for part in self.parts]
@@ -149,7 +146,7 @@ class Corpus:
         return {s.path: version_of(s.path) for s in every if isinstance(s, FileSource)}
 
     def check_unchanged(self) -> None:
-        """Check, after the last reading, that the files are those of the `fingerprint`.
+        """Check after the last pass that the files are those of the `fingerprint`.
 
         Raises:
             BadInput: a file was changed, replaced or removed since it was hashed.
@@ -169,19 +166,19 @@ def open_corpus(
     text_field: str = TEXT_FIELD,
     takes_weights: bool = False,
 ) -> Corpus:
-    """Opens sources of the forms in the module's docstring; the first document is read as a check.
+    """Open sources of the forms in the module's docstring; the first document is read as a check.
 
     Args:
-        sources: at least one.
-        tfds_data_dir: where TFDS data sets lie prepared.
-        txt_documents: what a document in a .txt file is, as `--txt_documents`; what
-            `auto` takes is logged.
-        text_field: the field or column of text, in all but .txt files and tfds:.
-        takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
+        sources: values of `--input`, at least one.
+        tfds_data_dir: folder of prepared TFDS data sets.
+        txt_documents: unit of a document in a .txt file, as `--txt_documents`; the choice of
+            `auto` is logged.
+        text_field: field or column of text, in all but .txt files and tfds:.
+        takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
-        BadInput: no source, a missing or unreadable one, one given twice, or no text in any; a
-            weight that cannot be, or where none is taken; an argument that none of them can use.
+        BadInput: no source; a source that is missing, unreadable or given twice; no text in any
+            source; an invalid weight, or one that is not accepted; an argument that no source uses.
     """
     if not sources:
         raise BadInput("no --input: give a corpus, such as --input corpus.jsonl")
@@ -205,10 +202,10 @@ def open_corpus(
 def _check_used(
     parts: Sequence[Input], tfds_data_dir: str | None, txt_documents: str, text_field: str
 ) -> None:
-    """Refuse a source that is given twice, and an argument that no source can use.
+    """Check that no source is given twice, and that each argument applies to a source.
 
     Raises:
-        BadInput: naming it.
+        BadInput: the source or the argument.
     """
     every = [source for part in parts for source in part.opened]
     for label, count in Counter(source.label for source in every).items():
@@ -227,9 +224,9 @@ def _check_used(
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
-    """Split a source from the weight written after it, as in SRC=WEIGHT; None without one.
+    """Split SRC=WEIGHT into source and weight; the weight is None if there is none.
 
-    A path may hold "=" itself: what exists is a path.
+    A path may contain "=" itself: an existing file is a path.
 
     Raises:
         BadInput: the weight is out of range.
@@ -251,9 +248,9 @@ def _sha256(digests: list[bytes]) -> str:
 
 
 def _has_text(source: TextSource) -> bool:
-    """Tell whether there is any text; files are read up to their first.
+    """Return whether a source has any text; files are read up to their first document with text.
 
-    Of a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
+    For a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
     """
     if isinstance(source, TfdsSource):
@@ -265,7 +262,7 @@ def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
     """Open the splits that `source` names, joined by "+".
 
     Raises:
-        BadInput: not of this form, an unknown split, or not prepared where it was looked for.
+        BadInput: another form, an unknown split, or a data set that is not prepared.
     """
     match = _TFDS.fullmatch(source)
     if not match:
@@ -285,7 +282,7 @@ def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
 
 
 def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Find where the data set lies prepared; return the place and its builder."""
+    """Find a prepared data set; return its folder and its builder."""
     import tensorflow_datasets as tfds
 
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
@@ -305,12 +302,12 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def _builder(name: str, data_dir: str) -> Any:
-    """Return TFDS's builder, or None where the data set is not prepared in `data_dir`."""
+    """Return TFDS's builder, or None if the data set is not prepared in `data_dir`."""
     import tensorflow_datasets as tfds
     from absl import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
+    logging.set_verbosity(logging.ERROR)  # TFDS warns of every unprepared config
     try:
         builder = tfds.builder(name, data_dir=data_dir)
         return builder if builder.is_prepared() else None
@@ -323,7 +320,7 @@ def _builder(name: str, data_dir: str) -> Any:
 
 
 def _public_copy_answers() -> bool:
-    """Try once, briefly: TensorFlow's own client would retry for minutes without a network."""
+    """Return whether the public copy is reachable; TensorFlow's client would retry for minutes."""
     import urllib.request
 
     try:

@@ -1,15 +1,15 @@
-r"""Read documents out of one file of lines or of rows, in constant memory.
+r"""Documents of one file of lines or of rows, in constant memory.
 
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
-`.txt`: by `txt_documents` a document is the whole file, or what stands between blank lines, or a
+`.txt`: by `txt_documents` a document is the whole file, a run of lines up to a blank line, or a
 line; line breaks inside one are kept as "\\n". Line breaks may be \\n, \\r\\n or \\r, mixed.
-`.csv`, `.tsv`: a column that the first row names, quoted as RFC 4180 has it.
+`.csv`, `.tsv`: a column that the first row names, quoted as in RFC 4180.
 These also as `.gz` or `.zst`, and all files in a `.zip`.
 
 `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
 column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 
-A record without text is an empty document: `make-data` counts and leaves it out.
+A record without text is an empty document, which `make-data` counts and leaves out.
 """
 
 import contextlib
@@ -40,26 +40,26 @@ from bigbird_ja.text.stored import (
     size_of,
 )
 
-_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP nearly always reads as CP932, too
+_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP can nearly always be decoded as CP932, too
 TEXT_FIELD = "text"
-# Of --txt_documents.
+# Values of --txt_documents.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 
 # A document is held in memory whole, so its length is bounded; lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
-# A larger .txt file holds more than one document: the longest novels have 5 MB.
+# A larger .txt file is taken for more than one document: the longest novels have 5 MB.
 _LONGEST_BOOK = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """A file of documents; picklable."""
+    """File of documents; picklable."""
 
     path: str
-    txt_documents: str = BLANK_LINE  # of a .txt file
-    text_field: str = TEXT_FIELD  # of other files
+    txt_documents: str = BLANK_LINE  # for a .txt file
+    text_field: str = TEXT_FIELD  # for other files
 
     @property
     def label(self) -> str:
@@ -68,7 +68,7 @@ class FileSource:
 
     @property
     def is_text(self) -> bool:
-        """Tell whether it is a .txt file."""
+        """Return whether it is a .txt file."""
         return self.path.endswith((".txt", ".txt.gz", ".txt.zst"))
 
     @property
@@ -79,7 +79,7 @@ class FileSource:
         """Yield the documents in order.
 
         Raises:
-            BadInput: naming the file, and the line or the column.
+            BadInput: invalid content; the message names file, and line or column.
         """
         if self.path.endswith(ARROW_SUFFIXES):
             for row, text in enumerate(read_rows(self.path, self.text_field), 1):
@@ -104,7 +104,7 @@ class FileSource:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
     def digest(self) -> bytes:
-        """Hash how the file is read and its bytes: SHA-256."""
+        """Return the SHA-256 of the file's bytes and the way in which they are read."""
         kind = f"table{self._comma}" if self._comma else "jsonl"
         kind = "column" if self.path.endswith(ARROW_SUFFIXES) else kind
         how = f"{kind}={self.text_field}"
@@ -117,12 +117,12 @@ class FileSource:
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of each line, without its line break.
+    """Yield number (from 1) and text of each line, without its line break.
 
     Raises:
-        BadInput: not UTF-8, too long a line, or a damaged compressed file.
+        BadInput: invalid UTF-8, a line that is too long, or a damaged compressed file.
     """
-    # Bytes that are not UTF-8 become lone surrogates, so that their line is known.
+    # Bytes that are not UTF-8 become lone surrogates, so that the message can name the line.
     with (
         open_unpacked(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
@@ -143,7 +143,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _conversion(line: str) -> str:
-    """Say how to convert a file of which a line is not UTF-8."""
+    """Return advice on converting a file, by a line of it that is not UTF-8."""
     data = line.encode("utf-8", "surrogateescape")
     looks = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     for encoding in () if looks else _OTHERS_ENCODINGS:
@@ -157,7 +157,7 @@ def _conversion(line: str) -> str:
 
 
 def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:
-    """Yield first line and text of each run of lines without a blank one, or of the whole file."""
+    """Yield first line and text of each run of non-blank lines, or of the whole file."""
     pending: list[str] = []
     first = size = 0
     for number, line in _lines(path):
@@ -167,7 +167,7 @@ def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:
             pending.append(line)
             size += len(line.encode()) + 1
             if size > MAX_DOCUMENT_BYTES:
-                _refuse_long(path, first, "document (--txt_documents says what ends one)")
+                _refuse_long(path, first, "document (see --txt_documents)")
         elif pending:
             yield first, "\n".join(pending)
             pending = []
@@ -184,7 +184,7 @@ def _text_of_json(content: str, field: str) -> str:
     """Return the text of a line of a .jsonl file; "" for null, as in a column.
 
     Raises:
-        BadInput: what is wrong with the line.
+        BadInput: the problem of the line.
     """
     try:
         value = json.loads(content)
@@ -204,7 +204,7 @@ def _text_of_json(content: str, field: str) -> str:
 
 
 def _instead(value: Any, field: str) -> str:
-    """Describe what a line of a .jsonl file holds in place of a text, and what to do."""
+    """Return a description of a .jsonl line without text, and advice."""
     if not isinstance(value, dict):
         return f'each line must be an object such as {{"{field}": "..."}}'
     if field not in value:
@@ -217,7 +217,7 @@ def _cells(path: str, field: str, comma: str) -> Iterator[str]:
     """Yield the texts of a column of a CSV or TSV file.
 
     Raises:
-        BadInput: no such column, a row of another length, or a quote that does not end.
+        BadInput: no such column, a row of another length, or an unterminated quote.
     """
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     rows = csv.reader((f"{line}\n" for _, line in _lines(path)), delimiter=comma, strict=True)
@@ -234,10 +234,10 @@ def _cells(path: str, field: str, comma: str) -> Iterator[str]:
 
 
 def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSource, ...]:
-    """Open the files that a source names: itself, those of a folder, or those of a pattern.
+    """Open the files that a source names: one file, a folder's, or those of a pattern.
 
     Raises:
-        BadInput: none, one that cannot be read, or one whose name does not say what it holds.
+        BadInput: no file, an unreadable one, or a suffix that does not state a format.
     """
     files = [FileSource(path, txt_documents, text_field) for path in _paths(source)]
     texts = [file.path for file in files if file.is_text]
@@ -256,7 +256,7 @@ def _paths(source: str) -> list[str]:
     if source.endswith("/") if is_remote else os.path.isdir(source):
         files = _files_of_folder(source.rstrip("/"))
     elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
-        files = [source]  # or a file whose name holds [ or *
+        files = [source]  # or a file with [ or * in its name
     else:
         files = storage.glob(source)
         if not files:
@@ -267,18 +267,18 @@ def _paths(source: str) -> list[str]:
         if not path.endswith(SUFFIXES):
             advice = next((f" ({a})" for end, a in CONVERT.items() if path.endswith(end)), "")
             raise BadInput(
-                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds{advice}"
+                f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
             )
     return [one for path in files for one in (members(path) if path.endswith(".zip") else [path])]
 
 
 def _files_of_folder(folder: str) -> list[str]:
-    """List the files of a folder by name; of a data set of `datasets` those of `train`."""
+    """List a folder's files by name; for a `datasets` folder with splits those of `train`."""
     names = storage.list_tree(folder)
     if "dataset_dict.json" in names:
         folder = storage.join(folder, "train")
         names = storage.list_tree(folder)
-    # `datasets` keeps what it has computed as cache-*.arrow beside the data.
+    # `datasets` caches results as cache-*.arrow next to the data.
     names = [n for n in names if n.endswith(SUFFIXES) and not n.startswith("cache-")]
     if not names:
         raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")

@@ -1,18 +1,18 @@
-"""Tokenizers of Hugging Face folders: transformers' ids, kept with the data set.
+"""Tokenizers of Hugging Face folders, with transformers' ids, stored with the data set.
 
-`make-data` loads a folder by `transformers.AutoTokenizer`. The result is kept as one zip archive,
-DATA_DIR/tokenizer.model:
+`make-data` loads a folder with `transformers.AutoTokenizer`. The result is stored as one zip
+archive, DATA_DIR/tokenizer.model:
 
-- `vocabulary.json`: what training, previews and masks need. No package of Hugging Face's is needed
-  to read it, so a machine that trains needs none.
-- `tokenizer.json`: the definition that the class of the tokenizer has built, whatever class it is.
-  The library `tokenizers` encodes by it, which starts in a tenth of the time of transformers. A
-  tokenizer in Python (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes.
-- `tokenizer_config.json`. It names the class that reads `tokenizer.json` as it is in transformers 4
-  and 5, beside a model of any type: `export` hands these files back.
+- `vocabulary.json`: facts for training, previews and masks. Reading it needs no package of Hugging
+  Face, so a machine that trains needs none.
+- `tokenizer.json`: the definition built by the tokenizer's class. The library `tokenizers` encodes
+  with it, which starts in a tenth of the time of transformers. A tokenizer in Python
+  (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes.
+- `tokenizer_config.json`. It names a class that reads `tokenizer.json` unchanged in transformers 4
+  and 5, next to a model of any type: `export` writes these files.
 
-One thing differs from transformers: a special token that a text spells out (`</s>`) is ordinary
-text, as it is to SentencePiece.
+One difference from transformers: a special token spelled out in a text (`</s>`) is ordinary text,
+as in SentencePiece.
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
 VOCABULARY = "vocabulary.json"
 DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
-_SUFFIXES = (".json", ".txt", ".model")  # of the files that a tokenizer may need
-_MOST_BYTES = 256 << 20  # of all files together
+_SUFFIXES = (".json", ".txt", ".model")  # suffixes of files that a tokenizer may need
+_MOST_BYTES = 256 << 20  # limit of a file
 _ADVICE = "give a whole folder, or install the version of transformers that wrote it"
-# Keys of tokenizer_config.json by which transformers changes what tokenizer.json puts around a
-# text, or loads code from the folder.
+# Keys of tokenizer_config.json by which transformers overrides the special tokens around a text, or
+# loads code from the folder.
 _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
-# Beside `model_type: modernbert`, transformers 5 takes the class of a tokenizer in Python for wrong
-# unless `auto_map` is there. It then loads its own class of that name; this module serves
-# `trust_remote_code=True`.
+# With `model_type: modernbert`, transformers 5 rejects the class of a tokenizer in Python without
+# `auto_map`. It then loads its own class of that name; this module is for `trust_remote_code=True`.
 _MODULE = "tokenization_of_transformers"
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -64,18 +63,18 @@ _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 class Vocabulary:
     """Facts about the tokens of a tokenizer."""
 
-    names: list[str]  # by id, as the tokenizer has them; empty for an id without a token
+    names: list[str]  # by id, in the tokenizer's spelling; empty for an id without a token
     special: SpecialIds
-    added: dict[int, bool]  # tokens that stand for themselves; whether each is special
-    prefix: str  # of tokens that continue a word; empty: none do
-    is_byte_level: bool  # names are written in the alphabet of byte-level BPE
+    added: dict[int, bool]  # added tokens by id; whether each is special
+    prefix: str  # prefix of tokens that continue a word; empty if there are none
+    is_byte_level: bool  # whether names are in the alphabet of byte-level BPE
 
 
 def read(folder: str) -> FolderTokenizer:
-    """Load the tokenizer of a folder, on disk or gs://, by transformers.
+    """Load the tokenizer of a folder, on disk or gs://, with transformers.
 
     Raises:
-        BadInput: transformers is not installed, or cannot load it, or it lacks a special token that
+        BadInput: transformers is not installed or cannot load it, or it lacks a special token that
             training needs.
     """
     content = {
@@ -87,15 +86,15 @@ def read(folder: str) -> FolderTokenizer:
 
 
 def of_files(content: Mapping[str, bytes], source: str) -> FolderTokenizer:
-    """Load a tokenizer from the files of a folder; `source` is where they are from, as `read`."""
+    """Load a tokenizer from the files of a folder, read from `source`; errors as in `read`."""
     return FolderTokenizer(pack(_described(content, source)), source)
 
 
 def tokens_in(folder: str) -> dict[str, int | None]:
-    """Read a folder's tokens without transformers: token -> id, None if that is not sure.
+    """Read a folder's tokens without transformers.
 
     Returns:
-        Empty if there are none.
+        Ids by token, None if an id is unknown; empty if the folder has no tokenizer.
 
     Raises:
         BadInput: a file is damaged.
@@ -107,7 +106,7 @@ def tokens_in(folder: str) -> dict[str, int | None]:
     path = storage.join(folder, name)
     with decode.made_by_others(path, "a vocabulary", "give a whole file"):
         data = storage.read_bytes(path, _MOST_BYTES)
-        if name.endswith(".model"):  # some classes count otherwise than the model
+        if name.endswith(".model"):  # some classes change the model's ids
             return {piece.name: None for piece in model_proto.pieces(data)}
         if name.endswith(".txt"):
             return {
@@ -122,21 +121,21 @@ def tokens_in(folder: str) -> dict[str, int | None]:
 
 
 def pack(content: Mapping[str, bytes]) -> bytes:
-    """Write files as one zip archive, stored, with the same date always."""
+    """Return a zip archive of files, uncompressed and with a fixed date."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(content):
-            entry = zipfile.ZipInfo(name)  # of 1980
-            entry.create_system = 3  # as on Unix, wherever this runs
+            entry = zipfile.ZipInfo(name)  # dated 1980
+            entry.create_system = 3  # Unix, on every system
             archive.writestr(entry, content[name])
     return buffer.getvalue()
 
 
 def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
-    """Read what `pack` wrote.
+    """Return the files of an archive of `pack`.
 
     Raises:
-        BadInput: it is damaged.
+        BadInput: a damaged archive.
     """
     kind = "a whole archive of a tokenizer"
     with (
@@ -149,7 +148,7 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
 
 
 def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
-    """Load a folder's files by `AutoTokenizer`; return the files of its archive."""
+    """Load a folder's files with `AutoTokenizer`; return the files of its archive."""
     with _loading(source):
         theirs, config = _load(content, source)
         names = _names(theirs)
@@ -170,7 +169,7 @@ def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
             files |= {name: content[name] for name in kept if name in content}
     definition = json.loads(files.get(DEFINITION, b"{}"))
     pre_tokenizer, model = definition.get("pre_tokenizer") or {}, definition.get("model") or {}
-    if "add_prefix_space" in pre_tokenizer:  # 4 takes it for false where it is not stated
+    if "add_prefix_space" in pre_tokenizer:  # transformers 4 defaults to false
         config["add_prefix_space"] = pre_tokenizer["add_prefix_space"]
     prefix = model.get("continuing_subword_prefix") if theirs.is_fast else "##"
     vocabulary = Vocabulary(
@@ -186,17 +185,17 @@ def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Refuse what transformers, or a package that it asks for, cannot load."""
+    """Convert errors of transformers and missing packages to BadInput."""
     try:
         with decode.made_by_others(source, "a tokenizer that transformers can load", _ADVICE):
             yield
     except ImportError as error:
-        advice = "pip install 'bigbird-ja[huggingface,words]', or what it names"
+        advice = "pip install 'bigbird-ja[huggingface,words]', or the package that it names"
         raise BadInput(f"{source}: {summary_line(error)}: {advice}") from error
 
 
 def _load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]]:
-    """Load a tokenizer from its files by transformers; return it and tokenizer_config.json."""
+    """Load a tokenizer with transformers; return it and tokenizer_config.json."""
     require("transformers")
     import transformers
 
@@ -212,16 +211,16 @@ def _load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any
 
 
 def _names(theirs: Any) -> list[str]:
-    """Return the token of each id; empty for an id that none has."""
+    """Return the token of each id; empty for an unused id."""
     names = {i: name for name, i in theirs.get_vocab().items()}
     return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
 
 
 def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
-    """Return the ids that a tokenizer puts before and after a text, None for a side without.
+    """Return the ids that a tokenizer adds before and after a text, None if it adds none.
 
     Raises:
-        BadInput: it puts several tokens on one side.
+        BadInput: it adds several tokens on one side.
     """
     inner = theirs("a", add_special_tokens=False)["input_ids"]
     whole = theirs("a")["input_ids"]
@@ -229,8 +228,8 @@ def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
     start = next(i for i in range(added + 1) if whole[i : i + len(inner)] == inner)
     if start > 1 or added - start > 1:
         raise BadInput(
-            f"{source}: its tokenizer puts {start} tokens before a text and {added - start} after"
-            " it: use one that puts one on each side"
+            f"{source}: its tokenizer adds {start} tokens before a text and {added - start} after"
+            " it: use one that adds one on each side"
         )
     return (whole[0] if start else None), (whole[-1] if added > start else None)
 
@@ -238,10 +237,9 @@ def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
 def _special_ids(
     theirs: Any, names: Sequence[str], ends: tuple[int | None, int | None], source: str
 ) -> SpecialIds:
-    """Find the tokens that play the parts: as the tokenizer states them, else by usual names.
+    """Return the ids of special tokens: as the tokenizer states them, else by usual names.
 
-    A sequence begins and ends with the tokens that the tokenizer itself puts around a text, if it
-    puts any.
+    cls and sep are the tokens that the tokenizer adds around a text, if it adds any.
     """
     known = {name: i for i, name in enumerate(names)}
     stated = theirs.special_tokens_map
@@ -259,8 +257,8 @@ def _special_ids(
         )
     if len({ids[part] for part in CORE}) < len(CORE):
         shown = ", ".join(f"{part} {ids[part]}" for part in CORE)
-        raise BadInput(f"{source}: one token plays two parts ({shown}): use another tokenizer")
-    return SpecialIds(**ids)  # type: ignore[arg-type]  # the four that must be are there
+        raise BadInput(f"{source}: one token has two roles ({shown}): use another tokenizer")
+    return SpecialIds(**ids)  # type: ignore[arg-type]  # the required ones are there
 
 
 def _definition(theirs: Any, names: Sequence[str], special: SpecialIds, lacks_ends: bool) -> bytes:
@@ -270,7 +268,7 @@ def _definition(theirs: Any, names: Sequence[str], special: SpecialIds, lacks_en
     engine = theirs.backend_tokenizer
     engine.no_truncation()
     engine.no_padding()
-    engine.add_special_tokens([names[special.mask]])  # does nothing if it is one
+    engine.add_special_tokens([names[special.mask]])  # no effect if it is one already
     if lacks_ends:
         first, last = names[special.cls], names[special.sep]
         engine.post_processor = processors.TemplateProcessing(
@@ -282,14 +280,14 @@ def _definition(theirs: Any, names: Sequence[str], special: SpecialIds, lacks_en
 
 
 class FolderTokenizer(Tokenizer):
-    """The tokenizer of one Hugging Face folder.
+    """Tokenizer of a Hugging Face folder.
 
     Raises:
-        BadInput: the archive is damaged.
+        BadInput: a damaged archive.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
-        """Unpack `model`, an archive; `source` is where it was read from."""
+        """Unpack `model`, an archive that was read from `source`."""
         super().__init__(model, source)
         content = _unpacked(model, source)
         described = content.pop(VOCABULARY, b"")
@@ -299,14 +297,14 @@ class FolderTokenizer(Tokenizer):
         self.vocab_size = len(known.names)
         self.special = known.special
         self.special_ids = self._ids_of_no_text()
-        self._bytes, self.is_text_piece = self._bytes_by_id()
+        self._bytes, self.is_text_token = self._bytes_by_id()
         no_text = set(self.special_ids.values())
         self.written = [
             name if i in no_text else _shown(data)
             for i, (name, data) in enumerate(zip(self.names, self._bytes, strict=True))
         ]
-        # Of byte-level BPE the characters, where they are whole.
-        self.pieces = self.written if known.is_byte_level else self.names
+        # For byte-level BPE the characters, if they are complete.
+        self.tokens = self.written if known.is_byte_level else self.names
         if known.prefix:
             self.continues_word = np.array(
                 [
@@ -318,7 +316,7 @@ class FolderTokenizer(Tokenizer):
             self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 
     def _ids_of_no_text(self) -> dict[str, int]:
-        """Name special ids: also unused ones, other special tokens, and ids without a token."""
+        """Return special ids by name, with unused and other special tokens and unused ids."""
         ids = self.special.by_name()
         named = set(ids.values())
         for i, name in enumerate(self.names):
@@ -328,7 +326,7 @@ class FolderTokenizer(Tokenizer):
         return ids
 
     def _bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
-        """Return what each token writes, and bool [vocab_size]: that it is ordinary text."""
+        """Return the bytes of each token, and whether it is ordinary text: bool [vocab_size]."""
         no_text, known = set(self.special_ids.values()), self._known
         written = []
         for i, name in enumerate(self.names):
@@ -349,12 +347,12 @@ class FolderTokenizer(Tokenizer):
 
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`: those that begin in a token."""
+        """Implement `Tokenizer.characters`: count those that begin in a token."""
         return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
 
     @functools.cached_property
     def _encode(self) -> Callable[[list[str], bool], list[list[int]]]:
-        """Load the engine: a function of texts, and of whether special tokens in them count.
+        """Load the encoder: a function of texts, and of whether they may have special tokens.
 
         Raises:
             BadInput: a package is not installed, or cannot read the files.
@@ -377,7 +375,7 @@ class FolderTokenizer(Tokenizer):
 
     def _in_python(self) -> Callable[[list[str], bool], list[list[int]]]:
         theirs, _ = _load(self.files, self.source)
-        if hasattr(theirs, "subword_tokenizer"):  # words repeat, and cutting one takes long
+        if hasattr(theirs, "subword_tokenizer"):  # words repeat, and splitting one is slow
             cut = theirs.subword_tokenizer.tokenize
             theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)
         vocabulary, unknown = theirs.get_vocab(), theirs.unk_token_id
@@ -385,7 +383,7 @@ class FolderTokenizer(Tokenizer):
         def encode(texts: list[str], has_special: bool) -> list[list[int]]:
             found = []
             for text in texts:
-                plain = text.replace("\0", " ")  # it ends a text for MeCab
+                plain = text.replace("\0", " ")  # MeCab stops at NUL
                 tokens = theirs.tokenize(plain, split_special_tokens=not has_special)
                 found.append([vocabulary.get(token, unknown) for token in tokens])
             return found
@@ -395,12 +393,12 @@ class FolderTokenizer(Tokenizer):
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
         check_encodable(texts)
-        with _loading(self.source):  # it may lack its own unknown token, say
+        with _loading(self.source):  # encoding may fail, as without an unknown token
             result = [np.array(ids, np.int32) for ids in self._encode([*texts], False)]
         control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
         if unknown is not None:
             for ids in result:
-                ids[np.isin(ids, control)] = unknown  # made of a text that spells them
+                ids[np.isin(ids, control)] = unknown  # from a text that spells them
         return result
 
     def encode_with_masks(self, text: str) -> list[int]:
@@ -409,9 +407,9 @@ class FolderTokenizer(Tokenizer):
         return self._encode([text.replace(MASK, self.names[self.special.mask])], True)[0]
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """Implement `Tokenizer.surface_and_offsets`, of the ids alone.
+        """Implement `Tokenizer.surface_and_offsets`, from the ids only.
 
-        A token that begins within a character starts where that does.
+        A token that begins within a character has the offset of the character.
         """
         parts = [self._bytes[i] for i in ids.tolist()]
         data = b"".join(parts)
@@ -419,7 +417,7 @@ class FolderTokenizer(Tokenizer):
             return "", np.zeros(len(ids), np.int64)
         numbers = np.cumsum(_begins(data), dtype=np.int64)
         surface = _text_of(data)
-        if surface is None:  # a token for some byte is missing: no character is known
+        if surface is None:  # bytes are missing
             surface = _NO_TEXT * int(numbers[-1])
         lengths = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(lengths) - lengths
@@ -435,7 +433,7 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _shown(data: bytes) -> str:
-    """Show bytes as people read them: characters, "▁" for a space; bytes where not whole."""
+    """Return bytes as readable characters, "▁" for a space; incomplete ones as hex."""
     text = _text_of(data)
     if text is None:
         return "".join(f"<0x{byte:02X}>" for byte in data)
@@ -443,7 +441,7 @@ def _shown(data: bytes) -> str:
 
 
 def _begins(data: bytes) -> np.ndarray:
-    """Tell where characters of UTF-8 begin: bool [bytes]."""
+    """Return whether a byte begins a UTF-8 character: bool [bytes]."""
     return (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
 
 

@@ -1,5 +1,6 @@
 """Load a tokenizer: a SentencePiece model, or one of another project's folder."""
 
+import functools
 import os
 
 from bigbird_ja import storage
@@ -12,11 +13,11 @@ from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer, has_our
 def read_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    If a folder holds a model with our special pieces, such as one that `export` made, that model
-    is used.
+    A SentencePiece model with our special pieces in the folder, such as one of `export`, has
+    priority.
 
     Raises:
-        BadInput: there is no tokenizer, or none that can be used.
+        BadInput: no tokenizer, or none that can be used.
     """
     if not os.path.isdir(path) and (path.endswith(".model") or not storage.is_remote(path)):
         try:
@@ -40,8 +41,12 @@ def read_tokenizer(path: str) -> Tokenizer:
     )
 
 
+@functools.lru_cache(maxsize=1)
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
-    """Load what a `tokenizer.model` holds: a SentencePiece model, or the archive of a folder.
+    """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
+
+    A start checks the data set's tokenizer, compares it with that of `--init_from`, and evaluates
+    with it: these share one object, which takes a second to load for a large vocabulary.
 
     Raises:
         BadInput: neither of the two.

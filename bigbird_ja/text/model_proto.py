@@ -1,12 +1,11 @@
-"""Read and change SentencePiece `.model` files; adapt another project's to have our pieces.
+"""SentencePiece `.model` files: reading, changing, and adding our special pieces.
 
 The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
 messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
 
-Everything here finds special pieces by name. So another project's model that calls them otherwise,
-or has none, is rewritten (`adapt`): its own special pieces are renamed where they stand, missing
-ones are added behind the last piece. All ids stay. Changes are logged, and recorded in the manifest
-of the data.
+The package finds special pieces by name. So another project's model with other names, or without
+special pieces, is rewritten (`adapt`): its own special pieces are renamed, missing ones are added
+after the last piece. All ids stay. Changes are logged, and recorded in the manifest of the data.
 """
 
 import functools
@@ -16,7 +15,7 @@ from typing import Any
 from bigbird_ja.process.errors import BadInput
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-# Our name -> the part by Hugging Face's name, and names by which others call it.
+# Our name -> Hugging Face's name of the role, and names in other projects.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<unk>": ("unk_token", ("[UNK]",)),
     "<pad>": ("pad_token", ("[PAD]",)),
@@ -48,7 +47,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 @functools.cache
 def _class_of(message: str) -> Any:
-    # Here, because a worker of `make-data`, which needs none of it, starts in a quarter less time.
+    # Imported here: workers of `make-data` don't need it and start 25 % faster.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -73,17 +72,17 @@ def _class_of(message: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The settings of a model that other implementations have to repeat."""
+    """Settings of a model that other implementations have to follow."""
 
     model_type: int  # UNIGRAM or BPE
     normalization: str  # name of the rules, such as nmt_nfkc
-    charsmap: bytes  # compiled normalisation rules; empty for none
-    add_dummy_prefix: bool  # a space in front of every text
+    charsmap: bytes  # compiled normalization rules; empty for none
+    add_dummy_prefix: bool  # whether a space is added in front of every text
     remove_extra_whitespaces: bool
 
 
 def settings(model: bytes) -> ModelSettings:
-    """Reads the settings of a serialised model."""
+    """Parse the settings of a serialized model."""
     parsed = _class_of("Model").FromString(model)
     trainer = _class_of("Trainer").FromString(parsed.trainer)
     normalizer = _class_of("Normalizer").FromString(parsed.normalizer)
@@ -102,21 +101,21 @@ def settings(model: bytes) -> ModelSettings:
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a vocabulary; its id is its place."""
+    """Piece of a vocabulary; its id is its position."""
 
     name: str
-    score: float  # a log-probability (unigram) or minus its merge's rank (BPE)
+    score: float  # log-probability (unigram), or minus the rank of its merge (BPE)
     kind: int  # NORMAL, CONTROL, ...
 
 
 def pieces(model: bytes) -> list[Piece]:
-    """List all pieces, in the order of their ids."""
+    """Return all pieces, in the order of their ids."""
     parsed = _class_of("Model").FromString(model)
     return [Piece(piece.name, piece.score, piece.kind or NORMAL) for piece in parsed.pieces]
 
 
 def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
-    """Copy a model with another vocabulary, in the order of its ids."""
+    """Return the model with another vocabulary, in the order of its ids."""
     parsed = _class_of("Model").FromString(model)
     del parsed.pieces[:]
     for piece in pieces:
@@ -127,11 +126,11 @@ def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
 def round_scores(model: bytes) -> bytes:
     """Round the scores of a unigram model to multiples of `SCORE_STEP`.
 
-    SentencePiece adds scores up in float32 along the whole text. In a long one the rounding noise
-    of the sum (0.01 at -1e5) decides between segmentations that are nearly equal, so that a
-    document's ids are neither those of its parts nor those of an implementation in float64
-    (Hugging Face's). Multiples of 1/64 add up exactly to 262,144, some 40,000 tokens, and exact
-    ties are broken by the same rule everywhere. Other model types are returned as they are.
+    SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
+    the sum (0.01 at -1e5) decides between segmentations that are nearly equal, so a document's ids
+    would differ from those of its parts, and from those of an implementation in float64 (Hugging
+    Face's). Sums of multiples of 1/64 are exact up to 262,144, some 40,000 tokens, and ties are
+    broken by the same rule everywhere. Other model types are returned unchanged.
     """
     if settings(model).model_type != UNIGRAM:
         return model
@@ -146,18 +145,18 @@ def round_scores(model: bytes) -> bytes:
 
 
 def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, dict[str, str]]:
-    """Give another project's model our special pieces.
+    """Add our special pieces to another project's model.
 
     Args:
-        model: a serialized SentencePiece model.
-        markers: pieces of their own wherever text holds them.
-        source: the model's path, for messages.
+        model: serialized SentencePiece model.
+        markers: user-defined pieces to add.
+        source: path of the model, for messages.
 
     Returns:
-        The model, and our name of each piece that was changed -> how it came about.
+        The model, and a description of each change by our name of the piece.
 
     Raises:
-        BadInput: neither unigram nor BPE.
+        BadInput: neither a unigram nor a BPE model.
     """
     if settings(model).model_type not in (UNIGRAM, BPE):
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
@@ -184,7 +183,7 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
 
 
 def _find(pieces: list[Piece], name: str, others: tuple[str, ...]) -> int | None:
-    """Find the id of the piece that plays a part."""
+    """Return the id of the piece with a role, or None."""
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}

@@ -51,7 +51,7 @@ def write(
 
 
 def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
-    """Write the documents; return False where the file holds just these already.
+    """Write the documents; return False if the file already holds them.
 
     Raises:
         BadInput: the file holds something else.
@@ -77,9 +77,9 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
 
 
 def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:
-    """Write the documents in the form that `path` names; the same bytes every time."""
+    """Write the documents in the format that `path` names; the same bytes every time."""
     if path.endswith(".gz"):
-        # Without a name and a time in its header, the file depends on its content alone.
+        # Without a name and a time in its header, the file depends only on its content.
         with gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0) as packed:
             _encode(path.removesuffix(".gz"), documents, cast("IO[bytes]", packed))
         return

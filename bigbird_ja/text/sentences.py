@@ -2,9 +2,9 @@
 
 Splitting loses nothing: `"".join(split_sentences(text)) == text` for any string. One regular
 expression finds the few characters that matter (ends of sentences, brackets, line breaks, markers);
-one pass over those finds the boundaries. A boundary inside brackets is noted when it is seen and
-dropped when the bracket closes, so a quotation is never cut, and one that never closes (within
-`MAX_BRACKET_LENGTH`) costs nothing: its boundaries simply stay.
+one pass over those finds the boundaries. A boundary inside brackets is recorded when it is found
+and dropped when the bracket closes, so a quotation is never cut, and one that never closes (within
+`MAX_BRACKET_LENGTH`) changes nothing: its boundaries stay.
 """
 
 import itertools
@@ -13,11 +13,11 @@ import unicodedata
 
 from bigbird_ja.text.markers import ARTICLE, PARAGRAPH, SECTION
 
-# Characters after which an open bracket is taken for a stray one. Real quotations run to a few
-# hundred; without a limit one forgotten 」 would swallow the rest of its document.
+# Characters after which an open bracket is taken for unmatched. Real quotations have a few hundred;
+# without a limit one forgotten 」 would make one sentence of the rest of its document.
 MAX_BRACKET_LENGTH = 1000
 
-# Each kind of bracket: how it opens and closes, half-width and full-width alike.
+# Opening and closing characters of each kind of bracket, half-width and full-width.
 _KINDS = (
     ("「｢", "」｣"),
     ("『", "』"),
@@ -34,7 +34,7 @@ _OPENERS = {c: kind for kind, (opening, _) in enumerate(_KINDS) for c in opening
 _CLOSERS = {c: kind for kind, (_, closing) in enumerate(_KINDS) for c in closing}
 
 _ENDS = "。｡！？!?．‼⁇⁈⁉"
-_TRAILING_QUOTES = "\"'’»"  # ambiguous ones: they only follow the end of a sentence
+_TRAILING_QUOTES = "\"'’»"  # ambiguous: recognized only after the end of a sentence
 _BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 _EVENT = re.compile(
@@ -53,20 +53,20 @@ _HARD = frozenset((ARTICLE, SECTION, PARAGRAPH))
 
 # After "。」": these continue the sentence (「行く。」と言った、「…。」という, 「…。」の意味).
 _AFTER_QUOTE = frozenset("とをがはものにでやへかなだっ、，,・…‥")
-# After "！" or "？" alone only a comma continues (あっ！、と).
+# After "！" or "？" only a comma continues the sentence (あっ！、と).
 _AFTER_MARK = frozenset("、，,")
 _ABBREVIATION = re.compile(
     r"(?:^|[^A-Za-z])(?:[A-Za-z]|[A-Z][a-z]|Mrs|Messrs|Prof|Capt|Gen|Gov|Sen|Rev|Hon|Inc|Ltd|Corp"
     r"|Bros|[Vv]ols?|[Ff]igs?|[Ee]ds?|[Nn]os?|etc|vs|pp|cf|ca|al|[Aa]pprox|Jan|Feb|Mar|Apr|Jun|Jul"
     r"|Aug|Sept?|Oct|Nov|Dec)$"
 )
-# Brackets open at once that are followed; deeper nesting does not occur in prose, and a bound keeps
-# a line of ten million （ linear.
+# Maximum nesting of brackets; prose has less, and a limit keeps the time for a line of ten million
+# （ linear.
 _MAX_DEPTH = 32
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split `text` into sentences, each with its closing brackets and the white space after it."""
+    """Split `text` into sentences, each with its closing brackets and following white space."""
     if not text:
         return []
     cuts = [0, *sentence_boundaries(text), len(text)]
@@ -74,13 +74,13 @@ def split_sentences(text: str) -> list[str]:
 
 
 def sentence_boundaries(text: str) -> list[int]:
-    """Find where new sentences start: character offsets, ascending, without 0 and `len(text)`."""
+    """Return where new sentences start: character offsets, ascending, without 0 and the end."""
     cuts: list[int] = []
-    # Open brackets: kind, offset, and how many boundaries were known before it.
+    # Open brackets: kind, offset, and number of boundaries before it.
     stack: list[tuple[int, int, int]] = []
     ended = -1  # end of the last run of "end of sentence, closing brackets"
     length = len(text)
-    first = length - len(text.lstrip())  # before it there is only white space
+    first = length - len(text.lstrip())  # end of leading white space
     for event in _EVENT.finditer(text):
         token = event[0]
         start, end = event.span()
@@ -136,7 +136,7 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int
 
 
 def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
-    """Tell whether end marks end a sentence here; those of decimals, URLs and initials do not."""
+    """Return whether end marks end a sentence; those of decimals, URLs and initials don't."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
         inside_word = token.isascii() and following.isascii() and following not in _SPACE_OR_END

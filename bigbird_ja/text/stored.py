@@ -1,4 +1,4 @@
-"""Open files of text as they are stored: plain, packed, in a .zip archive, or columns of a table.
+"""Files of text as they are stored: plain, compressed, in a .zip archive, or columns of a table.
 
 Parquet and Arrow files are read one group of rows at a time.
 """
@@ -28,10 +28,10 @@ _PLAIN = (
 )
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-_ROWS = 256  # at a time, if they are no larger than this
+_ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
 _BATCH_BYTES = 256 << 20
-_MOST_EXPANSION = 10_000  # characters of text per byte of a table
-_IN_ZIP = ".zip::"  # stands between an archive and the name of a file in it
+_MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
+_IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
 CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
     ".xlsx": "save it as CSV in UTF-8",
@@ -41,7 +41,7 @@ CONVERT = {
 
 @contextmanager
 def open_stored(path: str) -> Iterator[IO[bytes]]:
-    """Open a file, or one that lies in an archive, as it is stored."""
+    """Open a file, or a member of an archive, without decompressing it."""
     archive, inside, member = path.partition(_IN_ZIP)
     advice = "unpack it, and give the files" if inside else _ADVICE
     with decode.made_by_others(path, "a whole file of its kind", advice):
@@ -64,7 +64,7 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
 
 @contextmanager
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
-    """Open a file as what was packed."""
+    """Open a file and decompress it."""
     with open_stored(path) as stream:
         unpacked: Any = stream
         if path.endswith(".zst"):
@@ -77,7 +77,7 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
 
 
 def check_column(path: str, names: list[str], field: str) -> None:
-    """Refuse a table of which not one column alone is called `field`."""
+    """Check that a table has exactly one column `field`."""
     if names.count(field) != 1:
         lacking = "several columns" if field in names else "no column"
         known = shortened(", ".join(names[:20]), 300)
@@ -85,7 +85,7 @@ def check_column(path: str, names: list[str], field: str) -> None:
 
 
 def members(path: str) -> list[str]:
-    """List the files of text in an archive, by name; what macOS adds is none."""
+    """List the files of text in an archive by name, without the files that macOS adds."""
     with _archive(path) as opened:
         names = sorted(name for name in opened.namelist() if not name.startswith("__MACOSX/"))
     if not (texts := [name for name in names if name.endswith(_PLAIN)]):
@@ -94,7 +94,7 @@ def members(path: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a file, unpacked where it lies in an archive."""
+    """Return the size of a file in bytes; for a member of an archive the unpacked size."""
     archive, inside, member = path.partition(_IN_ZIP)
     if not inside:
         return storage.stat(path).size
@@ -103,7 +103,7 @@ def size_of(path: str) -> int:
 
 
 def version_of(path: str) -> str:
-    """Return a token that every write to the file, or to its archive, changes; "" if missing."""
+    """Return the version of the file, or of its archive; every write changes it. "" if missing."""
     archive, inside, _ = path.partition(_IN_ZIP)
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(f"{archive}.zip" if inside else path).token
@@ -114,28 +114,28 @@ def read_rows(path: str, field: str) -> Iterator[str]:
     """Yield the texts of a column.
 
     Raises:
-        BadInput: not such a file, damaged, without that column of text, or with one that is too
-            much larger than the file.
+        BadInput: another format, a damaged file, no such column of text, or a text that expands to
+            more than `_MOST_EXPANSION` characters per byte.
     """
     import pyarrow
 
     left = _MOST_EXPANSION * size_of(path)
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
-            batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
-            for value in batch.column(field):  # one by one: all may be one long text
+            batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
+            for value in batch.column(field):  # one by one: all may refer to one long text
                 text = value.as_py() or ""
                 left -= len(text)
                 if left < 0:
                     raise BadInput(
-                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times: no"
-                        " corpus: name another column with --text_field"
+                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times:"
+                        " name another column with --text_field"
                     )
                 yield text
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
-    """Yield record batches with the column `field`, of any of the three forms of such a file."""
+    """Yield record batches with the column `field` of a parquet or Arrow file or stream."""
     if path.endswith(".parquet"):
         from pyarrow import parquet
 
@@ -144,7 +144,7 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
         repeated = parquet.ParquetFile(stream, read_dictionary=[field])
         for group in range(file.num_row_groups):
             where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
-            # A text that is stored once can stand in every row, and rows are held in memory whole.
+            # A text that is stored once can be in every row, and rows are expanded in memory.
             first = next(repeated.iter_batches(1, **where), None)
             dictionary = getattr(first and first.column(field), "dictionary", ())
             sizes = [text.as_buffer().size for text in dictionary if text.is_valid]

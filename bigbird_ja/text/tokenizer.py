@@ -1,7 +1,6 @@
-"""Encode text: what all tokenizers offer, and SentencePiece's models.
+"""Tokenizers: their base class, and SentencePiece's models.
 
-Special ids are read from the model by name here and nowhere typed a second time. Normalisation
-(NFKC by default) is the model's own business: text goes in as it is, once.
+Special ids are read from the model by name. The model normalizes text (NFKC by default).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.markers import MARKERS, MASK
 
-# In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
-# of text, whatever it holds; the user-defined ones are always one piece where the text has them.
+# In the order of their ids, from 0. Encoding never produces "control" pieces; user-defined pieces
+# in a text are always one token.
 CONTROL_PIECES: tuple[str, ...] = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 USER_PIECES: tuple[str, ...] = MARKERS
 SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
@@ -29,7 +28,7 @@ SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special pieces of one model; None for what it does not have."""
+    """Ids of the special tokens of a tokenizer; None for missing ones."""
 
     pad: int
     bos: int | None
@@ -44,7 +43,7 @@ class SpecialIds:
     newline: int | None = None
 
     def by_name(self) -> dict[str, int]:
-        """Name each id once: RoBERTa's bos is its cls, and goes by that name."""
+        """Return the ids by name, each id once: RoBERTa's bos is its cls, and is named cls."""
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
         for name, i in vars(self).items():
@@ -53,41 +52,42 @@ class SpecialIds:
         return ids
 
 
-CORE = ("pad", "cls", "sep", "mask")  # the parts that every tokenizer needs
+CORE = ("pad", "cls", "sep", "mask")  # required of every tokenizer
 
 
 class Tokenizer(abc.ABC):
-    """A tokenizer, of whatever kind; `load.read_tokenizer` loads one.
+    """Base class of tokenizers; `load.read_tokenizer` loads one.
 
     Attributes:
-        model_bytes: what DATA_DIR/tokenizer.model holds.
-        source: where it was read from, for messages.
-        special: ids of special pieces.
+        model_bytes: content of DATA_DIR/tokenizer.model.
+        source: path that it was read from, for messages.
+        special: ids of special tokens.
         special_ids: ids that are never predicted and never drawn, by name.
-        vocab_size: pieces, special ones included; ids are below it.
-        names: the token of each id, as its project writes it.
-        pieces: the piece of each id, as people read it; "▁" stands for a space.
-        written: what each piece writes in a text, "▁" for a space.
-        is_text_piece: bool [vocab_size]: ordinary text, not special, unknown, bytes.
-        characters: int32 [vocab_size]: characters that a piece writes in a text, about.
-        changes: how another project's SentencePiece model was changed.
-        files: of a Hugging Face folder, they go where the model goes; empty: they are made.
-        continues_word: bool [vocab_size]: pieces that continue the word of the piece before; None:
-            none say so.
-        has_partial_characters: pieces are bytes, of which several make a character.
+        vocab_size: number of tokens, special ones included.
+        names: token of each id, in the spelling of its project.
+        tokens: token of each id in readable characters; "▁" stands for a space.
+        written: text of each token, "▁" for a space.
+        is_text_token: bool [vocab_size], whether a token is ordinary text: not special, unknown or
+            bytes.
+        characters: int32 [vocab_size], approximate number of characters that a token writes.
+        changes: changes of another project's SentencePiece model, by piece.
+        files: files of a Hugging Face folder, for `export`; empty if `export` makes them.
+        continues_word: bool [vocab_size], whether a token continues the previous token's word;
+            None if tokens do not state it.
+        has_partial_characters: whether tokens may be bytes of a character.
     """
 
     special: SpecialIds
     special_ids: dict[str, int]
     vocab_size: int
     names: list[str]
-    pieces: list[str]
+    tokens: list[str]
     written: list[str]
-    is_text_piece: np.ndarray
+    is_text_token: np.ndarray
     characters: np.ndarray
 
     def __init__(self, model: bytes, source: str) -> None:
-        """Keep the model, and defaults that kinds of tokenizers change."""
+        """Set the model, and defaults that subclasses change."""
         self.model_bytes, self.source = model, source
         self.changes: dict[str, str] = {}
         self.files: Mapping[str, bytes] = {}
@@ -95,43 +95,43 @@ class Tokenizer(abc.ABC):
         self.has_partial_characters = False
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
-        """Pickle the model and where it was read from."""
+        """Pickle the model and its source."""
         return type(self), (self.model_bytes, self.source)
 
     @abc.abstractmethod
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] of each.
+        """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] for each.
 
         Raises:
-            BadInput: a text holds a lone surrogate, which is no character.
+            BadInput: a text has a lone surrogate.
         """
 
     @abc.abstractmethod
     def encode_with_masks(self, text: str) -> list[int]:
-        """Encode a text in which `MASK` stands for the mask, without [CLS] and [SEP].
+        """Encode a text with `MASK` in place of masked tokens, without [CLS] and [SEP].
 
         The ids are those of Hugging Face's tokenizer.
         """
 
     @abc.abstractmethod
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return a text as its pieces spell it when joined, and where in it each token starts.
+        """Return the text that the tokens spell, and the offset of each token in it.
 
         Args:
-            text: what was encoded.
-            ids: int32 [tokens], its ids.
+            text: text that was encoded.
+            ids: int32 [tokens], its token ids.
 
         Returns:
-            The text, and int64 [tokens] in characters.
+            The text, and int64 [tokens], offsets in characters.
         """
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Hash the model: SHA-256 in hex."""
+        """Return the SHA-256 of the model in hex."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     def shown(self, ids: Sequence[int]) -> str:
-        """Return tokens as people read them, words apart if the tokenizer drops spaces."""
+        """Return the text of tokens, with spaces between words if the tokenizer drops them."""
         parts = [self.written[i].replace("▁", " ") for i in ids]
         if self.continues_word is not None:
             apart = ["" if self.continues_word[i] else " " for i in ids]
@@ -148,10 +148,10 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """One SentencePiece model; one without our special pieces is given them, see `changes`.
+    """SentencePiece model; our special pieces are added if they are missing, see `changes`.
 
     Raises:
-        BadInput: `model` is not a SentencePiece model, or it is neither unigram nor BPE.
+        BadInput: `model` is not a SentencePiece model, or neither unigram nor BPE.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
@@ -166,16 +166,16 @@ class SentencePieceTokenizer(Tokenizer):
         self.special = SpecialIds(*(processor.PieceToId(name) for name in SPECIAL_PIECES))
         self.special_ids = self.special.by_name()
         self.vocab_size = processor.GetPieceSize()
-        self.pieces = [processor.IdToPiece(i) for i in range(self.vocab_size)]
-        self.names = self.written = self.pieces
+        self.tokens = [processor.IdToPiece(i) for i in range(self.vocab_size)]
+        self.names = self.written = self.tokens
 
     @functools.cached_property
-    def is_text_piece(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.is_text_piece`."""
+    def is_text_token(self) -> np.ndarray:  # type: ignore[override]
+        """Implement `Tokenizer.is_text_token`."""
         processor, special = self._processor, set(SPECIAL_PIECES)
         kinds = (processor.IsControl, processor.IsUnknown, processor.IsByte, processor.IsUnused)
         return np.array(
-            [p not in special and not any(k(i) for k in kinds) for i, p in enumerate(self.pieces)]
+            [p not in special and not any(k(i) for k in kinds) for i, p in enumerate(self.tokens)]
         )
 
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -194,8 +194,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _piece_lengths(self) -> np.ndarray:
-        """Count the characters of each piece in text: int32 [vocab_size]; an unknown one has 0."""
-        pieces = zip(self.pieces, self.is_text_piece, strict=True)
+        """Return the characters of each piece in text: int32 [vocab_size]; 0 if unknown."""
+        pieces = zip(self.tokens, self.is_text_token, strict=True)
         lengths = [
             len(piece) if is_text or piece in USER_PIECES else 0 for piece, is_text in pieces
         ]
@@ -205,22 +205,22 @@ class SentencePieceTokenizer(Tokenizer):
         """Implement `Tokenizer.surface_and_offsets`."""
         check_encodable([text])
         lengths = self._piece_lengths[ids]
-        if not lengths.all():  # an unknown piece is as long as what it stands for
+        if not lengths.all():  # an unknown piece has the length of the text that it replaces
             lengths = np.array([len(piece) for piece in self._processor.EncodeAsPieces(text)])
         offsets = np.cumsum(lengths, dtype=np.int64) - lengths
         return self._processor.Normalize(text), offsets
 
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`; an unknown piece replaces at least one."""
+        """Implement `Tokenizer.characters`; an unknown piece replaces at least one character."""
         return np.maximum(self._piece_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
 
-        The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no
-        space is put after it, and spaces before it are removed. To that end each mask travels
-        through SentencePiece as a marker that is always one piece.
+        The mask replaces a token, as in training and in Hugging Face's tokenizer: no space is added
+        after it, and spaces before it are removed. Each mask is encoded as a marker that is always
+        one piece.
         """
         marker = "_NEWLINE_"
         parts = text.split(MASK)
@@ -229,14 +229,14 @@ class SentencePieceTokenizer(Tokenizer):
             is_mask += [False] * part.count(marker) + [True]
         joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
         ids = self.encode(joined)
-        if len(parts) > 1 and not parts[0].strip() and self.pieces[ids[0]] == "▁":
+        if len(parts) > 1 and not parts[0].strip() and self.tokens[ids[0]] == "▁":
             ids = ids[1:]
         markers, special = iter(is_mask), self.special
         return [special.mask if i == special.newline and next(markers) else i for i in ids]
 
 
 def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
-    """Load SentencePiece with a model whose pieces are all text."""
+    """Load a model with SentencePiece, and check that its pieces are UTF-8."""
     processor = sentencepiece.SentencePieceProcessor()
     advice = "give the .model file that `tokenize` wrote"
     with decode.made_by_others(source, "a SentencePiece model", advice):
@@ -244,7 +244,7 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
             raise ValueError("an empty file")
         try:
             processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:  # it names a line of its own source
+        except RuntimeError as error:  # the message names a line of SentencePiece's source
             raise ValueError("damaged, or of another kind") from error
         for piece in range(processor.GetPieceSize()):
             processor.IdToPiece(piece)
@@ -252,15 +252,15 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
 
 
 def has_our_pieces(model: bytes) -> bool:
-    """Tell whether a file names all our special pieces, as the models of `tokenize` do."""
+    """Return whether a file names all our special pieces, as models of `tokenize` do."""
     return all(name.encode() in model for name in SPECIAL_PIECES)
 
 
 def check_encodable(texts: Sequence[str]) -> None:
-    """Refuses lone surrogates: they are no characters and no UTF-8 can hold them.
+    """Check that texts have no lone surrogates, which UTF-8 cannot encode.
 
     Raises:
-        BadInput: naming where.
+        BadInput: a lone surrogate and the text before it.
     """
     for text in texts:
         try:

@@ -1,7 +1,7 @@
-"""Trains a SentencePiece model, and keeps it as PREFIX.model, PREFIX.vocab and PREFIX.json.
+"""Training of a SentencePiece model, stored as PREFIX.model, PREFIX.vocab and PREFIX.json.
 
-SentencePiece trains in a child process: its C++ code does not see signals, so in this process
-Ctrl-C would wait for hours; a child can be stopped at once.
+SentencePiece trains in a child process: its C++ code ignores signals, so Ctrl-C in this process
+might wait for hours; a child can be stopped at once.
 
 PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
 The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
@@ -43,10 +43,10 @@ from bigbird_ja.text.tokenizer import (
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# Lines that the statistics are taken over, drawn from those that are trained on.
+# Number of lines for the statistics, sampled from the lines that are trained on.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
-# SentencePiece leaves out lines that hold these; as a space the rest of the line counts.
+# SentencePiece skips lines with these characters; spaces in their place keep the lines.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 _FLAG = "--output_prefix"
 
@@ -70,13 +70,13 @@ def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
 def train(
     corpus: Corpus, settings: TokenizeConfig
 ) -> tuple[SentencePieceTokenizer, dict[str, Any]]:
-    """Train on `corpus`, read twice: to count its lines, and by a child to take a sample of them.
+    """Train on `corpus`, which is read twice: to count its lines, and by a child to sample them.
 
     Returns:
-        The model, and figures for its `ModelRecord`: `lines`, and statistics on a sample of these.
+        The model, and figures for its `ModelRecord`: `lines`, and statistics of a sample of them.
 
     Raises:
-        BadInput: a vocabulary that the text is too small or too varied for.
+        BadInput: a vocabulary size that does not suit the text.
     """
     total = 0
     with Progress(0, "lines counted") as progress:
@@ -116,7 +116,7 @@ def train(
 def _train_as_child(
     sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> None:
-    """Sends the model and lines for its statistics, or what went wrong."""
+    """Send the model and the lines for its statistics, or the exception."""
     children.init_child()
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
@@ -139,9 +139,9 @@ def _train_as_child(
 
 
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
-    """Yield what SentencePiece calls sentences: the lines of all documents, long ones in parts.
+    """Yield SentencePiece's "sentences": the lines of all documents, long lines in parts.
 
-    Lines that are a marker alone teach nothing: the markers are pieces already.
+    Lines with nothing but a marker are left out: markers are pieces already.
     """
     for text in corpus.texts():
         for line in text.split("\n"):
@@ -150,9 +150,9 @@ def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 
 
 def cut(line: str, max_bytes: int) -> Iterator[str]:
-    """Cut a line into parts of at most `max_bytes` of UTF-8, where possible at ends of sentences.
+    """Cut a line into parts of up to `max_bytes` of UTF-8, if possible at ends of sentences.
 
-    Joined they are the line. SentencePiece would leave a longer one out altogether.
+    The joined parts are the line. SentencePiece would skip a longer line.
     """
     if len(line) * 4 <= max_bytes or len(line.encode()) <= max_bytes:
         yield line
@@ -180,10 +180,10 @@ def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
-    """Draw `wanted` of `total` items in their order, at random but the same ones every time.
+    """Yield a random sample of `wanted` of `total` items, in order and reproducible.
 
-    Selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S): one pass, and
-    nothing kept. Not every n-th item, since the lines of an article alternate in kind.
+    Selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S): one pass,
+    constant memory. Not every n-th item, since the lines of an article alternate in kind.
     """
     draw = random.Random(_SAMPLING_SEED).random
     left = wanted
@@ -195,12 +195,12 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
 
 def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[str, Any]:
     """Compute statistics of the model on a sample of the lines it was trained on."""
-    unknown = tokenizer.pieces.index("<unk>")
+    unknown = tokenizer.tokens.index("<unk>")
     tokens = [i for ids in tokenizer.encode_batch(sample) for i in ids]
     return {
         "characters_per_token": round(sum(map(len, sample)) / max(1, len(tokens)), 4),
         "unknown_rate": round(tokens.count(unknown) / max(1, len(tokens)), 6),
-        "longest_piece": max((p for p in tokenizer.pieces if p not in SPECIAL_PIECES), key=len),
+        "longest_piece": max((p for p in tokenizer.tokens if p not in SPECIAL_PIECES), key=len),
     }
 
 
@@ -211,7 +211,7 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
             f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
-            f" special pieces alone need {match[1]}: use more, or a lower --character_coverage"
+            f" special pieces need {match[1]}: use more, or a lower --character_coverage"
         )
     return BadInput(
         f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
@@ -249,14 +249,14 @@ class ModelFiles:
     """The three files of a prefix, on disk or gs://."""
 
     def __init__(self, prefix: str) -> None:
-        """Name the files; nothing is read."""
+        """Name the files; read none."""
         self.prefix = prefix
-        self.model = f"{prefix}.model"  # SentencePiece's
-        self.vocab = f"{prefix}.vocab"  # its pieces and scores, as text
+        self.model = f"{prefix}.model"
+        self.vocab = f"{prefix}.vocab"  # pieces and scores, as text
         self.record = f"{prefix}.json"
 
     def read_record(self) -> ModelRecord | None:
-        """Read the record; None where none of ours is."""
+        """Read the record; None if there is no valid one."""
         if not storage.exists(self.record):
             return None
         try:
@@ -266,23 +266,23 @@ class ModelFiles:
             return None
 
     def check(self, replaces: bool) -> None:
-        """Refuses places that cannot be written to, and files of another make; changes nothing.
+        """Check that the three files can be written; change nothing.
 
         Args:
-            replaces: whether existing files will be replaced, and so have to be ours.
+            replaces: whether existing files will be replaced, and so must be ours.
 
         Raises:
-            BadInput: at one of the three is a file that `tokenize` did not make or that was
-                changed, a link, a folder or something special, or nothing can be written there.
+            BadInput: one path has a file that `tokenize` did not make or that was changed, a link,
+                a folder or a special file, or is not writable.
         """
         for path in (self.record, self.model, self.vocab):
             outputs.check_output_file(path, _FLAG, replaces)
 
     def finished(self, settings: TokenizeConfig, corpus_fingerprint: str) -> ModelRecord | None:
-        """Return the record of a whole model of these settings; None where one is to be trained.
+        """Return the record of a complete model of these settings, or None.
 
         Raises:
-            BadInput: there is one of other settings, which is not to be overwritten.
+            BadInput: a model of other settings.
         """
         stored = self.read_record()
         if stored is None:
@@ -293,7 +293,7 @@ class ModelFiles:
             if stored.settings.get(key) != value
         ]
         if stored.corpus_fingerprint != corpus_fingerprint:
-            differing.append("the corpus is another one")
+            differing.append("another corpus")
         if differing:
             raise BadInput(
                 f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
@@ -305,7 +305,7 @@ class ModelFiles:
         return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
-        """Write all three; `record` has the fields of `ModelRecord` that the model doesn't show."""
+        """Write all three files; `record` has the other fields of `ModelRecord`."""
         made = ModelRecord(
             format_version=decode.FORMAT_VERSION,
             sentencepiece=sentencepiece.__version__,
@@ -316,7 +316,7 @@ class ModelFiles:
             model_sha256=tokenizer.sha256,
         )
         scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
-        rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.pieces, scores, strict=True))
+        rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.tokens, scores, strict=True))
         text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
         for path, content in (
             (self.record, text.encode()),
@@ -327,9 +327,12 @@ class ModelFiles:
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
-        """Refuses a model other than the one that its record, if there is one, describes.
+        """Check that the model is the one that its record, if there is one, describes.
 
-        A flipped bit seldom makes a model unreadable: it makes another tokenizer.
+        A flipped bit rarely makes a model unreadable, but changes the tokenizer.
+
+        Raises:
+            BadInput: another model.
         """
         stored = self.read_record()
         if stored is not None and stored.model_sha256 != tokenizer.sha256:

@@ -1,11 +1,11 @@
-"""Find where words start, for whole-word masks: by changes of script, or a real analyser.
+"""Word starts, for whole-word masks: by changes of script, or by MeCab.
 
-Japanese writes no spaces, so SentencePiece's leading "▁" says nothing about words. Script changes
-(kanji, hiragana, katakana, latin, digits, everything else) are a cheap stand-in that needs no
-dictionary; `mecab` uses fugashi with unidic-lite (extra `words`).
+Japanese is written without spaces, so SentencePiece's leading "▁" says nothing about words. Script
+changes (kanji, hiragana, katakana, latin, digits, everything else) are a fast approximation without
+a dictionary; `mecab` uses fugashi with unidic-lite (extra `words`).
 
-Both answer the same question, for tokens: does token t start a word? A token starts one when its
-first character belongs to another word than the first character of the token before it.
+A token starts a word if its first character belongs to another word than the first character of the
+previous token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK = range(9)
 _NUM_CLASSES = 9
 
-# First and last code point of each class; what no range names is OTHER.
+# First and last code point of each class; other characters are OTHER.
 _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0009, 0x000D, SPACE), (0x0020, 0x0020, SPACE), (0x00A0, 0x00A0, SPACE),
     (0x2581, 0x2581, SPACE), (0x3000, 0x3000, SPACE),
@@ -41,7 +41,7 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0030, 0x0039, DIGIT), (0xFF10, 0xFF19, DIGIT), (0x2460, 0x249B, DIGIT),
     (0x002C, 0x002C, POINT), (0x002E, 0x002E, POINT), (0xFF0C, 0xFF0C, POINT),
     (0xFF0E, 0xFF0E, POINT),
-    # They belong to what they follow: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
+    # They belong to the previous character: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
     (0x30FC, 0x30FC, MARK), (0xFF70, 0xFF70, MARK), (0x30F5, 0x30F6, MARK),
     (0x3099, 0x309C, MARK), (0xFF9E, 0xFF9F, MARK), (0x0300, 0x036F, MARK),
     (0x200B, 0x200F, MARK), (0x20D0, 0x20FF, MARK), (0xFE00, 0xFE0F, MARK),
@@ -60,9 +60,9 @@ def _class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _starts_between() -> np.ndarray:
-    """Tell whether a word starts at the second of two neighbours: bool [class, class]."""
+    """Return whether a word starts between two classes of characters: bool [class, class]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
-    starts[OTHER, OTHER] = True  # punctuation and symbols are words of their own, one by one
+    starts[OTHER, OTHER] = True  # each punctuation mark or symbol is a word
     starts[SPACE, :] = False  # a space belongs to the word after it, as "▁" does
     starts[:, SPACE] = True
     starts[SPACE, SPACE] = False
@@ -73,9 +73,9 @@ def _starts_between() -> np.ndarray:
 
 
 def mecab_boundaries(text: str) -> np.ndarray:
-    """Find where words start by MeCab with unidic-lite: int64 character offsets, 0 first.
+    """Return the word starts by MeCab with unidic-lite: int64 character offsets, 0 first.
 
-    White space belongs to the word after it.
+    White space belongs to the following word.
 
     Raises:
         BadInput: the extra `words` is not installed.
@@ -94,15 +94,15 @@ def mecab_boundaries(text: str) -> np.ndarray:
     return np.array(offsets, np.int64)
 
 
-# MeCab reads C strings and stops at line breaks, so these become a plain gap of the same length.
+# MeCab stops at NUL and at line breaks, so these become spaces.
 _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\u3000\u2581", " "))
-# Its lattice takes some 100 bytes a character and word: long texts go in parts.
+# MeCab's lattice needs some 100 bytes per character and word: long texts are split.
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=1)
 def _mecab_parser() -> Callable[[str], str]:
-    """Return a function that puts spaces between the words of a text, by MeCab.
+    """Return a function that separates the words of a text by spaces, by MeCab.
 
     Raises:
         BadInput: fugashi or unidic-lite is not installed.
@@ -112,8 +112,8 @@ def _mecab_parser() -> Callable[[str], str]:
         import unidic_lite
     except ImportError as error:
         raise BadInput(
-            "words by mecab need fugashi and unidic_lite (--word_boundaries script does without):"
-            " pip install 'bigbird-ja[words]'"
+            "--word_boundaries mecab needs fugashi and unidic_lite: pip install"
+            " 'bigbird-ja[words]', or use --word_boundaries script"
         ) from error
     folder = unidic_lite.DICDIR
     tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
@@ -121,16 +121,15 @@ def _mecab_parser() -> Callable[[str], str]:
     return parse
 
 
-# Says of the tokens of encoded texts whether each starts a word: bool [tokens] for each text, from
-# its int32 [tokens] ids as `Tokenizer` gave them.
+# Function from texts and their ids, int32 [tokens] each, to bool [tokens] for each text: whether a
+# token starts a word.
 WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
     """Return the marker of `--word_boundaries script|mecab`.
 
-    Words that the tokenizer's pieces mark themselves, as WordPiece's do, come before changes of
-    script.
+    If the tokens themselves mark words, as WordPiece's do, `script` uses their marks.
     """
     if kind == "mecab":
         return TextMarker(tokenizer, mecab_boundaries)
@@ -143,34 +142,34 @@ def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
 
 
 class ScriptMarker:
-    """Marks by looking pieces up: no text is read, some hundred million tokens a second."""
+    """Marks words by a table of tokens, without the text: some 100 M tokens/s."""
 
-    # Codes of what a token ends in: its last character's class, + _INNER where a word starts
-    # inside it. Codes of what it begins with: its first character's class, or _SYMBOL.
+    # Code of a token's end: class of its last character, + _INNER if a word starts inside it.
+    # Code of its beginning: class of its first character, or _SYMBOL.
     _INNER = _NUM_CLASSES
     _SYMBOL = _NUM_CLASSES
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Look the codes of all pieces up once."""
+        """Compute the codes of all tokens."""
         self._first = np.full(tokenizer.vocab_size, self._SYMBOL, np.uint8)
         self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
-        ids = np.flatnonzero(tokenizer.is_text_piece)
-        self._first[ids], self._last[ids] = _edges([tokenizer.pieces[i] for i in ids])
+        ids = np.flatnonzero(tokenizer.is_text_token)
+        self._first[ids], self._last[ids] = _edges([tokenizer.tokens[i] for i in ids])
         table = np.ones((2, _NUM_CLASSES, _NUM_CLASSES + 1), bool)
         table[0, :, : self._SYMBOL] = _starts_between()
         self._starts = table.reshape(-1)
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Mark words as a `WordMarker`; `texts` is not looked at."""
+        """Mark words as a `WordMarker`; `texts` is not used."""
         if not ids:
             return []
         lengths = np.array([len(x) for x in ids])
-        flat = np.concatenate(ids)  # texts laid end to end
+        flat = np.concatenate(ids)
         starts = np.ones(len(flat), bool)
         if len(flat) > 1:
             last = self._last[flat[:-1]]
             marks = np.flatnonzero(last == MARK)
-            if len(marks):  # "ー" alone ends in the class of what it follows
+            if len(marks):  # "ー" has the class of the previous token's end
                 source = np.arange(len(last))
                 source[marks] = 0
                 source = np.maximum.accumulate(source)[marks]
@@ -182,7 +181,7 @@ class ScriptMarker:
 
 
 def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return `ScriptMarker`'s codes of each piece's beginning and end: uint8 [pieces] twice."""
+    """Return the codes of each token's beginning and end: uint8 [tokens] twice."""
     if not pieces:
         return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
     codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), "<u4")
@@ -200,13 +199,15 @@ def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def _classes_and_starts(
     codes: np.ndarray, is_head: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Classify characters: their class, the same with marks as what they follow, and word starts.
-
-    Returns uint8 [n] twice and bool [n].
+    """Classify characters.
 
     Args:
-        codes: code points.
-        is_head: bool [n]: characters that follow nothing.
+        codes: uint32 [n], code points.
+        is_head: bool [n], whether a character begins a text or token.
+
+    Returns:
+        The classes; the classes with those of marks replaced by the previous character's: uint8 [n]
+        each; and whether a word starts: bool [n].
     """
     raw = _class_table()[codes]
     marks = raw == MARK
@@ -218,7 +219,7 @@ def _classes_and_starts(
 
 
 def script_boundaries(text: str) -> np.ndarray:
-    """Find where words start by changes of script: int64 character offsets of `text`, 0 first."""
+    """Return the word starts by changes of script: int64 character offsets, 0 first."""
     if not text:
         return np.zeros(0, np.int64)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
@@ -228,10 +229,10 @@ def script_boundaries(text: str) -> np.ndarray:
 
 
 class TextMarker:
-    """Marks by the words of the tokenizer's normalised text; by MeCab's a few MB a second."""
+    """Marks words by the words of the normalized text; with MeCab a few MB per second."""
 
     def __init__(self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray]) -> None:
-        """Take what finds where the words of a text start, in characters."""
+        """Take a function from a text to the character offsets where its words start."""
         self._tokenizer = tokenizer
         self._boundaries = boundaries
 
@@ -246,18 +247,18 @@ class TextMarker:
         starts = starts_at(self._boundaries(surface), offsets)
         if self._tokenizer.has_partial_characters:
             return starts
-        symbols = ~self._tokenizer.is_text_piece[ids]
-        starts |= symbols  # markers are words of their own, whatever MeCab makes of them
+        symbols = ~self._tokenizer.is_text_token[ids]
+        starts |= symbols  # Wiki40b's markers are words
         starts[1:] |= symbols[:-1]
         return starts
 
 
 def starts_at(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Tell whether each token's first character is in another word than the one before's: bool.
+    """Return whether each token starts a word: bool [tokens].
 
     Args:
-        boundaries: ascending character offsets where words start, 0 first.
-        offsets: ascending character offsets where tokens start, in the same text.
+        boundaries: character offsets where words start, ascending, 0 first.
+        offsets: character offsets where tokens start, ascending, in the same text.
     """
     word = np.searchsorted(boundaries, offsets, side="right")
     starts = np.ones(len(offsets), bool)

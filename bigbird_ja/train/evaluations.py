@@ -65,7 +65,7 @@ class Evaluations:
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """Evaluate, and return the results of `evaluate_model`.
+        """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
         In a pod each process evaluates its part, and only the writer has results. The result is
         None too if a stop is requested before the end (the last batch may still be computed then:
@@ -88,7 +88,7 @@ class Evaluations:
             concurrent.futures.wait([self._running])
 
     def _run(self, step: int, forward: Model) -> dict[str, Any] | None:
-        from bigbird_ja import evaluation
+        from bigbird_ja.evaluation import masked_lm
 
         def poll() -> None:
             if self._stop.is_set():
@@ -99,11 +99,11 @@ class Evaluations:
             poll()
 
         job, pod = self._job, self._job.pod
-        part = evaluation.BatchShare(
+        part = masked_lm.BatchShare(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         batches = job.config.training.eval_max_batches
-        return evaluation.evaluate_model(
+        return masked_lm.evaluate_model(
             forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
         )
 

@@ -6,7 +6,8 @@ import os
 import platform
 from typing import Any
 
-from bigbird_ja import __version__, evaluation, storage
+from bigbird_ja import __version__, storage
+from bigbird_ja.evaluation import tensorboard
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
@@ -205,7 +206,7 @@ class Recorder:
 
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
         """Record the results of one evaluation."""
-        evaluation.write_tensorboard(self._dir, step, results, self._deps.clock())
+        tensorboard.write_evaluation(self._dir, step, results, self._deps.clock())
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **results})
         if self._wandb is not None:
             self._wandb.write(step, results, "eval")

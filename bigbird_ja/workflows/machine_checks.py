@@ -103,7 +103,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         project: id of the Google Cloud project; None for that of the credentials.
         rows: list to which a row for each machine and service is added.
     """
-    from bigbird_ja.accelerators import load_prices
+    from bigbird_ja.accelerators.prices import load_prices
     from bigbird_ja.launch import offers, rest
     from bigbird_ja.launch.advice import advise
     from bigbird_ja.launch.record import LaunchedRun

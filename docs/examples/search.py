@@ -1,7 +1,7 @@
-"""Judge search over whole documents: an embedder, its chunks, BM25, and both together.
+r"""Judge search over whole documents: an embedder, its chunks, BM25, and both together.
 
     pip install "sentence-transformers>=6" bm25s
-    python docs/examples/search.py embedder --articles a.jsonl.gz --questions q.jsonl.gz \\
+    python docs/examples/search.py embedder --articles a.jsonl.gz --questions q.jsonl.gz \
         --cache vectors --query_prompt "query: " --text_prompt "passage: "
 
 --articles has `id` and `text` in each line, --questions `query`, the `id` of the article that

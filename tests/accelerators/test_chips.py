@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS, find, launch_type, link_seconds, of_topology
+from bigbird_ja.accelerators.chips import CHIPS, find, link_seconds, of_topology
 from bigbird_ja.accelerators.measured import LINKS
 from bigbird_ja.process.errors import BadInput
 
@@ -30,7 +30,7 @@ def test_names_topologies_and_sizes(
     assert (machine.devices, machine.hosts) == (devices, hosts)
     assert machine.peak_flops == peak_flops
     launched_as = known_as.replace("v5e", "v5litepod")
-    assert launch_type(machine) == launched_as
+    assert machine.launch_type == launched_as
 
 
 @pytest.mark.parametrize("name", ["v3", "A100", "v9-8", "v5e-7", "v3-7", "v3-4", "v5e-0", "v5e-24"])
@@ -52,5 +52,5 @@ def test_collectives_take_their_hops_and_their_bytes_over_the_links_of_a_corner(
     assert seconds == pytest.approx(10 * hops * hop + 1e9 / (links * rate))
 
 
-def test_links_that_nobody_timed_count_by_their_rate_on_paper():
+def test_links_without_a_timing_count_by_their_specified_rate():
     assert link_seconds(CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0

@@ -75,4 +75,4 @@ def test_steps_are_measured_and_set_beside_what_was_predicted(tmp_path, run, mon
     predicted = measured["predicted"]
     assert 0 < predicted["step_ms"] < measured["step_ms"] and predicted["memory_bytes"] > 0
     page = (work / "measured.html").read_text()
-    assert "Measured" in page and "(predicted " in page and "profile of steps 41-45" in page
+    assert "Measured" in page and "(predicted " in page

@@ -9,15 +9,18 @@ import hashlib
 import json
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
 
-from bigbird_ja.data import build, pipeline
+from bigbird_ja.data import build, check, pipeline
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.huggingface import run_settings
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles
+from bigbird_ja.text.folder_tokenizer import FolderTokenizer
 from testkit import ROOT, command_line, runs
 from tests.data import making
 
@@ -126,6 +129,27 @@ def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path)
     other = small_run.data_dir
     with pytest.raises(BadInput, match=f"other tokens: .* make-data --tokenizer {folder}"):
         run_settings.adopted_settings(str(folder), None, manifest_lib.load(other), other)
+
+
+def test_a_start_from_a_folder_loads_the_tokenizer_once(roberta_data, tmp_path, monkeypatch):
+    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
+    (folder / "model.safetensors").touch()
+    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded, load = [], FolderTokenizer.__init__
+
+    def counted(self, *arguments):
+        loaded.append(arguments[1])
+        load(self, *arguments)
+
+    monkeypatch.setattr(FolderTokenizer, "__init__", counted)
+    data_dir = str(roberta_data[1])
+    manifest, _ = check.fast_check(data_dir)
+    assert run_settings.adopted_settings(str(folder), None, manifest, data_dir)
+    nothing = types.SimpleNamespace(metrics=lambda batch: {}, log_probabilities=None)
+    with pytest.raises(KeyError, match="masked_lm_losses"):  # after the tokenizer is loaded
+        masked_lm.evaluate_model(nothing, data_dir, manifest)
+    assert loaded == [f"{data_dir}/tokenizer.model"]
 
 
 @pytest.mark.timeout(900)

@@ -79,14 +79,14 @@ def test_tensorflow_and_tensorboard_find_their_files(runs):
 
 
 def test_evaluation_on_the_way_is_evaluation(runs, inputs):
-    from bigbird_ja import evaluation
+    from bigbird_ja.evaluation import masked_lm
     from bigbird_ja.model.forward import Forward
 
     lines = run_log.read_evaluations(str(runs.finished))
     assert [line["step"] for line in lines] == [16, STEPS]
     config, data, params, _ = load_parameters(str(runs.finished), STEPS)
     manifest = manifest_lib.load(inputs[1])
-    expected = evaluation.evaluate_model(Forward(config, data, params), inputs[1], manifest)
+    expected = masked_lm.evaluate_model(Forward(config, data, params), inputs[1], manifest)
     assert lines[-1]["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-5)
     assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 

@@ -43,7 +43,7 @@ def pack(tokenizer_path, sample_corpus):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(HOSTILE, min_size=1, max_size=8), st.booleans())
-def test_hostile_text_goes_through_without_a_loss(pack, texts, nsp):
+def test_packing_hostile_text_loses_no_token(pack, texts, nsp):
     tokens, stats, tokenizer = pack(texts, nsp=nsp)
     if not stats.left_out:
         expected = sorted(t for ids in tokenizer.encode_batch(texts) for t in ids)

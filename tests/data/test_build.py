@@ -93,7 +93,7 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_tiny_corpora(tmp_path, tokenizer_path, number):
+def test_corpora_of_one_and_two_documents_make_a_data_set(tmp_path, tokenizer_path, number):
     texts = ["吾輩は猫である。名前は無い。"] * number
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])
     output = str(tmp_path / "data")
@@ -106,7 +106,7 @@ def test_tiny_corpora(tmp_path, tokenizer_path, number):
 def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, monkeypatch):
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["あ", "い"])
     monkeypatch.setattr("bigbird_ja.data.masking.is_ordinary", lambda tokens, rule: tokens < 0)
-    with pytest.raises(BadInput, match="no text that could be predicted"):
+    with pytest.raises(BadInput, match="no text of the corpus can be predicted"):
         build.make_data(making.request(corpus, tokenizer_path, str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
 
@@ -161,7 +161,7 @@ def records_of(manifest, output, split, pieces):
 
 def test_each_record_is_of_one_corpus_and_comes_as_often_as_its_weight(mixed, tokenizer_path):
     manifest, output = mixed
-    pieces = read_tokenizer(tokenizer_path).pieces
+    pieces = read_tokenizer(tokenizer_path).tokens
     for split, expected in (("train", {2, 3}), ("eval", {1})):
         times = records_of(manifest, output, split, pieces)
         assert times[0].total() + times[1].total() == getattr(manifest, split).sequences
@@ -175,7 +175,7 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
     manifest = make(
         corpora, tokenizer_path, tmp_path / "data", ("=2", "=1"), masking="static", dupe_factor=3
     )
-    pieces = read_tokenizer(tokenizer_path).pieces
+    pieces = read_tokenizer(tokenizer_path).tokens
     masked = records_of(manifest, str(tmp_path / "data"), "train", pieces)
     for number, times in ((0, 6), (1, 3)):
         number_of_copies = masked[number].total()

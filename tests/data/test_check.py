@@ -136,7 +136,7 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     assert len(fake_gcs.log()) == 2  # the manifest and one listing
 
 
-def test_a_passing_fault_of_reading_stays_one(tmp_path, made):
+def test_a_transient_read_fault_is_no_damage(tmp_path, made):
     with pytest.raises(StorageError, match="tfrecord"), check.named_damage(made, str(tmp_path)):
         raise tf.errors.DataLossError(None, None, "corrupted record at 12")
 

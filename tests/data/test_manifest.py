@@ -11,7 +11,7 @@ from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit import synthetic
 
 
-def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(tmp_path):
+def test_a_manifest_round_trips_and_its_fingerprint_covers_the_content(tmp_path):
     made = synthetic.write(tmp_path)
     assert manifest_lib.load(str(tmp_path)) == made
     same = dataclasses.replace(made, sources=("elsewhere",), created_by="another")
@@ -27,7 +27,7 @@ def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(t
     assert stripped.fingerprint != made.fingerprint
 
 
-def test_a_manifest_of_before_that_counts_by_corpus_is_read(tmp_path):
+def test_a_manifest_with_counts_by_corpus_of_an_earlier_version_is_read(tmp_path):
     manifest = synthetic.write(tmp_path)
     before = dataclasses.replace(manifest, corpora=({"name": "/p/x.jsonl", "weight": 2.0},))
     assert manifest_lib.from_json(manifest_lib.to_json(before).encode(), "m") == before

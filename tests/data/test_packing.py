@@ -54,7 +54,7 @@ def test_short_documents_stay_whole_where_they_can():
     assert len(split) < 0.02 * len(lengths)
 
 
-def test_the_worked_example_of_the_docs():
+def test_packing_matches_the_example_of_the_docs():
     sequences = packing.pack([7, 3, 12], 10)
     assert sequences == [
         [Fragment(2, 0, 8)],

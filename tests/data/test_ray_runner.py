@@ -36,7 +36,7 @@ def ray_stand_in(monkeypatch):
     return ray
 
 
-def test_blocks_that_are_packed_elsewhere_make_the_same_bytes(
+def test_ray_makes_the_same_bytes_as_one_machine(
     made, tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
 ):
     with making.small_blocks():
@@ -81,7 +81,7 @@ def actors(process):
 
 
 @pytest.mark.nightly
-def test_with_an_actor_killed_on_the_way_the_bytes_are_those_of_one_machine(make_data, tmp_path):
+def test_a_killed_actor_is_replaced_and_the_bytes_stay_the_same(make_data, tmp_path):
     process = make_data("data", "--runner=ray")
     while process.poll() is None and not (killed := actors(process)):
         time.sleep(0.01)
@@ -95,7 +95,7 @@ def test_with_an_actor_killed_on_the_way_the_bytes_are_those_of_one_machine(make
 
 
 @pytest.mark.nightly
-def test_what_an_actor_refuses_is_one_line(make_data, tmp_path):
+def test_bad_text_in_an_actor_is_one_line(make_data, tmp_path):
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["\ud800"])
     status = make_data("data", "--runner=ray", f"--input={corpus}").wait()
     shown = (tmp_path / "shown").read_text()

@@ -13,7 +13,7 @@ from bigbird_ja.data import tfrecords
 @given(
     st.lists(st.lists(st.integers(0, 2**28 - 1), min_size=3, max_size=3), min_size=1, max_size=9)
 )
-def test_varints_are_protobufs(rows):
+def test_varints_are_read_by_protobuf(rows):
     values = np.array(rows)
     encoded = tfrecords.encode_static({"x": values})
     for record, row in zip(encoded, rows, strict=True):
@@ -21,7 +21,7 @@ def test_varints_are_protobufs(rows):
         assert list(example.features.feature["x"].int64_list.value) == row
 
 
-def test_frames_are_tfrecords_both_ways(tmp_path):
+def test_frames_are_read_by_tensorflow_and_read_tensorflows_files(tmp_path):
     bodies = [b"", b"a" * 10, bytes(range(256)) * 40]
     path = tmp_path / "x.tfrecord"
     path.write_bytes(tfrecords.frame(bodies))
@@ -34,7 +34,7 @@ def test_frames_are_tfrecords_both_ways(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_no_flipped_or_cut_byte_goes_unseen(data):
+def test_every_flipped_or_missing_byte_is_detected(data):
     whole = tfrecords.frame([b"hello", b"", b"world" * 5])
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):

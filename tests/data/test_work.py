@@ -226,9 +226,7 @@ def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, mon
 @pytest.mark.parametrize(
     ("put", "what"), [(shutil.copytree, "mine"), (shutil.copy, "mine/blocks/a.block")]
 )
-def test_what_the_user_has_in_the_place_of_our_work_is_refused(
-    tmp_path, output, request_of, put, what
-):
+def test_foreign_files_in_the_work_folder_are_refused(tmp_path, output, request_of, put, what):
     (tmp_path / "mine/blocks").mkdir(parents=True)
     (tmp_path / "mine/blocks/a.block").write_text("mine")
     os.mkdir(output)
@@ -260,7 +258,7 @@ def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
     ],
     indirect=["output"],
 )
-def test_what_others_made_is_refused(output, request_of, marked, name, message):
+def test_foreign_files_in_the_output_are_refused(output, request_of, marked, name, message):
     storage.make_directory(output)
     if marked:
         Owned.create(output, work.KIND)

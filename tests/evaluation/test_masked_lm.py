@@ -19,7 +19,7 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
+def test_next_sentences_and_bits_per_character_are_summarized(manifest):
     collected = {
         "loss": np.array([1.0, 2.0, 4.0]),
         "accuracy": np.array([1.0, 0.0, 0.0]),
@@ -30,7 +30,7 @@ def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }
-    measured = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
+    measured = masked_lm.summarize(collected, manifest, np.full(manifest.vocab_size, 2))
     assert measured["masked_lm_loss"] == pytest.approx(7 / 3)
     assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)
     assert measured["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
@@ -52,7 +52,7 @@ def test_distances_equal_a_search_by_hand():
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
-    measured = masked_lm.distances_to_same_piece(ids, positions, targets)
+    measured = masked_lm.distances_to_same_token(ids, positions, targets)
     for (row, place), distance in np.ndenumerate(measured):
         others = np.flatnonzero(ids[row] == targets[row, place])
         gaps = np.abs(others - positions[row, place])

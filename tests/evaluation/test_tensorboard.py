@@ -5,7 +5,7 @@ import pytest
 from bigbird_ja.evaluation import tensorboard
 
 
-def test_tensorboard_reads_what_was_measured_and_is_not_needed_to_write_it(
+def test_tensorboard_reads_the_results_and_is_not_needed_to_write_them(
     result, tmp_path, monkeypatch
 ):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,7 +13,7 @@ def test_tensorboard_reads_what_was_measured_and_is_not_needed_to_write_it(
     # A wheel's TensorFlow comes without it.
     monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
     for _ in range(2):  # the same file
-        tensorboard.write_tensorboard(str(tmp_path), 4, result, 1.5e9)
+        tensorboard.write_evaluation(str(tmp_path), 4, result, 1.5e9)
     assert len(list((tmp_path / "eval").iterdir())) == 1
     events = EventAccumulator(str(tmp_path / "eval"))
     events.Reload()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja.data.manifest import TOKENIZER_NAME
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.huggingface import run_settings

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bigbird_ja.accelerators.chips import find
 from bigbird_ja.launch import offers
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from tests.launch import support
@@ -26,7 +27,7 @@ def test_zones_that_lack_the_type_or_its_image_are_left_out_with_a_line(settle, 
     fake_tpu.images["europe-west4-b"] = ["v2-alpha-tpuv5-lite"]
     run, _, _ = settle("v5litepod-8", [fake_tpu])
     assert run.zones == ("europe-west4-b",)
-    assert run.usd_per_hour == support.TABLE.per_hour("v5e-8", "spot", ["europe-west4-b"])
+    assert run.usd_per_hour == support.TABLE.per_hour(find("v5e-8"), "spot", ["europe-west4-b"])
 
 
 @pytest.mark.parametrize("answer", ["permission", "internal_call", "unavailable"])
@@ -48,7 +49,7 @@ def test_an_answer_of_another_form_is_a_passing_fault(settle, fake_tpu, monkeypa
     monkeypatch.setattr(fake_tpu, "offer", lambda *more: (200, listed))
     run, notes, _ = settle("v3-8", [fake_tpu])
     assert "an answer of another form: projects/p/locations: locations" in notes[0]
-    assert run.zones == support.TABLE.usual_zones("v3-8", "spot")
+    assert run.zones == support.TABLE.usual_zones(find("v3-8"), "spot")
     with pytest.raises(ServiceFault) as caught:
         monkeypatch.setattr(fake_tpu, "answer", lambda *more: (200, {"nodes": [{"name": "x"}]}))
         support.client(fake_tpu).list("z")

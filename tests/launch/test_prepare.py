@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.accelerators.chips import find
 from bigbird_ja.launch import prepare
 from bigbird_ja.launch.advice import TRC
 from bigbird_ja.launch.files import RunFiles
@@ -28,7 +29,7 @@ def test_compute_engine_is_preferred_and_bills(settle, fake_tpu, fake_compute):
     fake_compute.types["us-east1-d"] = []
     run, notes, left = settle("v6e-8", [fake_tpu, fake_compute])
     assert (run.service, run.zones) == ("compute", ("us-central1-b",))
-    assert run.usd_per_hour == support.TABLE.per_hour("v6e-8", "spot", ["us-central1-b"])
+    assert run.usd_per_hour == support.TABLE.per_hour(find("v6e-8"), "spot", ["us-central1-b"])
     left_out = "us-east1-d is left out: Compute Engine does not offer ct6e-standard-8t"
     assert notes == [left_out, f"warning: {TRC}"] and fake_tpu.requests == []
     run, notes = next(left)  # Compute Engine lacked quota

@@ -118,15 +118,15 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
     made = estimate.make_rows([Plan(*BASE)], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     row = by_name["v6e-8", "spot"]
-    assert row.zones == PRICES.usual_zones("v6e-8", "spot") and row.zone == row.zones[0]
-    assert row.usd_per_hour == PRICES.per_hour("v6e-8", "spot", row.zones)
+    assert row.zones == PRICES.usual_zones(find("v6e-8"), "spot") and row.zone == row.zones[0]
+    assert row.usd_per_hour == PRICES.per_hour(find("v6e-8"), "spot", row.zones)
     assert estimate.cheapest(made) == by_name["v5e-8", "spot"]
     near = estimate.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
     assert {row.zone for row in near} == {"europe-west4-b"}
 
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
-def test_what_a_budget_buys_costs_that_budget(pricing):
+def test_affordable_steps_cost_the_budget(pricing):
     """`plan` for so many steps comes to the budget again."""
     run = Plan(*BASE)
     rows = estimate.make_rows([run], PRICES, ("v5e-8",))

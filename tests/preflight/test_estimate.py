@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.accelerators import CHIPS, MEGACORE
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
@@ -100,7 +100,7 @@ def test_slices_by_name():
 @pytest.mark.parametrize("name", ["2x4", "v5e:8", "v9:2x2", "v5e:2x4x2x2"])
 def test_a_slice_that_there_is_not(name):
     shown = "such as v5e:2x4" if name.startswith("v5e") else "chips: v2, v3"
-    with pytest.raises(BadInput, match=f"--topology '{name}' is no topology .*{shown}"):
+    with pytest.raises(BadInput, match=f"--topology '{name}' is not a topology .*{shown}"):
         compile_lib.of_topology(name)
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import compile_for, of_chip

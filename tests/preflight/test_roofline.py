@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time

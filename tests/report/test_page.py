@@ -25,13 +25,13 @@ def text(runs):
     return page(*runs)
 
 
-def test_it_is_the_same_bytes_again_fetches_nothing_and_shows_no_path(runs, text):
+def test_the_page_is_reproducible_fetches_nothing_and_shows_no_path(runs, text):
     assert text == page(*runs)
     assert not re.findall(r"src\s*=|href\s*=(?!\"#)|url\((?!#)|@import|https?://", text)
     assert runs[0][0].model_dir not in text
 
 
-def test_everything_is_there(text):
+def test_the_page_has_all_charts_and_tables_and_escapes_text(text):
     titles = ["Loss", "Masked-LM accuracy", "Learning rate", "Tokens per second"]
     titles += ["Accuracy by position", "Accuracy by distance", "Filled masks", "Environment"]
     assert not [title for title in titles if title not in text]

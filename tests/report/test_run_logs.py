@@ -14,7 +14,7 @@ def test_a_damaged_measurement_is_bad_input(tmp_path):
         RunLogs(str(folder), 0.0)
 
 
-def test_counts_cost_and_eta_are_those_of_the_model_card(tmp_path):
+def test_counts_cost_and_eta_agree_with_the_model_card(tmp_path):
     run_dir = fake_run.write(tmp_path / "base")
     now = fake_run.end_of(run_dir) + 10
     run = RunLogs(str(run_dir), now)

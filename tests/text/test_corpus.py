@@ -31,7 +31,7 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path):
     assert len({*result, other.fingerprint, by_line.fingerprint}) == 4
 
 
-def test_what_names_no_file(tmp_path):
+def test_inputs_without_files_are_refused(tmp_path):
     for sources, message in (([str(tmp_path)], "a folder without files of"), ([], "no --input")):
         with pytest.raises(BadInput, match=message):
             texts(*sources)

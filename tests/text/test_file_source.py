@@ -86,7 +86,7 @@ def test_an_archive_is_its_files_by_name(tmp_path):
         texts(str(tmp_path / "none.zip"))
 
 
-def test_what_a_document_of_a_txt_is_can_be_said(tmp_path):
+def test_txt_documents_sets_the_unit_of_a_document(tmp_path):
     path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
     expected = {
         "line": ["一", " 二 ", "三"],
@@ -109,7 +109,7 @@ BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
         ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
     ],
 )
-def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, contents, number, said):
+def test_auto_chooses_by_the_files_and_logs_its_choice(tmp_path, capsys, contents, number, said):
     for name, content in enumerate(contents):
         write(tmp_path / f"{name}.txt", content.encode())
     for source in (tmp_path, f"{tmp_path}/*.txt"):
@@ -167,6 +167,6 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],
 )
-def test_what_is_refused(tmp_path, name, content, message):
+def test_invalid_files_are_refused_with_file_and_line(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=message):
         texts(write(tmp_path / name, content))

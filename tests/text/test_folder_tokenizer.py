@@ -132,7 +132,7 @@ def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
         assert getattr(ours.special, part) == getattr(theirs, f"{part}_token_id")
     assert ours.vocab_size == len(theirs) and ours.special.article is None
     core = [getattr(ours.special, part) for part in ("pad", "cls", "sep", "mask")]
-    spelt = "".join(ours.pieces[i] for i in core)
+    spelt = "".join(ours.tokens[i] for i in core)
     assert not {*core} & {*ours.encode(f"東京{spelt}都 {spelt}")}
     assert ours.special.mask in ours.encode_with_masks("日本の[MASK]は東京")
     pieces = theirs.convert_ids_to_tokens(range(len(theirs)))
@@ -166,7 +166,7 @@ def test_surface_and_written_pieces_agree(kind, folders):
         surface, offsets = ours.surface_and_offsets(text, ids)
         assert len(offsets) == len(ids) and (np.diff(offsets) >= 0).all()
         for i, offset in zip(ids, offsets, strict=True):
-            if ours.is_text_piece[i]:
+            if ours.is_text_token[i]:
                 assert surface.replace(" ", "▁").startswith(ours.written[i], offset)
     if not HAS_MECAB:
         return
@@ -231,9 +231,9 @@ CANNOT = "not a tokenizer that transformers can load"
 BAD = {
     "cut short": ("WordPiece", cut_short, CANNOT),
     "another format": ("WordPiece", spoilt(FILE, model=NEW), CANNOT),
-    "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 tokens before"),
+    "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "adds 2 tokens before"),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
-    "one token for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
+    "one token for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "has two roles"),
     "no such words (MeCab)": (
         MECAB,
         spoilt(CONFIG, word_tokenizer_type="jumanpp"),
@@ -244,7 +244,7 @@ BAD = {
 
 
 @each_kind(BAD)
-def test_bad_folders_are_one_line(kind, folders, tmp_path):
+def test_bad_folders_are_refused_in_one_line(kind, folders, tmp_path):
     whole, spoil, message = BAD[kind]
     folder = shutil.copytree(folders[whole], tmp_path / "bad")
     spoil(folder)
@@ -253,7 +253,7 @@ def test_bad_folders_are_one_line(kind, folders, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_installed_is_named(folders, monkeypatch):
+def test_missing_packages_are_named(folders, monkeypatch):
     made = read_tokenizer(str(folders["byte-level BPE"])).model_bytes
     for package in ("transformers", "tokenizers"):
         monkeypatch.setitem(sys.modules, package, None)

@@ -57,11 +57,11 @@ def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_c
     added = sum("added" in change for change in ours.changes.values())
     assert added and ours.vocab_size - added == theirs.vocab_size()
     before = [theirs.id_to_piece(i) for i in range(theirs.vocab_size())]
-    renamed = {one for one, other in zip(ours.pieces, before, strict=False) if one != other}
+    renamed = {one for one, other in zip(ours.tokens, before, strict=False) if one != other}
     assert renamed <= model_proto.PARTS.keys()
 
 
-def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
+def test_models_of_another_kind_are_refused(tmp_path, sample_corpus):
     with pytest.raises(BadInput, match="no tokenizer in this folder"):
         read_tokenizer(str(tmp_path))
     characters = train(sample_corpus, model_type="char")
@@ -71,7 +71,7 @@ def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
 
 @pytest.mark.both
 @pytest.mark.parametrize("name", ["bpe", "bpe with bytes", "unigram with bytes", "other names"])
-def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
+def test_export_gives_transformers_the_same_ids(name, models, sample_corpus, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
     from bigbird_ja.export import tokenizer_files
 

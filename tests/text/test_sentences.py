@@ -22,7 +22,7 @@ def test_joined_sentences_are_the_text(text):
 
 
 @pytest.mark.parametrize("expected", BOUNDARIES["sentences"])
-def test_boundaries(expected):
+def test_sentence_boundaries(expected):
     assert split_sentences("".join(expected)) == expected
 
 

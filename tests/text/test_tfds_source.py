@@ -50,7 +50,7 @@ def test_splits_come_in_order_with_fingerprints_of_their_own(prepared):
         ("tfds:", "write it as tfds:wiki40b/ja"),
     ],
 )
-def test_what_is_refused(prepared, source, message):
+def test_unknown_data_sets_and_splits_are_refused(prepared, source, message):
     with pytest.raises(BadInput, match=message):
         open_corpus([source], prepared)
 

@@ -22,9 +22,9 @@ def normalized(tok, text):
 
 def test_special_ids_come_out_as_listed(tok):
     listed = "<pad> <s> </s> <unk> [CLS] [SEP] [MASK] _START_ARTICLE_ _START_SECTION_"
-    assert tok.pieces[:11] == [*listed.split(), "_START_PARAGRAPH_", "_NEWLINE_"]
+    assert tok.tokens[:11] == [*listed.split(), "_START_PARAGRAPH_", "_NEWLINE_"]
     assert (tok.special.pad, tok.special.mask, tok.special.newline) == (0, 6, 10)
-    assert tok.vocab_size == len(tok.pieces) == 1200
+    assert tok.vocab_size == len(tok.tokens) == 1200
 
 
 def test_markers_are_pieces_and_control_pieces_never_come_out_of_text(tok):

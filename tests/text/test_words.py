@@ -46,7 +46,7 @@ def test_mecab_without_its_extra_is_explained(monkeypatch):
     words._mecab_parser.cache_clear()
 
 
-def test_marks_of_tokens_are_those_of_the_text(tokenizer_path, sample_corpus, monkeypatch):
+def test_word_starts_by_token_table_and_by_text_agree(tokenizer_path, sample_corpus, monkeypatch):
     """By pieces alone, and by the way that MeCab's words go, which here are the script's."""
     monkeypatch.setattr(words, "_mecab_parser", lambda: None)
     monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)

@@ -97,7 +97,7 @@ def until(condition):
 
 def test_every_process_knows_which_evaluation_was_the_last(monkeypatch):
     """Only the writer sees MODEL_DIR's disk; who does not know evaluates, and waits for nobody."""
-    monkeypatch.setattr("bigbird_ja.evaluation.evaluate_model", lambda *_, **__: None)
+    monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
         here = SimpleNamespace(

@@ -7,7 +7,7 @@ from threading import current_thread, main_thread
 import numpy as np
 import pytest
 
-from bigbird_ja import evaluation, storage
+from bigbird_ja import storage
 from bigbird_ja.data import check
 from bigbird_ja.process.errors import BadInput, Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
@@ -115,8 +115,10 @@ class Training:
             if isinstance(stop_at, int) and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
-        self._monkeypatch.setattr(evaluation, "evaluate_model", evaluate)
-        self._monkeypatch.setattr(evaluation, "write_tensorboard", lambda *args: None)
+        self._monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", evaluate)
+        self._monkeypatch.setattr(
+            "bigbird_ja.evaluation.tensorboard.write_evaluation", lambda *args: None
+        )
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         guard, choice = check.fast_check(self.data)[1], Choice("numbers", "test", False, 1, "none")
         run = (self.config, self.manifest, guard, self.data, choice)

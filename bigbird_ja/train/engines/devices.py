@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators import CHIPS, MEGACORE
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
