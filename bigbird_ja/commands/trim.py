@@ -58,22 +58,7 @@ def run(args: Args) -> dict[str, Any]:
         print(f"finished already: {args.output_dir}")
         return {"output_dir": args.output_dir}
     trimmed = trim.trim(encoder, corpus.texts(), args.vocab_size)
-    results = {
-        "vocab_size": trimmed.config["vocab_size"],
-        "vocab_size_before": encoder.tokenizer.vocab_size,
-        "parameters": sum(value.size for value in trimmed.weights.values()),
-        "parameters_before": sum(value.size for value in encoder.weights.values()),
-        "changed_share": trimmed.changed,
-    }
-    changed = "no document was held out"
-    if trimmed.changed is not None:
-        changed = f"{trimmed.changed:.3%} of the tokens of held-out documents are cut otherwise"
-    facts = (
-        "{vocab_size:,} of {vocab_size_before:,} tokens, {parameters:,} of {parameters_before:,}"
-        " parameters".format(**results)
-        + f"; {changed}"
-    )
-    fill = functools.partial(trim.fill, encoder=encoder, trimmed=trimmed, facts=f"Kept: {facts}.")
+    fill = functools.partial(trim.fill, encoder=encoder, trimmed=trimmed)
     export_folder.write(args.output_dir, record, fill)
-    print(f"wrote {args.output_dir}: {facts}")
-    return {**results, "output_dir": args.output_dir}
+    print(f"wrote {args.output_dir}: {trim.summary(encoder, trimmed)}")
+    return {**trim.results(encoder, trimmed), "output_dir": args.output_dir}

@@ -352,19 +352,41 @@ def _changed_share(
     return changed / total if total else None
 
 
-def fill(directory: str, encoder: Encoder, trimmed: Trimmed, facts: str) -> None:
+def results(encoder: Encoder, trimmed: Trimmed) -> dict[str, Any]:
+    """Return the `--json` results: sizes before and after, and the share of changed tokens."""
+    return {
+        "vocab_size": trimmed.config["vocab_size"],
+        "vocab_size_before": encoder.tokenizer.vocab_size,
+        "parameters": sum(value.size for value in trimmed.weights.values()),
+        "parameters_before": sum(value.size for value in encoder.weights.values()),
+        "changed_share": trimmed.changed,
+    }
+
+
+def summary(encoder: Encoder, trimmed: Trimmed) -> str:
+    """Format the results as one sentence without its full stop, for the log and the model card."""
+    changed = "no document was held out"
+    if trimmed.changed is not None:
+        changed = f"{trimmed.changed:.3%} of the tokens of held-out documents are cut otherwise"
+    sizes = (
+        "{vocab_size:,} of {vocab_size_before:,} tokens, {parameters:,} of {parameters_before:,}"
+        " parameters"
+    )
+    return f"{sizes.format(**results(encoder, trimmed))}; {changed}"
+
+
+def fill(directory: str, encoder: Encoder, trimmed: Trimmed) -> None:
     """Write the trimmed encoder's files into an empty local directory.
 
     Args:
         directory: the output folder.
         encoder: the source, whose model card and sentence-transformers' files are kept.
         trimmed: the result of `trim`.
-        facts: sentences for the model card.
     """
     from safetensors.numpy import save_file
 
     files = trimmed.tokenizer | _copied(encoder.folder)
-    card = f"\n## Trimmed vocabulary\n\n{facts}\n"
+    card = f"\n## Trimmed vocabulary\n\nKept: {summary(encoder, trimmed)}.\n"
     files["README.md"] = files.get("README.md", b"") + card.encode()
     files["config.json"] = f"{json.dumps(trimmed.config, ensure_ascii=False, indent=2)}\n".encode()
     for name, data in files.items():

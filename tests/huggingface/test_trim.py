@@ -57,7 +57,7 @@ def trimmed(folder, target, texts, size=_SIZE):
     trim.check_size(encoder, size)
     result = trim.trim(encoder, texts, size)
     target.mkdir()
-    trim.fill(str(target), encoder, result, "Trimmed in a test.")
+    trim.fill(str(target), encoder, result)
     return result
 
 
