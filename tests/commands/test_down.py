@@ -121,7 +121,7 @@ def test_nothing_without_a_yes(tmp_path, fake, monkeypatch, capsys):
 
 
 def test_what_cannot_be_deleted_is_reported(fake, monkeypatch):
-    monkeypatch.setattr(down, "_PATIENCE", 1.0)
+    monkeypatch.setattr(down, "_TIMEOUT", 1.0)
     fake.delete_script += ["permission"] * 100
     status, result = support.run([*DOWN, "--name=a"], fake)
     assert (status, result["left"]) == (74, [NODE_A])

@@ -24,7 +24,7 @@ def front(card):
 def test_its_language_is_that_of_the_pieces(trained, pieces, code):
     """It wrote "[MASK]" for every tokenizer, and called the rows of the embeddings pieces."""
     special = SimpleNamespace(mask=0)
-    theirs = SimpleNamespace(pieces=pieces, written=["<mask>"], special=special, vocab_size=7)
+    theirs = SimpleNamespace(tokens=pieces, written=["<mask>"], special=special, vocab_size=7)
     other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
     assert front(card).get("language") == code

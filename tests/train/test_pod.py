@@ -72,7 +72,7 @@ class Member:
     """One process."""
 
     def __init__(self, index, count, store):
-        self.stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
+        self.stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
         self.left = []
         self.pod = Pod(index, count, "host", self.stop, ProcessExit(self.left.append))
         self.pod._client = store
