@@ -16,7 +16,7 @@ def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.nd
         name: initial_value(config, name, spec, seed)
         for name, spec in parameter_specs(config, data).items()
     }
-    if config.model.initializer == "subspaces" and config.model.architecture == "bigbird":
+    if config.model.initializer == "subspaces":
         _separate_positions(params, config, seed)
     return params
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines.choose import check_divides
@@ -18,12 +17,11 @@ from bigbird_ja.train.job import Job, Resumption
 from bigbird_ja.train.run_dir import RunDir
 
 
-def check(job: Job, is_new: bool) -> None:
+def check(job: Job) -> None:
     """Check that the run can be trained on this machine; write nothing.
 
     Args:
         job: run to train.
-        is_new: whether it has no checkpoint yet.
 
     Raises:
         BadInput: It cannot.
@@ -34,12 +32,6 @@ def check(job: Job, is_new: bool) -> None:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    initialization = config.model.architecture, config.model.initializer
-    if is_new and initialization == ("modernbert", "subspaces"):
-        raise BadInput(
-            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
-            " out"
-        )
     if job.wandb:
         require("wandb")
     # Raises for a mask unit or a rate that static data does not have.

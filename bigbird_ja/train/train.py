@@ -55,7 +55,7 @@ def train(
     """
     pod, deps = job.pod, job.deps
     deps.mark("start-up")
-    check(job, is_new=not run_dir.is_continued)
+    check(job)
     warm_start = load_warm_start(job, run_dir)
     pod.barrier("checked")
     with contextlib.ExitStack() as stack:
