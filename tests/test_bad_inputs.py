@@ -34,6 +34,8 @@ CASES = (
     ("plan --preflight={t}/no-rate.json", "required field `tokens_per_second_per_core`"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     ("plan --init_from={t}/none", "no such folder or checkpoint"),
+    ("plan --init_from={t}/no-text.jsonl", "neither a Hugging Face folder"),
+    ("plan --init_from={t}", "neither a Hugging Face folder"),
     (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
     (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "does not use it"),

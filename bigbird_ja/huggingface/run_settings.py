@@ -6,6 +6,7 @@ from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
+from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
@@ -83,9 +84,10 @@ def stated_settings(source: str) -> list[Override]:
         BadInput: Nothing is there, or no run can start from the model.
     """
     if not storage.exists(storage.join(source, "config.json")):
-        if storage.exists(source) or storage.exists(f"{source.removesuffix('.index')}.index"):
-            return []
-        raise BadInput(f"--init_from {source}: no such folder or checkpoint: check the path")
+        if not any(map(storage.exists, (source, f"{source.removesuffix('.index')}.index"))):
+            raise BadInput(f"--init_from {source}: no such folder or checkpoint: check the path")
+        kind_of(source)
+        return []
     theirs = read_config(source)
     known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
     known.pop("max_position_embeddings", None)  # follows the data's length

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bigbird_ja import storage
-from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -45,7 +45,8 @@ def find(source: str, bucket: str) -> Encoder:
     """
     prefix = source.rstrip("/").removesuffix(".index")
     root, base = prefix, ""
-    if state_dict.has_weights(prefix):
+    kind = kind_of(prefix)
+    if kind == "folder":
         names = [n for n in storage.list_files(prefix) if n.endswith(_SUFFIXES)]
         names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
         if not any(name.endswith(".safetensors") for name in names):
@@ -53,18 +54,13 @@ def find(source: str, bucket: str) -> Encoder:
                 f"--init_from {source}: a rented machine has no PyTorch to read pytorch_model.bin:"
                 " save the model as model.safetensors"
             )
-    elif steps := CheckpointStore(prefix).steps():
+    elif kind == "run":
         known = (CONFIG, TOKENIZER, run_log.EVENTS)
-        newest = f"model.ckpt-{steps[-1]}."
+        newest = f"model.ckpt-{CheckpointStore(prefix).steps()[-1]}."
         names = [n for n in storage.list_files(prefix) if n in known or n.startswith(newest)]
-    elif storage.exists(f"{prefix}.index"):
+    else:
         root, base = storage.directory_of(prefix), storage.base_name(prefix)
         names = [n for n in storage.list_files(root) if n.startswith(f"{base}.")]
-    else:
-        raise BadInput(
-            f"--init_from {source}: neither a Hugging Face folder with its weights, nor a"
-            " MODEL_DIR, nor the prefix of a TensorFlow checkpoint"
-        )
     if storage.is_remote(prefix):
         return Encoder(prefix)
     files = {name: storage.join(root, name) for name in names}

@@ -19,13 +19,13 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.description import describe
+from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.huggingface.weights import Source, read_folder
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import CONFIG, load_parameters
+from bigbird_ja.run.model import load_parameters
 from bigbird_ja.run.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -157,24 +157,17 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    if state_dict.has_weights(source):
-        content.verify(source)
-        return read_folder(source, config, specs)
-    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
-        content.verify(source)
+    kind = kind_of(source)
+    if kind == "checkpoint":
+        return _read_google(source.removesuffix(".index"), specs)
+    content.verify(source)
+    if kind == "run":
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
-        kind = f"a run of ours, step {meta.step:,}"
-        return Source(kind, weights, params, {}, origin=origin)
-    prefix = source.removesuffix(".index")
-    if storage.exists(f"{prefix}.index"):
-        return _read_google(prefix, specs)
-    raise BadInput(
-        f"--init_from {source}: neither a Hugging Face folder (model.safetensors or"
-        " pytorch_model.bin), nor a MODEL_DIR, nor a TensorFlow checkpoint (give PREFIX of"
-        " PREFIX.index)"
-    )
+        about = f"a run of ours, step {meta.step:,}"
+        return Source(about, weights, params, {}, origin=origin)
+    return read_folder(source, config, specs)
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:

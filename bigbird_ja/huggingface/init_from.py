@@ -1,0 +1,31 @@
+"""The kinds of models that a run can start from."""
+
+from typing import Literal
+
+from bigbird_ja import storage
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.model import CONFIG
+
+
+def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:
+    """Return the kind of model that `--init_from` names.
+
+    Args:
+        source: Hugging Face folder, MODEL_DIR of a run, or prefix of a TensorFlow checkpoint, with
+            or without `.index`, on disk or gs://.
+
+    Raises:
+        BadInput: None of the three.
+    """
+    if state_dict.has_weights(source):
+        return "folder"
+    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
+        return "run"
+    if storage.exists(f"{source.removesuffix('.index')}.index"):
+        return "checkpoint"
+    raise BadInput(
+        f"--init_from {source}: neither a Hugging Face folder with its weights, nor a MODEL_DIR,"
+        " nor a TensorFlow checkpoint (give PREFIX of PREFIX.index)"
+    )
