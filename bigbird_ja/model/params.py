@@ -6,7 +6,6 @@ kernels; the numbers are the same after a reshape). `cls/seq_relationship/output
 [2, hidden], as there.
 """
 
-import math
 from dataclasses import dataclass
 
 from bigbird_ja.settings.data_facts import Data
@@ -121,8 +120,3 @@ def _dense(scope: str, rows: int, columns: int) -> dict[str, ParameterSpec]:
 def _layer_norm(scope: str, size: int) -> dict[str, ParameterSpec]:
     gamma, beta = ParameterSpec((size,), "ones"), ParameterSpec((size,), "zeros")
     return {f"{scope}/gamma": gamma, f"{scope}/beta": beta}
-
-
-def count_parameters(config: Config, data: Data) -> int:
-    """Count the scalars in all parameters."""
-    return sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())

@@ -7,12 +7,11 @@ import sys
 import pytest
 
 from bigbird_ja.accelerators import environment
-from bigbird_ja.model.params import count_parameters
 from bigbird_ja.plan.estimate import load_results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import figures
 from bigbird_ja.storage.ownership import MARK
-from testkit.configs import fitted, with_data
+from testkit.configs import count_parameters, fitted, with_data
 from tests.preflight import SHORTAGES, small_steps
 
 SIZES = ("num_layers=1", "hidden_size=64", "num_attention_heads=1", "intermediate_size=128")

@@ -33,19 +33,13 @@ def corpus(tmp_path):
     return path
 
 
-def called(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["embed", *map(str, words)])
-    embed.main()
-    return capsys.readouterr().out
-
-
 def test_an_embedder_is_trained_goes_on_and_is_set_beside_bm25(
-    folder, corpus, tmp_path, monkeypatch, capsys
+    folder, corpus, tmp_path, monkeypatch, example
 ):
     flags = [f"--corpus={corpus}", "--max_tokens=1024"]
     monkeypatch.setattr(embed, "BOUNDS", (64, 1024))
     words = [f"--output={tmp_path / 'made'}", "--batch_size=8", "--learning_rate=1e-3"]
-    printed = called(monkeypatch, capsys, folder, *flags, *words)
+    printed = example(embed, folder, *flags, *words)
     table = printed[printed.index("| tokens") :]
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     found = {(row[0], row[2]): [float(value) for value in row[3:]] for row in rows}
@@ -53,7 +47,7 @@ def test_an_embedder_is_trained_goes_on_and_is_set_beside_bm25(
     assert found["all", "BM25"][1] > 0.9  # titles stand in their articles
     for recall_1, recall_10, gain in found.values():
         assert 0 <= recall_1 <= gain <= recall_10 <= 1
-    assert called(monkeypatch, capsys, tmp_path / "made", *flags, "--epochs=0").endswith(table)
+    assert example(embed, tmp_path / "made", *flags, "--epochs=0").endswith(table)
 
 
 def test_a_model_of_few_positions_cuts_documents_and_keeps_its_prompts(

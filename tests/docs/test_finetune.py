@@ -30,18 +30,6 @@ def exported(small_run, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def example(monkeypatch, capsys):
-    """Run an example's command line in this process and return its standard output."""
-
-    def run(module, *arguments):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
-        module.main()
-        return capsys.readouterr().out
-
-    return run
-
-
 def write_rows(path, rows):
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), "utf-8")
     return path

@@ -42,30 +42,18 @@ def asked(tmp_path):
     return [f"--articles={paths[0]}", f"--questions={paths[1]}"]
 
 
-@pytest.fixture
-def printed(monkeypatch, capsys):
-    """Run an example and return its standard output."""
-
-    def called(module, *words):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
-        module.main()
-        return capsys.readouterr().out
-
-    return called
-
-
 def test_search_is_trained_and_judged_by_where_the_paragraph_begins(
-    folder, asked, printed, tmp_path
+    folder, asked, example, tmp_path
 ):
     made = tmp_path / "made"
     sets = ["--held_out=0.5", "--steps=2", "--batch_size=4", "--together=2", "--scale=50"]
-    printed(
+    example(
         embed, folder, *asked, *sets, "--window=200", "--attention_window=64", f"--output={made}"
     )
     flags = [*asked, f"--cache={tmp_path / 'vectors'}", "--judged=0.4", "--tuned=0.1"]
     flags += ["--max_tokens", "64", "128", "--chunk_tokens=40"]
     flags += ["--attention_window=64"]
-    once = printed(search, made, *flags)
+    once = example(search, made, *flags)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in once.splitlines()[2:]]
     table = {row[0]: row[1:] for row in rows}
     assert {"first 64 tokens", "first 128 tokens", "whole, by windows", "mean of chunks"} < {*table}
@@ -74,7 +62,7 @@ def test_search_is_trained_and_judged_by_where_the_paragraph_begins(
     assert sum(name.startswith("BM25 + ") for name in table) == 5
     assert int(table["questions"][1]) < int(table["questions"][0])  # most begin after token 512
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir()}
-    again = printed(search, made, *flags)
+    again = example(search, made, *flags)
     assert {path: path.stat().st_mtime_ns for path in saved} == saved
     assert [line.split("|")[:7] for line in again.splitlines()] == [
         line.split("|")[:7] for line in once.splitlines()
@@ -109,11 +97,11 @@ def test_rows_hold_several_questions_of_a_text_around_their_paragraphs(asked):
     assert search.gains(scores, np.array([0, 0])).tolist() == [1, 1 / np.log2(3)]  # a tie counts
 
 
-def test_an_encoder_is_onnx_and_mteb_judges_it(folder, asked, printed, tmp_path):
+def test_an_encoder_is_onnx_and_mteb_judges_it(folder, asked, example, tmp_path):
     for package in ("mteb", "onnxruntime", "onnxscript"):
         pytest.importorskip(package, reason=f"needs {package} (docs/examples say how)")
     mteb_local, to_onnx = map(importlib.import_module, ("mteb_local", "to_onnx"))
-    out = printed(to_onnx, folder, f"--output={tmp_path / 'model.onnx'}")
+    out = example(to_onnx, folder, f"--output={tmp_path / 'model.onnx'}")
     assert len(re.findall(r"largest difference \d\.\de-0[67] of", out)) == 2
-    shown = printed(mteb_local, folder, *asked, "--judged=0.5", f"--output={tmp_path / 'out'}")
+    shown = example(mteb_local, folder, *asked, "--judged=0.5", f"--output={tmp_path / 'out'}")
     assert "LocalRetrieval" in shown and "ndcg_at_10 0." in shown

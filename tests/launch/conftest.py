@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import prepare
 from testkit.fakes.compute import FakeCompute
 from tests.launch import support
-
-TABLE = load_prices()
-FLAGS = {"service": "auto", "pricing": "spot", "queued": False, "zones": [], "max_hours": 9.0}
 
 
 @pytest.fixture
@@ -21,7 +17,7 @@ def fake_compute(tmp_path):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """`serve(fake, ...)`: this process finds these services."""
+    """Return a function that makes this process use the given fake services."""
 
     def serve(*fakes):
         for fake in fakes:
@@ -33,7 +29,11 @@ def serve(monkeypatch):
 
 @pytest.fixture
 def settle(serve, tmp_path):
-    """`settle(machine, fakes, **flags)`: the record, the lines, and the services that remain."""
+    """Return a function that takes a machine type, fake services and flags of `launch`.
+
+    It returns the record and the notes for the first service that offers the machine, and the
+    iterator over the services that come next.
+    """
 
     def settle(kind, fakes, **flags):
         serve(*fakes)
@@ -47,5 +47,5 @@ def settle(serve, tmp_path):
 
 @pytest.fixture
 def tpus(fake_tpu):
-    """Our client of the Cloud TPU API."""
+    """Return a client of the fake Cloud TPU API."""
     return support.client(fake_tpu)

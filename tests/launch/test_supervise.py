@@ -16,7 +16,6 @@ from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
 from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import StorageError
-from testkit.fakes.tpu import FakeTpu
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch import support
@@ -114,12 +113,6 @@ ZONE = "us-central1-a"
 
 
 @pytest.fixture
-def fake(tmp_path):
-    with FakeTpu(f"{tmp_path}/vms") as fake:
-        yield fake
-
-
-@pytest.fixture
 def record(tmp_path):
     """The record of a run of 1,000 steps, in one zone, on a disk."""
     run = support.vm_of("run-1", "id-1", "v3-8", zones=(ZONE,), usd_per_hour=2.0, poll=0.05)
@@ -128,12 +121,12 @@ def record(tmp_path):
     return run
 
 
-def launch(record, fake, stop, said=None):
-    """Supervise with the real clients of the fake service, until `stop` says so."""
+def launch(record, fake_tpu, stop, said=None):
+    """Supervise with the real clients of the fake_tpu service, until `stop` says so."""
 
     def connect(service, project):
         assert service == "tpu"
-        return TpuNodes(project, support.rest(f"{fake.url}/v2"))
+        return TpuNodes(project, support.rest(f"{fake_tpu.url}/v2"))
 
     world = World(
         tpus=connect(record.service, record.project),
@@ -152,7 +145,7 @@ def launch(record, fake, stop, said=None):
         return RunFiles(record).load_state()
 
 
-def rent(record, fake):
+def rent(record, fake_tpu):
     """Launch, and detach as soon as the machine is READY."""
     files = RunFiles(record)
 
@@ -161,13 +154,13 @@ def rent(record, fake):
         is_own = state.machine is not None and not state.moves(record)
         return Stop.DETACH if is_own and state.phase is Phase.RUNNING else Stop.NO
 
-    state = launch(record, fake, stop)
+    state = launch(record, fake_tpu, stop)
     assert state.phase is Phase.RUNNING
     return state
 
 
-def test_a_machine_has_its_facts_from_its_request_on(record, fake):
-    machine = rent(record, fake).machine
+def test_a_machine_has_its_facts_from_its_request_on(record, fake_tpu):
+    machine = rent(record, fake_tpu).machine
     assert machine == Machine("tpu", "p", "v3-8", "spot", False, 2.0, machine.requested)
     assert abs(machine.requested - time.time()) < 3600  # by the service's clock
 
@@ -175,34 +168,34 @@ def test_a_machine_has_its_facts_from_its_request_on(record, fake):
 @pytest.mark.parametrize(
     "changed", [{"project": "q"}, {"accelerator_type": "v2-8", "project": "q", "usd_per_hour": 1.0}]
 )
-def test_a_machine_of_another_project_trains_on_and_is_deleted_there(record, fake, changed):
+def test_a_machine_of_another_project_trains_on_and_is_deleted_there(record, fake_tpu, changed):
     """It was called deleted while it was READY."""
-    rent(record, fake)
+    rent(record, fake_tpu)
     looks, said = iter(range(100)), []
     stop = lambda: Stop.DELETE if next(looks) > 5 else Stop.NO  # noqa: E731
-    state = launch(replace(record, **changed), fake, stop, said)
+    state = launch(replace(record, **changed), fake_tpu, stop, said)
     assert said[0].startswith("v3-8 (spot, tpu service, project p, 2.00 USD/h) trains on: next v")
-    assert (state.phase, fake.node_names(), len(fake.created)) == (Phase.ENDED, [], 1)
+    assert (state.phase, fake_tpu.node_names(), len(fake_tpu.created)) == (Phase.ENDED, [], 1)
     assert state.machine.usd_per_hour == 2.0
 
 
-def test_the_next_machine_is_as_the_record_says_once_the_last_one_is_gone(record, fake):
-    rent(record, fake)
-    fake.preempt("run-1")  # stays listed, in its project
+def test_the_next_machine_is_as_the_record_says_once_the_last_one_is_gone(record, fake_tpu):
+    rent(record, fake_tpu)
+    fake_tpu.preempt("run-1")  # stays listed, in its project
     changed = replace(record, project="q", accelerator_type="v2-8", usd_per_hour=1.0)
-    state = rent(changed, fake)
-    assert fake.node_names() == [f"projects/q/locations/{ZONE}/nodes/run-1"]
+    state = rent(changed, fake_tpu)
+    assert fake_tpu.node_names() == [f"projects/q/locations/{ZONE}/nodes/run-1"]
     assert (state.machine.project, state.machine.usd_per_hour, state.attempt) == ("q", 1.0, 2)
 
 
-def test_down_finds_a_machine_in_the_project_that_its_run_had(record, fake):
-    rent(record, fake)
+def test_down_finds_a_machine_in_the_project_that_its_run_had(record, fake_tpu):
+    rent(record, fake_tpu)
     files = RunFiles(record)
     files.save_run()
     down = ["down", "--project=q", "--yes"]
-    assert support.run(down, fake)[1]["deleted"] == []
-    status, result = support.run([*down, f"--bucket={record.bucket}"], fake)
-    assert (status, len(result["deleted"]), fake.node_names()) == (0, 1, [])
+    assert support.run(down, fake_tpu)[1]["deleted"] == []
+    status, result = support.run([*down, f"--bucket={record.bucket}"], fake_tpu)
+    assert (status, len(result["deleted"]), fake_tpu.node_names()) == (0, 1, [])
 
 
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)

@@ -1,8 +1,8 @@
 """Names and shapes of the parameters."""
 
-from bigbird_ja.model.params import count_parameters, parameter_specs
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings.values import varied
-from testkit.configs import with_data
+from testkit.configs import count_parameters, with_data
 from tests.model.tiny import tiny_config
 
 
