@@ -25,7 +25,7 @@ READY = "ready"
 
 
 def work():
-    """Ends well."""
+    """End well."""
     print("a table")
     with contextlib.suppress(OSError):  # C does not ask
         os.write(1, b"a line of a C library\n")
@@ -34,7 +34,7 @@ def work():
 
 
 def wait():
-    """Waits for a signal."""
+    """Wait for a signal."""
     console.log(READY)
     return _forever()
 
@@ -85,13 +85,13 @@ def native():
 
 
 def chatter():
-    """Prints until its reader is gone."""
+    """Print until its reader is gone."""
     while True:
         print("東京" * 100)
 
 
 def main():
-    """Runs the function as a command."""
+    """Run the function as a command."""
     what = globals()[sys.argv[1]]
     command = types.SimpleNamespace(
         __doc__="A command.",

@@ -24,7 +24,7 @@ class Limits:
         return timer
 
     def end(self):
-        """Ends those that run."""
+        """End those that run."""
         for timer in self._timers:
             if not timer.finished.is_set():
                 timer.function()
@@ -39,7 +39,7 @@ class Limits:
 
 
 def main():
-    """Runs the command of this process's arguments."""
+    """Run the command of this process's arguments."""
     from bigbird_ja import cli
 
     limits, marks = Limits(), 0

@@ -25,17 +25,17 @@ class Ended:
 
 
 def run_cli(*arguments, env=None, timeout=240.0):
-    """Runs `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
+    """Run `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
     return run_module("bigbird_ja", *arguments, env=env, timeout=timeout)
 
 
 def run_module(module, *arguments, env=None, timeout=240.0):
-    """Runs `python -m MODULE ARGUMENTS`."""
+    """Run `python -m MODULE ARGUMENTS`."""
     return run(sys.executable, "-m", module, *arguments, env=env, timeout=timeout)
 
 
 def run(*words, env=None, cwd=ROOT, timeout=240.0):
-    """Runs any program, in the checkout; `env` is added to this process's environment."""
+    """Run any program, in the checkout; `env` is added to this process's environment."""
     how = {"capture_output": True, "text": True, "errors": "surrogateescape", "timeout": timeout}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     done = subprocess.run([*map(str, words)], cwd=cwd, env=environ, **how)

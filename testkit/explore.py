@@ -163,7 +163,7 @@ class _Turn:
         self._looks = 0
 
     def live(self):
-        """Runs the process until it pauses, falls asleep or ends."""
+        """Run the process until it pauses, falls asleep or ends."""
         process, bounds = self._process, self._system.bounds
         run = bounds.run if process is self._system.processes[0] else bounds.other
         who = {"host": process.name, "id": process.name}
@@ -273,7 +273,7 @@ class _Turn:
         return self._act("steady") + self._process.offset
 
     def _wait(self, seconds):
-        """Waits for the next tick, while it takes the lock."""
+        """Wait for the next tick, while it takes the lock."""
         if not self._past:
             self._log.append(None)
             raise _Asleep

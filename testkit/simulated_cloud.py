@@ -414,7 +414,7 @@ class SimulatedCloud:
                 node.renewed_at = self.now
 
     def beat(self):
-        """Keeps the lock."""
+        """Keep the lock."""
         self.interfere("beat", "")
 
 

@@ -14,7 +14,7 @@ SPECIAL_IDS = {name: i for i, name in enumerate(NAMES)}
 
 
 def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
-    """Writes a data set whose record i begins with [CLS] and three tokens that spell i.
+    """Write a data set whose record i begins with [CLS] and three tokens that spell i.
 
     Args:
         changed: fields of the manifest that have other values than here.
@@ -54,7 +54,7 @@ def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
 
 
 def save(manifest, directory):
-    """Writes `manifest.json`."""
+    """Write `manifest.json`."""
     path = storage.join(directory, manifest_lib.FILE_NAME)
     storage.write_text(path, manifest_lib.to_json(manifest))
 

@@ -12,7 +12,7 @@ SHARD_SIZE = 7  # documents
 
 
 def write(data_dir, documents, split_sizes):
-    """Writes documents under `data_dir` as splits of the given sizes, one after the other."""
+    """Write documents under `data_dir` as splits of the given sizes, one after the other."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
 

@@ -51,7 +51,7 @@ class Command:
         self.pid, self.hung = process.pid, directory / "hung"
 
     def wait(self, patience=None):
-        """Waits for its end; kills it and its children after `patience` seconds."""
+        """Wait for its end; kill it and its children after `patience` seconds."""
         self._process.join(patience)
         status = self._process.exitcode
         if status is None:
@@ -68,11 +68,11 @@ class Command:
         return not self._process.is_alive()
 
     def send(self, number):
-        """Sends a signal."""
+        """Send a signal."""
         os.kill(self.pid, number)
 
     def wait_for(self, file, text="", seconds=120.0):
-        """Waits until a file exists and contains a text."""
+        """Wait until a file exists and contains a text."""
         deadline = time.monotonic() + seconds
         while not (file.exists() and text in file.read_text(errors="replace")):
             assert time.monotonic() < deadline, f"{file} never held {text!r}: {self.read('err')}"
@@ -95,7 +95,7 @@ class Zygote:
             forkserver.ensure_running()
 
     def start(self, *arguments, **how):
-        """Starts `bigbird-ja ARGUMENTS`.
+        """Start `bigbird-ja ARGUMENTS`.
 
         Args:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
@@ -114,7 +114,7 @@ class Zygote:
         return Command(process, directory)
 
     def run(self, *arguments, **how):
-        """Starts a command and waits for its end."""
+        """Start a command and wait for its end."""
         return self.start(*arguments, **how).wait()
 
 
@@ -145,7 +145,7 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
 
 def _hang(directory, name, times):
-    """Makes `pretrain` stand still at a mark while the file `hung` is there."""
+    """Make `pretrain` stand still at a mark while the file `hung` is there."""
     count, limits, hung = 0, Limits(), directory / "hung"
 
     def mark(phase, step=0):

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Notes which tests were skipped, where `.ci/run` asks: it runs these again with more there."""
+    """Note which tests were skipped, where `.ci/run` asks: it runs these again with more there."""
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
         names = {report.nodeid for report in terminalreporter.stats.get("skipped", [])}
         Path(path).write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
@@ -188,7 +188,7 @@ def run_cli():
 
 @pytest.fixture(scope="session")
 def zygote(fake_gcs, tmp_path_factory):
-    """Starts `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
+    """Start `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
     fake bucket."""
     # The compiler for the CPU need not take its time over models of two layers.
     flags = "--xla_llvm_disable_expensive_passes=true"

@@ -14,7 +14,7 @@ from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, P
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 
-_BY_PIECE = (WORDS, "cls/predictions/output_bias")
+_BY_TOKEN = (WORDS, "cls/predictions/output_bias")
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,19 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
             f" {surplus[0]}: use its model.* settings"
         )
-    _add_pieces(values, names, config, specs)
+    _add_tokens(values, names, config, specs)
     kind = f"a Hugging Face folder, {encoder.model_type}"
     return Source(kind, checksums, values, names, encoder.settings)
 
 
-def _add_pieces(
+def _add_tokens(
     values: dict[str, np.ndarray],
     names: dict[str, str],
     config: Config,
     specs: Mapping[str, ParameterSpec],
 ) -> None:
     """Add random rows for tokens that `make-data --tokenizer` added after the folder's own."""
-    for name in (n for n in _BY_PIECE if n in values):
+    for name in (n for n in _BY_TOKEN if n in values):
         old = values[name]
         new = initial_value(config, name, specs[name], config.training.seed)
         if len(old) < len(new) and old.shape[1:] == new.shape[1:]:

@@ -138,7 +138,9 @@ class RunDir:
         )
 
     def find_resumption(self, config: Config, data: Manifest) -> Resumption:
-        """Return the newest good checkpoint, checked against config and data; needs the lock.
+        """Find the newest good checkpoint, and the place in the data where training continues.
+
+        The lock is held. The checkpoint is checked against the config and the data set.
 
         Args:
             config: config to continue with; `check_settings` allowed it.

@@ -23,7 +23,7 @@ _DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and its logs
 
 @dataclass(frozen=True)
 class Check:
-    """One finding."""
+    """Result of one check of this machine."""
 
     name: str
     is_well: bool
@@ -60,8 +60,8 @@ def _packages() -> Iterator[Check]:
     yield Check("bigbird-ja", True, f"{__version__}, Python {platform.python_version()}")
     by_module = importlib.metadata.packages_distributions()
     for module, advice in INSTALL.items():
-        if module in ("jaxlib", "tensorflow_estimator"):
-            continue  # comes with jax; is the engine's, below
+        if module == "tensorflow_estimator":
+            continue  # see `_engines`
         if importlib.util.find_spec(module) is None:
             yield Check(module, False, "not installed", advice)
         else:
@@ -80,7 +80,7 @@ def _room() -> Iterator[Check]:
 
 
 def _engines() -> Iterator[Check]:
-    """Check each engine and finds the devices that it would train on."""
+    """Check each engine, and find the devices that it would train on."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 

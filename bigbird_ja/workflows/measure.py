@@ -21,7 +21,7 @@ from bigbird_ja.workflows.run_command import run_command
 
 _KIND = "measurement"
 _STEPS, _EVERY, _PROFILED = 60, 5, "41-45"
-_PIECES = 2000  # that the generated text has; the others are never in it
+_VOCAB_SIZE = 2000  # the generated text has no more distinct tokens
 _DOCUMENTS = 400
 
 
@@ -75,7 +75,7 @@ def _one(
     here = ["--config", name]
     storage.make_directory(folder)
     prefix = storage.join(folder, "pieces")
-    pieces = ["--vocab_size", str(_PIECES), "--output_prefix", prefix]
+    pieces = ["--vocab_size", str(_VOCAB_SIZE), "--output_prefix", prefix]
     run_command(["tokenize", *here, "--input", corpus, *pieces])
     tokenizer = storage.join(folder, "tokenizer.model")
     storage.write_bytes(tokenizer, _filled(storage.read_bytes(f"{prefix}.model"), config))

@@ -38,7 +38,7 @@ class FakeCompute(Service):
     # --- what tests do and ask ---------------------------------------------------------------
 
     def preempt(self, name, grace=0.0):
-        """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
+        """Take a VM away: TERM, a grace, KILL, and delete it, as its termination action says."""
         (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 
@@ -52,7 +52,7 @@ class FakeCompute(Service):
         self.add(f"{zone}/{resource['name']}", resource, process)
 
     def _end(self, key, grace):
-        """Ends a VM, and forgets it; another of its name stays."""
+        """End a VM, and forget it; another of its name stays."""
         vm = self.machines.get(key)
         if vm is None:
             return

@@ -82,7 +82,7 @@ class FakeServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def fault(self, **values):
-        """Adds a rule; the first that strikes is the one."""
+        """Add a rule; the first that strikes is the one."""
         rule = Rule(**values)
         assert rule.do in {*_AT_A_BYTE, "status", "lost_reply"}, rule
         self._rules.append(rule)
@@ -134,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
     tls_host = ""
 
     def do_CONNECT(self):
-        """Opens the TLS door on this very socket."""
+        """Open the TLS door on this very socket."""
         host = self.path.rsplit(":", 1)[0]
         if not host.endswith(".googleapis.com"):
             self.send_error(403)
@@ -276,7 +276,7 @@ def _damaged(data, rule, start):
 
 
 def main():
-    """Serves until standard input closes."""
+    """Serve until standard input closes."""
     server = FakeServer(sys.argv[1])
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_address[1], flush=True)

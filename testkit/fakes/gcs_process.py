@@ -52,15 +52,15 @@ class FakeGcs:
         self._call("fault", match=match, do=do, **how)
 
     def clear(self):
-        """Takes all faults back."""
+        """Take all faults back."""
         self._call("clear")
 
     def log(self, clear=False):
-        """Requests so far: request ("METHOD host/path?query"), fault, received (bytes)."""
+        """Return the requests so far: "METHOD host/path?query", fault, bytes received."""
         return self._call("log", clear=clear)
 
     def create_bucket(self, name):
-        """Makes a bucket; fine where it exists."""
+        """Make a bucket; fine where it exists."""
         self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
     def names(self, bucket, prefix=""):
@@ -73,7 +73,7 @@ class FakeGcs:
         return self._request("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
 
     def put(self, path, data):
-        """Stores gs://bucket/name, as another program would."""
+        """Store gs://bucket/name, as another program would."""
         bucket, _, name = path.removeprefix("gs://").partition("/")
         query = f"uploadType=media&name={quote(name, safe='')}"
         self._request("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data)

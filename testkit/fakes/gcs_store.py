@@ -167,7 +167,7 @@ class Store:
         return stored
 
     def _put(self, bucket, name, data, resource, conditions):
-        """Stores a new generation, after its preconditions and its stated checksum."""
+        """Store a new generation, after its preconditions and its stated checksum."""
         objects = self.objects(bucket)
         _check(objects.get(name), conditions)
         metadata = resource.get("metadata") or {}
@@ -218,7 +218,7 @@ class Store:
         return json_reply(self._put(bucket, name, data, resource, query).resource())
 
     def _continue_upload(self, upload_id, request):
-        """Adds a chunk, or only says how much is there; completes the upload at its total.
+        """Add a chunk, or only say how much is there; complete the upload at its total.
 
         A broken request keeps the whole 256 KiB multiples of what arrived.
         """
@@ -258,7 +258,7 @@ def json_reply(value, status=200):
 
 
 def _check(stored, conditions):
-    """Raises 412 where a precondition on the generation does not hold."""
+    """Raise 412 where a precondition on the generation does not hold."""
     current = stored.generation if stored else 0
     wanted = conditions.get("ifGenerationMatch")
     if wanted is not None and int(wanted) != current:

@@ -194,7 +194,7 @@ def lookup(resource, name):
 
 
 def kill(process, grace):
-    """Ends a process group that a fake started."""
+    """End a process group that a fake started."""
     if process is None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -56,7 +56,7 @@ class FakeTpu(Service):
             return sorted(self.queued)
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
-        """Takes a machine away: TERM, a grace, KILL; it stays listed."""
+        """Take a machine away: TERM, a grace, KILL; it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
         kill(machine.process, grace)

@@ -56,7 +56,7 @@ def main(arguments):
 
 
 def beat(model_dir, step, state, reason=None):
-    """Writes heartbeat.json."""
+    """Write heartbeat.json."""
     where = {"run": "fake", "host": "vm", "pid": os.getpid(), "tokens_per_second": 1000.0}
     now = {"global_step": step, "time": time.time(), "state": state, "reason": reason}
     _write(os.path.join(model_dir, "heartbeat.json"), {**where, **now})

@@ -21,5 +21,5 @@ def engine():
 
 @pytest.fixture(scope="module")
 def runs(engine, zygote, inputs, once):
-    """Runs under an engine, of which one is finished."""
+    """Run under an engine, of which one is finished."""
     return Runs(zygote, inputs, engine, once)

@@ -98,7 +98,7 @@ def made(tmp_path):
 
 
 def to_bucket(folder, bucket):
-    """Copies a data set; its new place."""
+    """Copy a data set; its new place."""
     for path in folder.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     return f"{bucket}/data"

@@ -53,7 +53,7 @@ def make(request):
 
 
 def make_until(after, request, *functions):
-    """Makes a data set until the functions have been called `after` times; the paths they got."""
+    """Make a data set until the functions have been called `after` times; the paths they got."""
     calls = []
 
     def counted(function):

@@ -149,7 +149,7 @@ def environment(fake, **terms):
 
 
 def run(arguments, *fakes):
-    """Runs a command in this process, which sees these services; exit status, `--json` results."""
+    """Run a command in this process, which sees these services; exit status, `--json` results."""
     output = io.TextIOWrapper(io.BytesIO())
     variables = {key: text for fake in fakes for key, text in environment(fake).items()}
     with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
@@ -179,7 +179,7 @@ def read(root, path, key):
 
 
 def wait_for_step(root, step):
-    """Waits until training has come that far."""
+    """Wait until training has come that far."""
     wait_until(lambda: (read(root, "model/heartbeat.json", "global_step") or -1) >= step)
 
 
@@ -195,7 +195,7 @@ def vm_of(name, run_id="", kind="v3-8", **more):
 
 
 def install_gcloud(folder):
-    """Puts the fake `gcloud` into a folder for PATH."""
+    """Put the fake `gcloud` into a folder for PATH."""
     fake = f'exec env PYTHONPATH={ROOT} {sys.executable} -m testkit.fakes.gcloud "$@"'
     write_tool(f"{folder}/gcloud", fake)
     return f"{folder}:{os.environ['PATH']}"
@@ -212,7 +212,7 @@ def make_run(bucket, name, **state):
 
 
 def wait_until(condition, seconds=60.0):
-    """Waits for something that other processes do.
+    """Wait for something that other processes do.
 
     Raises:
         TimeoutError: it did not happen.

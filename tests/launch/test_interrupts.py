@@ -11,7 +11,7 @@ from bigbird_ja.launch.supervise import Stop
 
 
 def press(interrupts, number=signal.SIGINT):
-    """Sends the signal, and waits until the listening thread has it."""
+    """Send the signal, and wait until the listening thread has it."""
     received = threading.Event()
     receive = interrupts._interrupted
     interrupts.receive = lambda n: (receive(n), received.set())
@@ -20,7 +20,7 @@ def press(interrupts, number=signal.SIGINT):
 
 
 def quiet(text):
-    """Shows nothing."""
+    """Show nothing."""
 
 
 @pytest.mark.parametrize(

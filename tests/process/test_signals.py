@@ -71,7 +71,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(*words, program="testkit.any_command", ignored=()):
-    """Starts a module as a command in a process group of its own, with signals as a terminal gives
+    """Start a module as a command in a process group of its own, with signals as a terminal gives
     them but for those that its parent ignores."""
     words = [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
@@ -79,7 +79,7 @@ def start(*words, program="testkit.any_command", ignored=()):
 
 
 def until_ready(process):
-    """Waits for a command of `any_command`; the lines that it printed before."""
+    """Wait for a command of `any_command`; the lines that it printed before."""
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
@@ -89,7 +89,7 @@ def until_ready(process):
 
 
 def stop(process, number):
-    """Sends a signal; what it prints until its end, which must be 75 with one line."""
+    """Send a signal; what it prints until its end, which must be 75 with one line."""
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err

@@ -10,7 +10,7 @@ from testkit import ROOT, command_line
 
 
 def shell(line, **env):
-    """Runs a line of bash in which `$RUN` is a command of `testkit.any_command`."""
+    """Run a line of bash in which `$RUN` is a command of `testkit.any_command`."""
     python = f"{sys.executable} -m"
     programs = {"RUN": f"{python} testkit.any_command", "BIGBIRD": f"{python} bigbird_ja"}
     return command_line.run("bash", "-c", line, env={**programs, **env})

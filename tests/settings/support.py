@@ -22,7 +22,7 @@ def write(tmp_path, text):
 
 
 def run(*sets, path=None, data=None):
-    """Returns a run on a data set, or on one to be made."""
+    """Return a run on a data set, or on one to be made."""
     config, overrides = resolve_config(path, sets)
     where = "data" if data else ""
     data = data or requested_data(config)
@@ -30,5 +30,5 @@ def run(*sets, path=None, data=None):
 
 
 def completed(*sets, path=None, data=None):
-    """Returns the config of `run`."""
+    """Return the config of `run`."""
     return run(*sets, path=path, data=data)[0]

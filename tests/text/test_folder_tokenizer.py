@@ -204,7 +204,7 @@ def test_tokenizer_json_wins_over_a_sentencepiece_model_that_is_not_ours(
 
 
 def changed(folder, name, **values):
-    """Sets keys of a JSON file, which alone has them."""
+    """Set keys of a JSON file, which alone has them."""
     content = json.loads((folder / name).read_text()) | values
     (folder / name).write_text(json.dumps(content))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)

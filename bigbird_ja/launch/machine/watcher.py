@@ -136,7 +136,7 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
 
 
 def load(paths: list[str]) -> Counters:
-    """Read the largest counters of all intact copies."""
+    """Read all copies of the counters, and return the largest of those that are intact."""
     copies = [Counters()]
     for path in paths:
         with contextlib.suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
