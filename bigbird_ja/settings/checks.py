@@ -27,11 +27,6 @@ def validate_config(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} is not divisible by"
             f" model.num_attention_heads={model.num_attention_heads}"
         )
-    if model.initializer == "subspaces" and model.architecture == "modernbert":
-        raise BadInput(
-            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
-            " out"
-        )
     if model.initializer == "subspaces" and (
         model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
     ):
