@@ -27,7 +27,7 @@ class ParameterSpec:
 
     @property
     def decay(self) -> bool:
-        """Whether AdamW decays it: biases and layer norms are not decayed."""
+        """Return whether AdamW decays it: biases and layer norms are not decayed."""
         return len(self.shape) > 1
 
 

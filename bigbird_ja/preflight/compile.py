@@ -58,7 +58,7 @@ class Target:
 
     @property
     def is_slice(self) -> bool:
-        """Whether this is a whole slice."""
+        """Return whether this is a whole slice."""
         return self.name != self.chip.name
 
 

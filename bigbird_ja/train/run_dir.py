@@ -85,13 +85,13 @@ class RunDir:
 
     @property
     def has_work(self) -> bool:
-        """Whether it has a checkpoint, good or damaged, or a logged step."""
+        """Return whether it has a checkpoint, good or damaged, or a logged step."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Whether the run in it is to be continued from a checkpoint."""
+        """Return whether the run in it is to be continued from a checkpoint."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:

@@ -60,7 +60,7 @@ class LayerShape:
 
     @property
     def is_full(self) -> bool:
-        """Whether every query sees every key."""
+        """Return whether every query sees every key."""
         return self.shifts is None and self.reach is None
 
     @property
