@@ -21,6 +21,7 @@ _PLAN_TWO = "plan --config=modernbert-1024 --config=modernbert-8192"
 _TOKENIZE = "tokenize --output_prefix={o}"
 _MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
+_LAUNCH = "launch --dry_run --max_cost=5 --config=modernbert-8192"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
 _EXPORT = "export --model_dir={w}/model --output_dir={o}"
@@ -63,6 +64,7 @@ CASES = (
     ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set: give the"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     (_TRAIN + " --set=model.vocab_size=9000", "data/manifest.json, which has 1200"),
+    (_LAUNCH + " --set=model.initializer=subspaces", "has no effect with model.arch"),
     (_TRAIN + " --set=model.block_size=20", "not a multiple of two attention blocks"),
     (_TRAIN + " --model_dir={w}/model --set=model.num_layers=3", "(model.num_layers: 2 -> 3)"),
     (_TRAIN + " --model_dir={w}/corpus.jsonl", "a file of that name exists"),

@@ -36,6 +36,7 @@ def resolve(
     uses = command_flags.declared(args["set"]).uses
     name = config_name or args.config or None
     config, overrides = resolve_config(name, args.set, given, uses, adopted)
+    _check_initializer(config, overrides)
     for override in overrides:
         need = OPTIONS[override.key].needs_flag
         if override.source != "--set" or not need:
@@ -44,3 +45,18 @@ def resolve(
             raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
         command_flags.check_given(args, f"--set {override.key}", need)
     return config, overrides
+
+
+def _check_initializer(config: Config, overrides: Iterable[Override]) -> None:
+    """Refuse `subspaces` for a ModernBERT; a run that has begun with it continues.
+
+    Raises:
+        BadInput: it is set for a new run.
+    """
+    last = {override.key: override for override in overrides}.get("model.initializer")
+    is_new = last is not None and last.value == "subspaces" and not last.is_complete
+    if is_new and config.model.architecture == "modernbert":
+        raise BadInput(
+            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
+            " out"
+        )

@@ -54,28 +54,8 @@ def resolve_config(
     overrides = _of_architecture(_without_final_rate(overrides))
     config = varied(Config(), {override.key: override.value for override in overrides})
     validate_config(config)
-    _check_initializer(config, overrides)
     _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
-
-
-def _check_initializer(config: Config, overrides: Iterable[Override]) -> None:
-    """Refuse `subspaces` for a ModernBERT; a run that has begun with it continues.
-
-    Raises:
-        BadInput: it is set for a new run.
-    """
-    last = {override.key: override for override in overrides}.get("model.initializer")
-    model = config.model
-    if (
-        last
-        and not last.is_complete
-        and (model.architecture, model.initializer) == ("modernbert", "subspaces")
-    ):
-        raise BadInput(
-            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
-            " out"
-        )
 
 
 def _without_final_rate(overrides: list[Override]) -> list[Override]:

@@ -66,7 +66,6 @@ def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance()
     ("settings", "message"),
     [
         ("initializer=subspaces num_attention_heads=1", "needs 2 or more"),
-        ("initializer=subspaces architecture=modernbert", "has no effect with"),
         ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
     ],
 )
