@@ -4,7 +4,7 @@ import os
 
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental
-from bigbird_ja.launch import compute, tpu_api
+from bigbird_ja.launch import compute, rest, tpu_api
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.service import Tpus
@@ -119,14 +119,28 @@ def emulated() -> list[str]:
     return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
+def connect_rest(service: str, retry_seconds: float = rest.RETRY_SECONDS) -> rest.Rest:
+    """Connect with the user's own credentials, or with a test's emulator.
+
+    Args:
+        service: name of the service.
+        retry_seconds: maximum time of one call with its retries.
+
+    Raises:
+        BadInput: no credentials; the message has the command to get them.
+    """
+    module = MODULES[service]
+    return rest.connect_rest(module.API, module.EMULATOR_VARIABLE, retry_seconds)
+
+
 def connect(service: str, project: str) -> Tpus:
-    """Connect to a service.
+    """Connect to a service in one project.
 
     Raises:
         BadInput: no credentials.
     """
-    connected: Tpus = MODULES[service].connect(project)
-    return connected
+    client: Tpus = MODULES[service].Client(project, connect_rest(service))
+    return client
 
 
 def connect_all(project: str) -> dict[str, Tpus]:

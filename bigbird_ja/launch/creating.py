@@ -25,7 +25,7 @@ from bigbird_ja.launch.transitions import (
     pause_before_next,
     preempted,
     wait,
-    wait_unlisted,
+    wait_for_answer,
     where,
 )
 
@@ -38,13 +38,13 @@ def decide(view: View) -> Decision:
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
-    if view.is_unlisted:
-        return wait_unlisted(view)
+    if view.is_silent:
+        return wait_for_answer(view)
     # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
         return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent and view.is_operation_done:
         return wait(view)
     # READY: watch it -> running.

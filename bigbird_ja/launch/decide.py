@@ -11,7 +11,7 @@ comment above it has a fixed form: "condition: action -> phases that may follow.
 
 - The cost of a machine is limited and stored before it is requested: `machine_limit` is its maximum
   lifetime, after which the cloud or its own watcher deletes it, with or without a supervisor.
-- A machine counts as absent after two listings without it in which its name was not found either.
+- A machine counts as absent after two polls in a row in which its name was not found.
 """
 
 from dataclasses import replace
@@ -65,7 +65,7 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
         text = f"{limit}: run again with more to continue"
         return end_run(state, Ending.BUDGET, "interrupted", text)
     if state.trouble_seconds > SERVICE_TIMEOUT:
-        why = [f"{zone}: {fault}" for zone, fault in seen.unlisted.items()]
+        why = [f"{zone}: {fault}" for zone, fault in seen.silent.items()]
         why += [] if seen.bucket_seen else ["the bucket fails"]
         hours = SERVICE_TIMEOUT / 3600
         text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"

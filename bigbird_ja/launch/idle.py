@@ -5,7 +5,6 @@ from dataclasses import replace
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.record import Machine
-from bigbird_ja.launch.rest import Kind
 from bigbird_ja.launch.state import Decision, Ending, Event, Phase, View
 from bigbird_ja.launch.transitions import (
     REFUSALS,
@@ -21,7 +20,7 @@ from bigbird_ja.launch.transitions import (
 def decide(view: View) -> Decision:
     """Decide one poll; the comments have the form of `decide.py`."""
     state, seen, run = view.state, view.seen, view.run
-    # Machines of this run are listed: adopt the one that was requested last, delete the others
+    # Machines of this run are found: adopt the one that was requested last, delete the others
     # -> creating, removing. Why: its reply was lost, or its supervisor; dead ones hold quota.
     if seen.tpus:
         return adopt_or_remove(view)
@@ -31,16 +30,12 @@ def decide(view: View) -> Decision:
         tpu = seen.taken[0]
         text = f"{tpu.resource} is not of this run ({tpu.owner}): choose another --name"
         return end_run(state, Ending.GAVE_UP, "bad_input", text)
-    # A machine of this run is there, and its zone's listing lacks it: wait.
-    # Why: it is listed again soon, and nothing is rented twice.
-    if any(fault.kind is Kind.EXISTS for fault in seen.unlisted.values()):
-        return wait(view)
-    faults = [seen.unlisted.get(zone) for zone in run.zones]
-    # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
+    faults = [seen.silent.get(zone) for zone in run.zones]
+    # Every zone refuses to answer, before anything was rented: end, with advice -> ended.
     # Why: a permission or a name is wrong, which only the user can change; later ones are waited
     # out.
     if not state.attempt and all(fault and fault.kind in REFUSALS for fault in faults):
-        text = advise(seen.unlisted[run.zones[0]], run, run.zones[0])
+        text = advise(seen.silent[run.zones[0]], run, run.zones[0])
         ended = end_run(state, Ending.GAVE_UP, "bad_input", text)
         return Decision(enter(ended.state, Phase.ENDED))
     # The backoff is not over: wait. Why: capacity does not come faster by asking.
@@ -52,7 +47,7 @@ def decide(view: View) -> Decision:
         return wait(view)
     # The record names another service or project now, and a zone of the former doesn't answer:
     # wait. Why: a machine may be left there, and nothing is rented twice.
-    if state.moves(run) and any(zone in seen.unlisted for zone in state.used_zones):
+    if state.moves(run) and any(zone in seen.silent for zone in state.used_zones):
         return wait(view)
     zones = [zone for zone in run.zones if zone not in state.struck_zones]
     # Quota is exhausted in every zone: end, with advice -> removing.
@@ -60,8 +55,8 @@ def decide(view: View) -> Decision:
     if not zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
         return end_run(state, Ending.GAVE_UP, "bad_input", why)
-    zones = [zone for zone in zones if zone not in seen.unlisted]
-    # None of the other zones answers: wait. Why: a TPU of this run may be there, unlisted.
+    zones = [zone for zone in zones if zone not in seen.silent]
+    # None of the other zones answers: wait. Why: a TPU of this run may be there.
     if not zones:
         return wait(view)
     # No machine of this run is there: create, in the next zone that answers -> creating.

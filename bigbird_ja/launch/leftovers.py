@@ -33,7 +33,7 @@ def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], fl
     now = 0.0
     for service in services.values():
         try:
-            tpus += service.list("-")
+            tpus += service.list()
             now = service.time()
         except ServiceFault as fault:
             tpus += fault.listed

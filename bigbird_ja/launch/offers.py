@@ -61,8 +61,7 @@ class Offers:
         self._images: dict[str, set[str]] = {}  # by zone, of the Cloud TPU API
         self._absent: set[str] = set()  # images of Compute Engine
         self._quotas: dict[str, tuple[Quota, ...]] = {}  # by region, of Compute Engine
-        module = backends.MODULES[runs[0].service]
-        self._rest = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
+        self._rest = backends.connect_rest(runs[0].service, RETRY_SECONDS)
         if runs[0].service == "compute":
             self._ask_compute_engine(runs, zones)
         else:

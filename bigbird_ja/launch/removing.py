@@ -14,24 +14,24 @@ DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
 def decide(view: View) -> Decision:
     """Decide one poll; the comments have the form of `decide.py`.
 
-    A zone that does not answer delays no other: machines that others list are deleted, and that of
-    the silent zone is deleted by its name.
+    A zone that does not answer delays no other: machines in others are deleted, and that of the
+    silent zone is deleted by its name.
     """
     state = view.state
-    is_absent = not view.seen.tpus and not view.is_unlisted
+    is_absent = not view.seen.tpus and not view.is_silent
     limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
     is_asked_for = state.operation_kind == "create" and state.operation
     # Absent, but its creation is under way: wait. Why: it could still put a machine there.
     if is_absent and is_asked_for and state.phase_seconds < limit:
         return wait(view, DELETE_POLL)
     # Absent, and its deletion was never requested: delete it by its full name.
-    # Why: one empty listing proves nothing.
+    # Why: one poll without it proves nothing.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if is_absent and state.attempt and view.is_perhaps_absent:
         return wait(view, DELETE_POLL)
-    # Absent: next TPU, or end -> idle, ended. Why: neither its name nor a listing shows anything.
+    # Absent: next TPU, or end -> idle, ended. Why: nothing has its name.
     if is_absent:
         return absent(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
@@ -44,7 +44,7 @@ def decide(view: View) -> Decision:
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
         return Decision(enter(state, Phase.IDLE), events=(_not_deleted(state),))
     # The deletion has failed: report it, and ask again.
-    # Why: it is tried again until a listing shows nothing.
+    # Why: it is tried again until nothing has its name.
     if state.operation_kind == "delete" and view.operation_fault is not None:
         event = Event("delete_failed", {"zone": state.zone, "error": str(view.operation_fault)})
         unasked = replace(state, operation="", operation_kind="")
@@ -69,7 +69,7 @@ def _is_deletion_under_way(view: View) -> bool:
     if state.phase_seconds > CREATE_TIMEOUT * (state.delete_tries + 1):
         return False
     is_pending = state.operation_kind == "delete" and not view.is_operation_done
-    return not view.deletion_targets or (is_pending and not view.seen.unlisted)
+    return not view.deletion_targets or (is_pending and not view.seen.silent)
 
 
 def absent(view: View) -> Decision:
@@ -93,7 +93,7 @@ def give_up_deleting(view: View) -> Decision:
         where = ", ".join(sorted({tpu.zone for tpu in tpus}))
         problem = f"STILL THERE AND BILLED: {view.run.name} in {where} could not be deleted"
     else:
-        problem = f"{state.zone} could not be listed, so {view.run.name} may be there and billed"
+        problem = f"{state.zone} does not answer, so {view.run.name} may be there and billed"
     message = (
         f"{state.ending_message}; {problem}: run `bigbird-ja down`, or look on the console"
         f"{lease if hours else ''}"
@@ -121,6 +121,6 @@ def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Dec
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:
-        return Decision(state)  # the next listing shows that it is gone
+        return Decision(state)  # the next poll shows that it is gone
     event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
     return Decision(state, events=(event,))

@@ -22,7 +22,7 @@ from bigbird_ja.launch.transitions import (
     lost,
     preempted,
     wait,
-    wait_unlisted,
+    wait_for_answer,
     where,
 )
 
@@ -35,13 +35,13 @@ def decide(view: View) -> Decision:
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
-    if view.is_unlisted:
-        return wait_unlisted(view)
+    if view.is_silent:
+        return wait_for_answer(view)
     # Another TPU of its name: adopt it -> creating, removing.
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
         return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent:
         return wait(view)
     # Gone, and it reported how training ended: as reported -> removing.

@@ -88,8 +88,8 @@ class Operation:
 class Tpus(Protocol):
     """Calls that the supervisor makes to a service. Each may raise `ServiceFault`."""
 
-    def list(self, zone: str) -> Sequence[Tpu]:
-        """List all TPUs of a zone; "-" is every zone."""
+    def list(self) -> Sequence[Tpu]:
+        """List the TPUs of all zones."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
         """Look up a name in a zone, of any owner; None if nothing has it."""

@@ -146,8 +146,8 @@ class Observation:
     watched: float  # the same, at most two polls: time in which a change would have been seen
     service_time: float | None = None  # UNIX seconds by the service's clock; None: no answer yet
     tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
-    # The other zones, with the fault; Kind.EXISTS: the run's TPU is there, but not listed.
-    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)
+    # The other zones, with the fault.
+    silent: Mapping[str, ServiceFault] = field(default_factory=dict)
     taken: Sequence[Tpu] = ()  # others' machines that have the run's name
     operation: Operation | None = None
     heartbeat: TrainerBeat | None = None
@@ -172,7 +172,7 @@ class Decision:
     """New state, stored before anything is requested, and the actions after that."""
 
     state: RunState
-    deletions: tuple[Tpu, ...] = ()  # listed machines, or ones that may be there
+    deletions: tuple[Tpu, ...] = ()  # machines that were found, or that may be there
     events: tuple[Event, ...] = ()
     pause: float = 0.0  # seconds
     rents: bool = False  # the machine in `state`: zone, attempt, limit
@@ -198,14 +198,14 @@ class View:
         return [tpu for tpu in self.seen.tpus if tpu.presence not in dead]
 
     @property
-    def is_unlisted(self) -> bool:
+    def is_silent(self) -> bool:
         """Return whether our zone does not answer."""
-        return self.state.zone in self.seen.unlisted
+        return self.state.zone in self.seen.silent
 
     @property
     def is_perhaps_absent(self) -> bool:
         """Return whether our TPU is absent in fewer polls than `ABSENT_POLLS`."""
-        return self.tpu is None and not self.is_unlisted and self.state.absences < ABSENT_POLLS
+        return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
     def is_gone(self) -> bool:
@@ -219,7 +219,7 @@ class View:
 
     @property
     def is_another(self) -> bool:
-        """Return whether the listed TPU was created at another time than the one that we watch."""
+        """Return whether our TPU was created at another time than the one that we watch."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
@@ -231,7 +231,7 @@ class View:
 
     @property
     def is_certainly_over(self) -> bool:
-        """Return whether our TPU must be gone, even if it can't be listed."""
+        """Return whether our TPU must be gone, even if its zone does not answer."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )
@@ -271,19 +271,19 @@ class View:
     def deletable(self) -> list[Tpu]:
         """List the machines that may be there.
 
-        In addition to the listed ones it is the TPU that was requested, if its zone cannot be
-        listed, or lists none and its deletion was never requested.
+        In addition to those that were found it is the TPU that was requested, if its zone does not
+        answer, or has none and its deletion was never requested.
         """
         state, run = self.state, self.run
         machine = state.machine or run
-        is_shown = self.tpu is not None or (state.delete_tries and not self.is_unlisted)
+        is_shown = self.tpu is not None or (state.delete_tries and not self.is_silent)
         if is_shown or not state.attempt:
             return [*self.seen.tpus]
         unseen = Tpu(
             run.name,
             state.zone,
             Presence.GONE,
-            "not listed",
+            "not found",
             labels=labels_of(run, state.attempt),
             created=state.incarnation,
             run_dir=run.run_dir,

@@ -62,10 +62,10 @@ def lost(view: View) -> Decision:
     return end(view.state, view.service_state)
 
 
-def wait_unlisted(view: View) -> Decision:
+def wait_for_answer(view: View) -> Decision:
     """Wait for a zone that does not answer, until its TPU must be gone."""
     if view.is_certainly_over:
-        return lease_over(view.state, "not listed")
+        return lease_over(view.state, "no answer")
     return wait(view)
 
 

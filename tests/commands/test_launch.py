@@ -167,7 +167,7 @@ def test_a_limit_below_what_plan_computes_is_told(capsys):
 
 
 def test_an_api_that_is_off_is_reported_before_renting(root, fake_tpu):
-    fake_tpu.list_script += ["disabled"] * 2  # in both zones
+    fake_tpu.unread["find"] = "disabled"
     status, result = support.run(support.command(root), fake_tpu)
     assert status == 2
     assert "gcloud services enable tpu.googleapis.com" in result["error"]

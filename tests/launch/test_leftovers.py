@@ -25,8 +25,8 @@ class Scripted:
         self.deleted: list[str] = []
         self.pauses: list[float] = []
 
-    def list(self, zone):
-        return self.find(zone, "")
+    def list(self):
+        return self.find("", "")
 
     def find(self, zone, name):
         shown = self.looks.pop(0) if self.looks[1:] else self.looks[0]
