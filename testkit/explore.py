@@ -7,9 +7,9 @@ is replayed from the answers that it has had, so a state is plain data: it is ha
 visited twice. Breadth first: the trace of a violation is a shortest one.
 
 Time goes in ticks of one poll. `faults` bounds what goes wrong in a history: with the above also
-answers of another form, deletions that are confirmed and never made, interrupts, preemptions, lost files, and machines of others (a copied folder's, too) that
-have the run's name. The second supervisor may begin at any tick, with another record; its clocks
-are hours off.
+answers of another form, deletions that are confirmed and never made, interrupts, preemptions, lost
+files, and machines of others (a copied folder's, too) that have the run's name. The second
+supervisor may begin at any tick, with another record; its clocks are hours off.
 """
 
 import collections
@@ -42,9 +42,9 @@ FOREIGN = {  # labels of others' machines that have the run's name
     "a copied folder's": labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
-_SERVICE = ("find", "time", "create", "delete", "operation")
+_SERVICE = ("find", "create", "delete", "operation")
 _READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
-_LIES = {"find": None, "operation": Operation(done=False)}
+_LIES = {"find": None, "time": None, "operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "steady": ()}
 # None at a creation: of a request that is on its way no check can know any more.
 _SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
@@ -219,7 +219,7 @@ class _Turn:
         """How the act goes, by the script; notes how else it might."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
-        words += ["fails", "late"] if name not in ("stop", "steady") else []
+        words += ["fails", "late"] if name not in ("stop", "steady", "time") else []
         words += ["malformed"] if name in (*_SERVICE, *_READ) else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))

@@ -182,7 +182,7 @@ class Client:
         """Request a deletion, after verifying that the machine is the one that was listed."""
         return self._start("DELETE", tpu.zone, check_still_there(self, tpu).resource)
 
-    def time(self) -> float:
+    def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 

@@ -8,12 +8,11 @@ No list has the quota of the Cloud TPU API, nor Compute Engine's TPUS_PER_TPU_FA
 of 2026): the first request shows them.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from bigbird_ja.accelerators.chips import USUAL, find
+from bigbird_ja.accelerators.chips import USUAL
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental, region_of
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
@@ -165,13 +164,9 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
         for name in USUAL:
-            rented = table.rented(find(name), "spot")
-            for one in [one for one in rented if one.service == service]:
-                run = LaunchedRun(
-                    "", "", project=project, accelerator_type=name, service=one.service
-                )
-                image = backends.image(one, run.accelerator, "auto")
-                runs[dataclasses.replace(run, runtime_version=image)] = one
+            run = LaunchedRun("", "", project=project, accelerator_type=name)
+            rentals = table.rented(run.accelerator, run.pricing)
+            runs |= {backends.rented(run, one): one for one in rentals if one.service == service}
         places = [zone for rental in runs.values() for zone in rental.zones]
         answered = Offers([*runs], [*dict.fromkeys(places)])
         faults += answered.faults

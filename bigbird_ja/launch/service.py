@@ -112,8 +112,8 @@ class Tpus(Protocol):
     def operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
 
-    def time(self) -> float:
-        """Return UNIX seconds by the service's clock."""
+    def time(self) -> float | None:
+        """Return UNIX seconds by the service's clock; None if it has not answered lately."""
 
 
 def labels_of(run: LaunchedRun, attempt: int) -> dict[str, str]:

@@ -141,7 +141,7 @@ class _Supervisor:
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
         self._is_first = False
-        service_time = service_clock(self._service(self._state.machine))
+        service_time = self._service(self._state.machine).time()
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
@@ -332,14 +332,6 @@ def _answer(request: Callable[[], str]) -> str | ServiceFault:
         return request()
     except ServiceFault as fault:
         return fault
-
-
-def service_clock(tpus: Tpus) -> float | None:
-    """Return UNIX seconds by the service's clock; None if it has not answered."""
-    try:
-        return tpus.time()
-    except ServiceFault:
-        return None
 
 
 def describe(event: Event) -> str:

@@ -194,7 +194,7 @@ class Client:
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
-    def time(self) -> float:
+    def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 

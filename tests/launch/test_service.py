@@ -52,7 +52,9 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
             with pytest.raises(ServiceFault) as caught:
                 service.delete(expected)
             assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()
-        assert delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
+        assert (
+            delete_all({(tpu.service, "p"): service}, [tpu], 20, time.monotonic, time.sleep) == []
+        )
         assert service.list() == [] and fake.node_names() == []
 
 
