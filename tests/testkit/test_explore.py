@@ -7,7 +7,6 @@ import pytest
 from bigbird_ja.launch import account, decide, idle, supervise
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import MAX_LIFETIME, Decision, Phase
-from bigbird_ja.launch.transitions import enter
 from testkit import simulated_cloud
 from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS
@@ -66,7 +65,7 @@ def _counts_at_the_price_of_today(state, seen, run):
 
 
 def _trusts_the_answer(state, tpu, answer):
-    return Decision(enter(state, Phase.ENDED if state.ending else Phase.IDLE))
+    return Decision(state.enter(Phase.ENDED if state.ending else Phase.IDLE))
 
 
 FAULTS = {
