@@ -49,17 +49,22 @@ class Offers:
     Args:
         runs: records of one service and project, one for each type of machine.
         zones: zones to ask for; empty for all zones of the Cloud TPU API.
+        asks: whether to ask the service; else the package's table serves.
 
     Raises:
         BadInput: no credentials.
     """
 
-    def __init__(self, runs: Sequence[LaunchedRun], zones: Sequence[str]) -> None:
+    def __init__(
+        self, runs: Sequence[LaunchedRun], zones: Sequence[str], asks: bool = True
+    ) -> None:
         self.types: dict[str, set[str]] = {}  # by zone
         self.faults: list[ServiceFault] = []
         self._images: dict[str, set[str]] = {}  # by zone, of the Cloud TPU API
         self._absent: set[str] = set()  # images of Compute Engine
         self._quotas: dict[str, tuple[Quota, ...]] = {}  # by region, of Compute Engine
+        if not asks:
+            return
         self._rest = backends.connect_rest(runs[0].service, RETRY_SECONDS)
         if runs[0].service == "compute":
             self._ask_compute_engine(runs, zones)
@@ -130,7 +135,7 @@ class Offers:
         if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
             return f"flex-start is documented for {', '.join(rental.zones)}"
         if zone not in {*self.types, *rental.zones}:
-            return "not in the package's table, and its list can't be read"
+            return "neither the table (--price_file adds to it) nor a list of the service has it"
         if (name := type_name(run)) not in self.types.get(zone, {name}):
             return f"{backends.NAMES[run.service]} does not offer {name}"
         image = run.runtime_version

@@ -122,27 +122,20 @@ def offered(
     Raises:
         BadInput: no service offers the machine in these zones; the message lists zones that do.
     """
-    machine, pricing = run.accelerator, run.pricing
+    machine, pricing, asks = run.accelerator, run.pricing, not flags["dry_run"]
     given, image, is_offered = flags["zones"], flags["runtime_version"], False
-    rentals = backends.find_rentals(machine, flags["service"], pricing, flags["queued"], table)
-    if flags["dry_run"]:
-        usual = given or table.usual_zones(machine, pricing)
-        for zone in usual:
-            table.check_zone(zone, machine, pricing)
-        found, warnings = _priced(backends.rented(run, rentals[0], image), table, usual)
-        yield found, [], warnings
-        return
-    near = bucket_region(run.bucket)
+    near = bucket_region(run.bucket) if asks else ""
     usual = given or table.usual_zones(machine, pricing, near)
     zones = given or [*dict.fromkeys((*usual, *(z for z, _ in table.by_zone(machine, pricing))))]
     refusals, elsewhere = list[str](), list[str]()
-    before = read_run(run.bucket, run.name)
+    rentals = backends.find_rentals(machine, flags["service"], pricing, flags["queued"], table)
+    before = read_run(run.bucket, run.name) if asks else None
     if last := before and machine_of(before):
         rentals.sort(key=lambda one: one.service != last.service)
     for rental in rentals:
         name, notes = backends.NAMES[rental.service], list[str]()
         asked = backends.rented(run, rental, image)
-        answered = Offers([asked], zones)
+        answered = Offers([asked], zones, asks)
         if any(fault.is_switched_off for fault in answered.faults):
             refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
             continue
@@ -156,8 +149,9 @@ def offered(
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
-            every = answered if rental.service == "compute" else Offers([asked], [])
-            elsewhere += [zone for zone in every.types if not every.lacks(zone, asked, rental)]
+            every = answered if rental.service == "compute" else Offers([asked], [], asks)
+            known = every.types or rental.zones
+            elsewhere += [zone for zone in known if not every.lacks(zone, asked, rental)]
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
