@@ -167,10 +167,15 @@ class Owned:
             BadInput: Something that isn't ours has one of the names.
             StorageError: The manifest is gone, or was made anew by another process.
         """
-        self._refuse_foreign(files)
+        self.refuse_foreign(files)
         self._change(added=files)
 
-    def _refuse_foreign(self, names: Iterable[str]) -> None:
+    def refuse_foreign(self, names: Iterable[str]) -> None:
+        """Check that none of the names is of something that isn't ours; change nothing.
+
+        Raises:
+            BadInput: One is.
+        """
         for name in sorted(self._existing(set(names) - set(self.files))):
             raise BadInput(
                 f"{storage.join(self.path, name)}: not a file that this program made here: move it"
@@ -206,7 +211,7 @@ class Owned:
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file that becomes NAME when the block ends, as `write` does."""
         path = storage.join(self.path, name)
-        self._refuse_foreign([name])
+        self.refuse_foreign([name])
         with storage.writing(path) as file:
             yield file
             file.flush()
