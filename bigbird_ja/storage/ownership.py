@@ -277,7 +277,8 @@ class Owned:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
-                new = replace(self._manifest, files=files, kind=kind or self.kind)
+                by_name = dict(sorted(files.items()))  # the same bytes, whatever came first
+                new = replace(self._manifest, files=by_name, kind=kind or self.kind)
                 if new == self._manifest:
                     return
                 token = storage.replace_if(where, msgspec.json.encode(new), self._token)
