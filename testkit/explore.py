@@ -101,6 +101,7 @@ class Process:
     token: str | None = None
     past: tuple[Any, ...] = ()
     has_looked: bool = False  # in this tick
+    version: str = ""  # of the state: "current", "old" if the other has saved since, or unknown
 
 
 @dataclass
@@ -243,7 +244,10 @@ class _Turn:
         if name == "stop":
             return Stop("no" if word == "ok" else word)
         if word in ("fails", "lies"):
+            self._process.version = "" if name == "save_state" else self._process.version
             return fault if word == "fails" else _LIES[name]
+        if name in ("load_state", "save_state") and not self._has_version(name, word):
+            return False
         cloud.script, cloud.delete_script = [word], [word]
         try:
             answer = getattr(cloud, name)(*arguments, **more)
@@ -252,6 +256,18 @@ class _Turn:
         finally:
             cloud.script, cloud.delete_script = [], []
         return fault if word in ("late", "malformed") else answer
+
+    def _has_version(self, name, word):
+        """As `RunFiles`: whether a process may save the state that it has read or saved last."""
+        process, system = self._process, self._system
+        if name == "save_state":
+            if process.version == "old" and system.cloud.state is not None:
+                process.version = ""
+                return False
+            for other in system.processes:
+                other.version = other.version and "old"
+        process.version = "" if word == "late" else "current"
+        return True
 
     def steady(self):
         return self._act("steady") + self._process.offset

@@ -90,6 +90,7 @@ class Cloud(SimulatedCloud):
     def save_state(self, state):
         self.state, known = state, self.allowed.get(state.attempt, 0.0)
         self.allowed[state.attempt] = max(state.machine_limit, known)
+        return True
 
     def _put(self, content):
         self.tokens = (self.tokens + 1) % 8

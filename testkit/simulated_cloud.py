@@ -402,6 +402,7 @@ class SimulatedCloud:
     def save_state(self, state):
         self.interfere("write", "")
         self.state = msgspec.to_builtins(state)
+        return True
 
     def append_event(self, event):
         self.interfere("write", "")

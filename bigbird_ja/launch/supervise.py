@@ -322,7 +322,9 @@ class _Supervisor:
             self._stores = True
 
     def _save(self, state: RunState) -> None:
-        self._world.files.save_state(state)
+        """Store the state, unless another supervisor took over while this one was suspended."""
+        while not self._world.files.save_state(state):
+            self._world.beat()
         self._saved = state
 
 
