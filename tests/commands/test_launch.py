@@ -85,11 +85,8 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--price_file=/nonexistent.yaml"], "no such file"),
-        (["--zones=us-central9-z"], "not to be had in us-central9-z (neither the table (--price_file"),
-        (
-            ["--accelerator_type=v4-8", "--zones=us-central1-a"],
-            "zones that offer it: us-central2-b",
-        ),
+        (["--zones=us-central9-z"], "in us-central9-z (neither the table (--price_file"),
+        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "that offer it: us-central2-b"),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
         (["--project=my secret"], "belong there"),
