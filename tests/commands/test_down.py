@@ -8,6 +8,7 @@ import pytest
 
 from bigbird_ja.commands import down
 from bigbird_ja.launch.files import supervisor_lease
+from bigbird_ja.launch.record import Machine
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -64,6 +65,14 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
         status, result = support.run([*DOWN, "--name=a"], newer, older)
         assert (status, result["deleted"]) == (0, [vm])
         assert newer.node_names() == [] and len(older.node_names()) == 2
+
+
+def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
+    bucket = f"{Path(fake.work_dir).parent}/bucket"
+    support.make_run(bucket, "a", attempt=1, machine=Machine.of(support.vm_of("a")))
+    elsewhere = ["down", "--project=q", "--yes"]
+    assert support.run(elsewhere, fake)[1]["deleted"] == []
+    assert support.run([*elsewhere, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
 
 
 @pytest.mark.parametrize("silence", [0.0, 500.0])

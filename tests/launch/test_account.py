@@ -6,25 +6,7 @@ import pytest
 
 from bigbird_ja.launch.account import accrue
 from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
-from bigbird_ja.launch.supervise import Detached, Stop
-from testkit.histories import HOUR
-from testkit.simulated_cloud import SimulatedCloud
-from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
-
-
-def test_money_is_counted_at_the_price_at_which_a_machine_was_rented():
-    cloud = SimulatedCloud(TRAINER, lifetimes(4.0))
-    prices = [2.4, 0.6]
-    for price, hours in zip(prices, (2.0, 99.0), strict=True):
-        record = replace(RECORD, usd_per_hour=price)
-        stop = lambda: Stop.DETACH if cloud.now >= hours * HOUR else Stop.NO  # noqa: B023, E731
-        try:
-            state = supervised(cloud, record, stop=stop)
-        except Detached:
-            continue
-    spent = [(node.billed(cloud.now)) for node in cloud.past_nodes]
-    expected = sum((end - begin) / HOUR * p for (begin, end), p in zip(spent, prices, strict=True))
-    assert state.cost_usd == pytest.approx(expected, rel=0.02)
+from tests.launch.support import RECORD
 
 
 @pytest.mark.parametrize(
