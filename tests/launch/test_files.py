@@ -83,7 +83,7 @@ def test_what_0_1_0_launched_is_read(bucket):
     read = read_run(bucket, "run-1")
     assert read == replace(
         replace(run, run_id="id-1", project="p", data_dir="d", accelerator_type="v2-8"),
-        **{"zones": ("z",), "package": "w.whl", "usd_per_hour": 1.5, "lease": 60.0},  # type: ignore[arg-type]
+        **{"zones": ("z",), "usd_per_hour": 1.5, "lease": 60.0},  # type: ignore[arg-type]
     )
     state = {"name": "run-1", "phase": "running", "zone": "z", "zone_index": 1, "cost_usd": 3.0}
     state |= {"cause": "leftover", "in_repair": False, "format_version": "0.1.0"}
