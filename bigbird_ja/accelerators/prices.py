@@ -190,8 +190,10 @@ def load_prices(override_path: str | None = None) -> Prices:
     for key in ("chips", "rentals"):
         if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
             raise BadInput(f"{override_path}: {key}.{unknown[0]}: one of {', '.join(CHIPS)}")
-    changed = {name: getattr(own, name) for name in values}
-    changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
-    changed["rentals"] = {c: [*own.rentals.get(c, ()), *prices.rentals.get(c, ())] for c in CHIPS}
-    changed["free"] = {**prices.free, **own.free}
-    return msgspec.structs.replace(prices, **changed)
+    return Prices(
+        own.as_of,
+        own.source or prices.source,
+        {chip: [*prices.chips.get(chip, ()), *own.chips.get(chip, ())] for chip in CHIPS},
+        {chip: [*own.rentals.get(chip, ()), *prices.rentals.get(chip, ())] for chip in CHIPS},
+        {**prices.free, **own.free},
+    )

@@ -104,15 +104,8 @@ class Machine:
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
         """Return the facts of a machine that is requested with this record."""
-        return cls(
-            run.service,
-            run.project,
-            run.accelerator_type,
-            run.pricing,
-            run.queued,
-            run.usd_per_hour,
-            requested,
-        )
+        kind, pricing, usd = run.accelerator_type, run.pricing, run.usd_per_hour
+        return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
         """Return whether a run's record asks for a machine with these facts, whatever its price."""

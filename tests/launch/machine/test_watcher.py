@@ -112,7 +112,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
 class SecondHost(Host):
     """A host of a slice, whose metadata say which."""
 
-    def _open(self, request, seconds):
+    def _open(self, request):
         if request.full_url.endswith("/attributes/worker-id"):
             return b"1"
         raise OSError("404")
@@ -222,8 +222,9 @@ class Endless(contextlib.nullcontext[Any]):
 def test_a_server_that_never_ends_is_left(tmp_path, part, seconds, most, error):
     host = Host(replace(TERMS, storage="http://x"), str(tmp_path))
     host._opener.open = lambda *_, **__: Endless(part)  # type: ignore[assignment]
+    host.deadline, host.most_bytes = seconds, most
     with pytest.raises(error):
-        host.request("GET", "http://elsewhere", None, seconds, most)
+        host.request("GET", "http://elsewhere")
 
 
 FAULTS = [http.client.BadStatusLine("x"), http.client.IncompleteRead(b"x"), UnicodeError()]
