@@ -180,8 +180,7 @@ def load_prices(override_path: str | None = None) -> Prices:
         text = storage.read_text(override_path, decode.MAX_YAML_BYTES)
     except FileNotFoundError as error:
         raise BadInput(f"--price_file {override_path}: no such file") from error
-    values = decode.read_yaml(text, override_path)
-    own = decode.convert(values, Prices, override_path, advice)
+    own = decode.convert(decode.read_yaml(text, override_path), Prices, override_path, advice)
     for name, free in own.free.items():
         try:
             find(free.machine)
