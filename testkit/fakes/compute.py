@@ -38,7 +38,7 @@ class FakeCompute(Service):
     # --- what tests do and ask ---------------------------------------------------------------
 
     def preempt(self, name, grace=0.0):
-        """Take a VM away: TERM, a grace, KILL, and delete it, as its termination action says."""
+        """Preempt a VM: TERM, a grace, KILL, and delete it, as its termination action says."""
         (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 

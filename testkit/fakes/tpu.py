@@ -56,7 +56,7 @@ class FakeTpu(Service):
             return sorted(self.queued)
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
-        """Take a machine away: TERM, a grace, KILL; it stays listed."""
+        """Preempt a machine: TERM, a grace, KILL; it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
         kill(machine.process, grace)
@@ -164,7 +164,7 @@ QUEUES = "/queuedResources/"
 
 
 def _inside(listing, resources):
-    """The resources below an address; of all zones, where its zone is `-`."""
+    """List the resources below an address; of all zones if its zone is `-`."""
     parent, _, kind = listing.rpartition("/")
     start = parent.removesuffix("/-")
     return [

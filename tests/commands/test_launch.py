@@ -30,7 +30,7 @@ DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", "--max_hours=100")
 
 
 def dry_run(*flags):
-    """Its results, and the first request of each method."""
+    """Return its results, and the first request of each method."""
     status, result = support.run([*DRY_RUN, *flags])
     assert status == 0, result
     return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
@@ -207,7 +207,7 @@ def test_a_lost_state_is_refused(root, fake_tpu):
     ("kind", "flags"), [(FakeTpu, []), (FakeCompute, ["--accelerator_type=v6e-8"])]
 )
 def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
-    """Killed before the first step, early, and late; then finished, each on a fresh machine."""
+    """Kill it before the first step, early, and late, each time on a fresh machine."""
 
     def preempt():
         support.wait_until(lambda: fake.is_ready("run-1"))
@@ -284,8 +284,7 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
 
 
 def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu):
-    """A file says there what the preset said here, and a file's mask rates for static masks are
-    refused: after renting."""
+    """Send a config whose mask rates fit static masks: others are refused after renting."""
     arguments = support.command(root, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake_tpu)[0] == 0
@@ -295,7 +294,7 @@ def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu)
 
 
 def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fake_tpu):
-    """As with TPUS_PER_TPU_FAMILY, which no list has."""
+    """Lack TPUS_PER_TPU_FAMILY, which no list has."""
     root = str(tmp_path)
     with FakeCompute(f"{root}/cvms") as compute:
         compute.script += ["quota"] * 2

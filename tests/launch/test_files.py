@@ -72,8 +72,8 @@ def test_files_of_another_version_are_refused(bucket, name):
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
-def test_what_0_1_0_launched_is_read(bucket):
-    """Its record had three parts and a wheel; its state had more fields."""
+def test_a_run_of_0_1_0_is_read(bucket):
+    """Read a record of three parts, and a state with more fields."""
     run = LaunchedRun(bucket, "run-1")
     spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
     settings = '{"zones": ["z"], "run_id": "id-1", "usd_per_hour": 1.5, "hosts": 1, "lease": 60.0}'

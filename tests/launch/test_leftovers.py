@@ -68,7 +68,7 @@ def test_a_deletion_is_over_when_two_looks_in_a_row_show_nothing(capsys):
     )
 
 
-def test_another_of_its_name_is_left_and_patience_has_an_end():
+def test_another_machine_of_its_name_is_left_and_the_timeout_holds():
     other = Scripted(replace(TPU, created=2.0))
     assert delete(other) == [] and other.deleted == []
     stays = Scripted(TPU)

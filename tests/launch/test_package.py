@@ -53,7 +53,7 @@ def test_a_package_that_todays_script_cannot_install_is_refused(bucket, tmp_path
 
 
 def test_a_damaged_package_is_mended(tmp_path, monkeypatch):
-    """It failed at each start, which was paid."""
+    """Replace it: a machine would fail at each start, and be paid."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     stored = package.store(LaunchedRun(str(tmp_path), "run-1", "id-1"), None)
     path = Path(stored.package)

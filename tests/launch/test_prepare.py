@@ -14,7 +14,7 @@ from bigbird_ja.process.errors import BadInput
 from tests.launch import support
 
 
-def test_no_zone_is_left(settle, fake_tpu):
+def test_zones_that_offer_the_machine_are_listed_if_none_is_left(settle, fake_tpu):
     for zone in ("us-central1-a", "us-west4-a"):
         fake_tpu.types[zone].remove("v5litepod-8")
     with pytest.raises(
@@ -101,7 +101,7 @@ def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs
     assert bucket_region(bucket) == ""
 
 
-def test_which_names_a_run_may_have():
+def test_names_of_runs_are_checked():
     assert check_name("x" * 40) == "x" * 40
     for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):
         with pytest.raises(BadInput):

@@ -35,7 +35,7 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
 
 @pytest.mark.parametrize(("minutes", "machines"), [(19, 1), (25, 2)])
 def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machines):
-    """After hours of training it has the time that a new one has to come up."""
+    """Give it the time that a new one has to come up, after hours of training."""
     cloud = SimulatedCloud(TRAINER)
 
     def sleep(seconds):
@@ -57,7 +57,7 @@ def test_an_ended_run_continues_without_what_ended_it():
 
 @pytest.mark.parametrize("hours", [0.5, 5.0])
 def test_waiting_in_line_uses_up_no_life_of_the_machine(hours):
-    """A budget of eleven hours, and ten of training; and twenty minutes to come up after it."""
+    """Train ten hours on a budget of eleven, after waiting."""
     record = replace(RECORD, queued=True, max_usd=11 * 2.4, poll=300.0)
     cloud = SimulatedCloud(TRAINER, run=record, queue_seconds=hours * 3600)
     naps = iter([hours / 2 * 3600])  # nobody watches for a while
@@ -101,7 +101,7 @@ LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def breaking(cloud, act, start, end, error):
-    """An act fails between two times of day."""
+    """Let an act fail between two times."""
 
     def interfere(done, where):
         if done == act and start <= cloud.now < end:
@@ -111,7 +111,7 @@ def breaking(cloud, act, start, end, error):
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """A person who presses Ctrl-C at a time of day."""
+    """Press Ctrl-C at a time."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, 
 @pytest.mark.parametrize("hours", [-9.0, 12.0])
 @pytest.mark.parametrize("limits", [{"max_usd": 40.0}, {"max_seconds": 30 * HOUR}])
 def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
-    """Two supervisors, the second ten hours later on another machine with a wrong clock."""
+    """Resume ten hours later on another machine with a wrong clock."""
     cloud = SimulatedCloud(DAYS)
     record = replace(LONG, **limits)  # type: ignore[arg-type]
     with pytest.raises(Detached):

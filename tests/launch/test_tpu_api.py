@@ -13,7 +13,7 @@ from tests.launch.support import finished
 
 
 def test_requests_state_what_is_rented():
-    """Whole: with another key a node is on demand, and nobody says so."""
+    """Compare whole requests: with another key a node is on demand without a word."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
         "acceleratorType": "v3-8",
@@ -65,14 +65,14 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
 
 
 def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
-    """Else one that becomes ACTIVE between the two lists would show no node, as if it were lost."""
+    """Find the node of a request that becomes ACTIVE between the two lists."""
     tpus.list()
     order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
 def test_what_the_service_leaves_out_is_empty():
-    """As its JSON does with every field that has its default."""
+    """Leave out all fields with their defaults, as the service does."""
     place = f"projects/p/locations/{support.ZONE}"
 
     class Bare:

@@ -64,7 +64,7 @@ def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
 
 
 def test_counters_are_overwritten_in_place(tmp_path):
-    """So that a disk that fills up later does not stop them."""
+    """Keep counting on a disk that fills up later."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
     paths = [disk, memory]
     assert watcher.load(paths) == Counters()
@@ -174,12 +174,12 @@ class Vm:
         return self.fake.node_names() == []
 
     def age(self):
-        """As the counters on its disk have it."""
+        """Return the age in the counters on its disk."""
         return watcher.load([str(self.root / "disk" / "bigbird-ja-1.counters")]).age
 
 
 def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
-    """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
+    """Restart it as systemd does: 20 restarts used to mean 0 deletions."""
     vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
     for _ in range(40):
         with vm.watched():
@@ -193,7 +193,7 @@ def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
-    """With nothing that can be written, and nothing that answers but service and metadata."""
+    """Let nothing be written, and nothing answer but service and metadata."""
     vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
     for tool in ("gcloud", "gsutil", "curl"):
         support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
@@ -239,7 +239,7 @@ class _Over(BaseException):
 
 
 def watched(tmp_path, host, seconds, terms):
-    """The counters after so many turns of ten seconds, which the real loop has stored."""
+    """Return the counters that the real loop has stored after turns of ten seconds."""
     paths, clock = [str(tmp_path / "counters")], iter(range(0, 10**6, 10))
     turns = iter(range(seconds // 10))
 
