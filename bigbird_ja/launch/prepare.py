@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.accelerators.chips import find
 from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
@@ -69,7 +70,7 @@ def make_record(
         BadInput: a flag is missing, unknown, or known not to work.
     """
     kind, pricing, is_dry = flags["accelerator_type"], flags["pricing"], flags["dry_run"]
-    machine = backends.find_accelerator(kind)
+    machine = find(kind)
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=not is_dry)
     backends.check_engine(machine, flags["engine"])
