@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from bigbird_ja.accelerators import chips, environment, measured
+from bigbird_ja.accelerators import chips, environment
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, PRICED_MFU, REACHED, REACHED_RANGE
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
@@ -140,9 +140,9 @@ def _rate(machine: Accelerator, run: Plan) -> MachineRate:
         return _compiled_rate(chip, rate * machine.units, "preflight, one chip")
     step = whole or chip
     fits = step.get("fits", True) if step else None
-    code_mfu = measured.CODE_MFU[run.config.model.architecture].get(machine.chip)
-    share = measured.REACHED * code_mfu if code_mfu else measured.PRICED_MFU[machine.chip]
-    basis = f"{measured.REACHED:g} x machine code" if code_mfu else "priced cycles"
+    code_mfu = CODE_MFU[run.config.model.architecture].get(machine.chip)
+    share = REACHED * code_mfu if code_mfu else PRICED_MFU[machine.chip]
+    basis = f"{REACHED:g} x machine code" if code_mfu else "priced cycles"
     flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # per token
     return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)
 
@@ -156,9 +156,9 @@ def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
     """
     basis = "priced cycles"
     priced, code = step.get("priced_cycles"), step.get("code_cycles")
-    if priced and code and (step.get("code_coverage") or 0.0) >= measured.COUNTED:
-        basis = f"{measured.REACHED:g} x machine code"
-        rate *= measured.REACHED * priced / code
+    if priced and code and (step.get("code_coverage") or 0.0) >= COUNTED:
+        basis = f"{REACHED:g} x machine code"
+        rate *= REACHED * priced / code
     return MachineRate(rate, f"{source}, {basis}", step.get("fits", True))
 
 
@@ -270,10 +270,7 @@ def make_row(
     """
     rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
     seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
-    is_dated, ends = (
-        pricing in PRICINGS,
-        (measured.REACHED / share for share in reversed(measured.REACHED_RANGE)),
-    )
+    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
     times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
     odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
     fits = [rate.fits for rate in rates]
