@@ -68,8 +68,6 @@ class Service:
         self._operations = {}
         self.script = []  # answers to creations, in order; then all succeed
         self.delete_script = []
-        self.list_script = []
-        self.http_script = []  # statuses for what machines ask of themselves
         self.unread = {}  # "find" or lists of what is offered -> key of REFUSALS
         self.requests = []
         self.machines = {}  # by full name, dead ones too
@@ -229,8 +227,6 @@ def _door(service):
                 service.requests.append(f"machine {self.command}")
                 if token != f"Bearer {TOKEN}":
                     return 401, {}
-                if service.http_script:
-                    return service.http_script.pop(0), {}
             return service.answer(self.command, self.path, body)
 
         def log_message(self, format, *args):

@@ -24,9 +24,9 @@ def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):
     with pytest.raises(ServiceFault) as caught:
         tpus.create(replace(support.NODE, name="run-2"), support.ZONE, 1, {}, 3600.0)
     assert caught.value.kind is Kind.EXISTS
-    fake_tpu.list_script += ["unavailable"] * 1000
+    fake_tpu.unread["find"] = "unavailable"
     with pytest.raises(ServiceFault) as caught:
-        tpus.list()
+        tpus.find(support.ZONE, "run-1")
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
