@@ -19,11 +19,9 @@ class FakeCompute(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
-    ready = ("status", "RUNNING")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self.created = []  # what was asked for
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = [
             "ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",

@@ -59,13 +59,13 @@ class Service:
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]
-    ready: tuple[str, str]  # in the resource of a machine that runs
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         self.work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
         self._lock = threading.RLock()
         self._processes = []
         self._operations = {}
+        self.created = []  # what was asked for
         self.script = []  # answers to creations, in order; then all succeed
         self.delete_script = []
         self.unread = {}  # "find" or lists of what is offered -> key of REFUSALS
@@ -101,11 +101,6 @@ class Service:
         with self._lock:
             named = [one for key, one in self.machines.items() if key.endswith(f"/{name}")]
             return named[-1] if named else None
-
-    def is_ready(self, name):
-        """Tell whether a machine is running."""
-        machine = self.machine(name)
-        return machine is not None and self.ready in machine.resource.items()
 
     def answer(self, method, path, body):
         """Answer one request."""

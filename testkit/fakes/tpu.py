@@ -37,13 +37,11 @@ class FakeTpu(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
-    ready = ("state", "READY")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
         self.unreachable = []  # locations that a listing leaves out
-        self.created = []
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = {zone: [*IMAGES] for zone in ZONES}
         self.durations = []  # of flex-start, seconds

@@ -210,7 +210,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
     """Kill it before the first step, early, and late, each time on a fresh machine."""
 
     def preempt():
-        support.wait_until(lambda: fake.is_ready("run-1"))
+        support.wait_until(lambda: fake.machine("run-1"))
         fake.preempt("run-1")
         for step, grace in ((30, 2.0), (70, 0.0)):
             support.wait_for_step(root, step)
