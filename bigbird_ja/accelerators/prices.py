@@ -122,7 +122,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """
         prices = [self.price(machine, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
-        if not priced or len(priced) < len(prices):
+        if not priced or None in prices:
             raise BadInput(
                 f"no {pricing} price for {machine.launch_type} in {', '.join(zones)}: add it in a"
                 " file for --price_file"

@@ -169,7 +169,7 @@ def offered(
         yield found, refusals, region_warnings(found, near)
     elif not is_offered:
         raise BadInput(
-            f"--accelerator_type {run.accelerator_type}: not to be had in {', '.join(usual)}"
+            f"--accelerator_type {run.accelerator_type}: not offered in {', '.join(usual)}"
             f" ({'; '.join(refusals)}): zones that offer it:"
             f" {', '.join(sorted({*elsewhere})) or 'none'}"
         )
@@ -192,8 +192,8 @@ def _priced(run: LaunchedRun, table: Prices, zones: Sequence[str]) -> tuple[Laun
 
 
 _GIVEN_UP = (
-    "Its run time is limited by the machine's own watcher then, and not by the cloud: look at it"
-    " now and then, or use --pricing flex-start"
+    "Its run time is then limited by the machine's own watcher, not by the cloud: check it now and"
+    " then, or use --pricing flex-start"
 )
 
 

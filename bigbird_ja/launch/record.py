@@ -91,7 +91,7 @@ class LaunchedRun:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a machine from its request on; later changes of the record don't change them."""
+    """Facts of a requested machine, which later changes of the record leave alone."""
 
     service: Service
     project: Annotated[str, Meta(pattern=r"^[a-z0-9.:-]*\Z")]
@@ -108,7 +108,7 @@ class Machine:
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record asks for a machine with these facts, whatever its price."""
+        """Return whether a run's record asks for such a machine; its price may differ."""
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 

@@ -199,7 +199,7 @@ class TrainerBeat:
 
     @property
     def signature(self) -> str:
-        """Return a text that differs after each write by a trainer."""
+        """Return an identifier of this heartbeat, which differs after each write."""
         return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
 
 
@@ -300,7 +300,7 @@ class View:
 
     @property
     def is_life_over(self) -> bool:
-        """Return whether our TPU has lived as long as it may."""
+        """Return whether our TPU has reached its maximum lifetime."""
         limit = self.state.machine_limit
         return bool(limit) and self.state.machine_seconds >= limit
 
