@@ -21,8 +21,8 @@ from bigbird_ja.train.warm_start import load_initial
 torch = pytest.importorskip("torch", reason="the models are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
-from tests.commands import test_encoder_road as road  # noqa: E402
 from tests.export.test_model_card import begun_from, front  # noqa: E402
+from tests.huggingface import folders  # noqa: E402
 
 pytestmark = pytest.mark.both
 _KINDS = {
@@ -38,7 +38,7 @@ def source(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
     tokenizer, sizes = _KINDS[request.param]
     getattr(tokenizer_folders, tokenizer)(folder, list(articles.documents(20, seed=5)))
-    road.save_encoder(request.param, folder, hidden_dropout_prob=0.05, **sizes)
+    folders.save_encoder(request.param, folder, hidden_dropout_prob=0.05, **sizes)
     return folder, request.param
 
 

@@ -108,7 +108,7 @@ class Training:
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
         self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
-        self.overwrite, self.stack = False, contextlib.ExitStack()
+        self.overwrite, self.replicas, self.stack = False, 1, contextlib.ExitStack()
         self.scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
         self.scores["data_fingerprint"] = self.manifest.fingerprint
 
@@ -133,7 +133,10 @@ class Training:
             "bigbird_ja.evaluation.tensorboard.write_evaluation", lambda *args: None
         )
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
-        guard, choice = check.fast_check(self.data)[1], Choice("numbers", "test", False, 1, "none")
+        guard, choice = (
+            check.fast_check(self.data)[1],
+            Choice("numbers", "test", False, self.replicas, "none"),
+        )
         run = (self.config, self.manifest, guard, self.data, choice)
         job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
         try:
@@ -223,6 +226,10 @@ def no_memory(training, patch):
     patch.setattr(Numbers, "begin", begin)
 
 
+def other_devices(training, patch):
+    training.replicas = 3
+
+
 def other_data(training, patch):
     training.manifest = dataclasses.replace(training.manifest, seed=7)
 
@@ -253,6 +260,7 @@ def overwritten(training, patch):
         (single_file, no_device, "no such device"),
         (interrupted, no_device, "no such device"),
         (interrupted, no_device_after_a_heartbeat, "no such device"),
+        (interrupted, other_devices, "16 is not divisible by 3 cores"),
         (interrupted, other_data, "trained on other data"),
         (interrupted, another_trainer, "is training here"),
         (interrupted, overwritten, "no such device"),
@@ -281,6 +289,15 @@ def test_refused_start_changes_no_byte_of_model_dir(
         with pytest.raises(CommandError, match=error):
             training.run()
         assert before == files()
+
+
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_continued(training):
+    damaged(training)
+    training.run()
+    assert training.saved == [7, 14, 21, 28, 30]
+    events = [e["event"] for e in run_log.read_events(training.model_dir)]
+    assert events.index("set_aside") < events.index("resumed") and "cleaned" in events
+    assert Path(training.model_dir, "damaged-model.ckpt-9.index").read_bytes() == b"cut off"
 
 
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])

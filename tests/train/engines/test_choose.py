@@ -69,6 +69,9 @@ def test_what_only_jax_has_is_refused_by_the_estimator(machine):
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine pjrt: "):
         choose("estimator", False, config)
+    del machine.packages["tensorflow_estimator"]
+    with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[estimator\]'"):
+        choose("estimator", False, CONFIG)
 
 
 def test_a_missing_tpu_is_reported_first(tmp_path):
