@@ -264,15 +264,13 @@ class Heartbeat:
             **fields,
         }
 
-    def update(self, **fields: Any) -> None:
-        """Change fields of the next write."""
+    def update(self, fields: JsonRecord, write: bool = True) -> None:
+        """Change fields, and write now or the next time."""
         self._fields.update(fields)
-
-    def write(self, **fields: Any) -> None:
-        """Write now."""
-        with self._lock:
-            self._fields.update(fields, time=round(self._clock(), 3))
-            storage.write_bytes(self._path, json_line(dict(self._fields)))
+        if write:
+            with self._lock:
+                self._fields["time"] = round(self._clock(), 3)
+                storage.write_bytes(self._path, json_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

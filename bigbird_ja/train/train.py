@@ -10,7 +10,7 @@ process 0 writes; the others follow it. `outcome` records how the run ends.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
-METRICS_SYNC_SECONDS = 60.0
 
 
 def train(
@@ -107,7 +106,8 @@ class Trainer:
         self.saver = CheckpointSaver(job, run_dir, self.recorder)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        self.periodic = Periodic(_tasks(run_dir, self.recorder), job.deps)
+        beat = self.recorder.beat if run_dir.lease is not None else None
+        self.periodic = Periodic(beat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, run_dir, resumption.step, self.recorder)
         self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
         exit_process.before(self.outcome.record_exit)
@@ -249,13 +249,3 @@ class Trainer:
         self.saver.save(self.recorder.checkpoint_metadata(), engine.snapshot)
         self.recorder.progress.leave_out()
         self.watchdog.tick()
-
-
-def _tasks(run_dir: RunDir, recorder: Recorder) -> dict[str, tuple[float, Callable[[], None]]]:
-    """Return the tasks that the writer runs every few seconds."""
-    if run_dir.lease is None:
-        return {}
-    return {
-        "heartbeat": (HEARTBEAT_SECONDS, recorder.beat),
-        "metrics": (METRICS_SYNC_SECONDS, recorder.sync_metrics),
-    }

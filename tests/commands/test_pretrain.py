@@ -286,26 +286,6 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
     assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
 
 
-def test_start_opens_no_file_twice(runs, inputs, tmp_path, capsys):
-    data = shutil.copytree(inputs[1], tmp_path / "data")
-    flags = [*runs.copied(tmp_path), "--data_dir", str(data)]
-    opened = collections.Counter()
-    is_counted = True
-
-    def note(event, arguments):
-        if event == "open" and is_counted and isinstance(arguments[0], str):
-            path, mode = os.path.abspath(arguments[0]), arguments[1]
-            if path.startswith(str(tmp_path)) and (mode is None or "r" in str(mode)):
-                opened[os.path.relpath(path, tmp_path)] += 1
-
-    sys.addaudithook(note)
-    assert cli.run_command_line(flags) == 0, capsys.readouterr().err
-    is_counted = False
-    assert opened["data/manifest.json"] == 1 and opened["model/config.yaml"] == 1
-    del opened["model"], opened["model/lock.json"]  # the folder for fsync; the lease is taken
-    assert not {name: count for name, count in opened.items() if count > 1}
-
-
 def test_missing_device_is_refused_before_tensorflow_is_imported(
     runs, tmp_path, monkeypatch, capsys
 ):

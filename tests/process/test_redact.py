@@ -121,7 +121,7 @@ def test_the_line_of_json_holds_numbers_of_numpy_and_no_credential():
 def test_what_a_run_writes_about_itself_is_masked(tmp_path):
     message = f"RuntimeError: {SECRETS[0]}"
     log.EventLog(str(tmp_path)).append("failed", message=message, deep={"list": [message]})
-    log.Heartbeat(str(tmp_path), "run").write(state="stopped", message=message)
+    log.Heartbeat(str(tmp_path), "run").update({"state": "stopped", "message": message})
     log.append_eval(str(tmp_path), {"step": 1, "note": message})
     for name in (log.EVENTS, log.HEARTBEAT, log.EVAL):
         text = (tmp_path / name).read_text()

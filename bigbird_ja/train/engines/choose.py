@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS
@@ -138,7 +137,7 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
     return global_batch // unit
 
 
-def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES) -> None:
+def check_estimator_tpu(config: Config) -> None:
     """Check that TensorFlow can use a TPU for `--use_tpu` under TPUEstimator.
 
     Raises:
@@ -149,7 +148,7 @@ def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES
     if config.tpu.name != "local":
         devices.resolve_tpu(config)
         return
-    if not devices.is_there(files):
+    if not devices.is_there(devices.TPU_FILES):
         raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
     if not devices.tensorflow_has_tpu():
         raise BadInput(

@@ -74,13 +74,13 @@ def test_what_only_jax_has_is_refused_by_the_estimator(machine):
         choose("estimator", False, CONFIG)
 
 
-def test_a_missing_tpu_is_reported_first(tmp_path):
-    nowhere = (str(tmp_path / "accel*"),)
+def test_missing_tpu_is_reported_before_missing_support(machine, monkeypatch):
+    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: False)
     with pytest.raises(BadInput, match="this machine has no TPU"):
-        check_estimator_tpu(CONFIG, nowhere)
-    (tmp_path / "accel0").touch()
+        check_estimator_tpu(CONFIG)
+    machine.tpu("v3-8")
     with pytest.raises(BadInput, match="built without TPU support"):
-        check_estimator_tpu(CONFIG, nowhere)
+        check_estimator_tpu(CONFIG)
 
 
 def test_a_tpu_of_another_name_that_does_not_answer():
