@@ -15,7 +15,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
-from bigbird_ja.storage.ownership import MARK, Made, Owned
+from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import host_memory
 from testkit import killing, synthetic
@@ -99,24 +99,6 @@ def test_full_disk_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
     assert killing.digest(model) == before
     assert [n for n in os.listdir(model) if n.startswith(".")] == [MARK]
     assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
-
-
-@pytest.mark.parametrize(("name", "version"), [("config.yaml", "0.0.9"), ("model.ckpt-*.json", "")])
-def test_run_of_another_format_is_refused(runs, tmp_path, name, version, capsys):
-    start, model = runs.copied(tmp_path), tmp_path / "model"
-    for path in model.glob(name):
-        text = path.read_text()
-        key = (
-            "format_version: 0.1.0\n" if name == "config.yaml" else ',\n "format_version": "0.1.0"'
-        )
-        assert key in text
-        path.write_text(text.replace(key, key.replace("0.1.0", version) if version else ""))
-        if name != "config.yaml":  # as a version that has its own wrote and listed it
-            Owned.load(str(model)).note({path.name: Made.of_file(str(path))})
-    before = sorted(os.listdir(model))
-    word = name.partition("*")[0]
-    refused(start, capsys, word, version or "before 0.1.0")
-    assert sorted(os.listdir(model)) == before
 
 
 def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):

@@ -58,11 +58,6 @@ def test_hard_texts_and_the_generated_corpus(theirs, ours, sample_corpus):
         assert mine == other, text[:100]
 
 
-def test_some_of_the_real_text(theirs, ours, real_text_path):
-    texts = list(open_corpus([real_text_path]).texts())[::100]
-    assert _ids(theirs, texts) == ours.encode_batch(texts)
-
-
 def test_masks_stand_where_tokens_stood(theirs, ours):
     for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
         assert _ids(theirs, [text])[0] == ours.encode_with_masks(text)

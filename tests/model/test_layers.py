@@ -1,4 +1,4 @@
-"""Activations and heads against TensorFlow's or plain formulas; recomputation of a layer."""
+"""Activations and heads against TensorFlow's or plain formulas; dropout."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import forward
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.model.layers import activate, dropout, fold_in, keep_mask, make_key, recompute
+from bigbird_ja.model.layers import activate, dropout, fold_in, keep_mask, make_key
 from bigbird_ja.model.modernbert import gated
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
@@ -52,31 +52,6 @@ def test_a_gated_product_that_is_kept_is_the_same_with_the_same_gradient(name, d
     for value, wanted in zip(kept, run(tf.cast(given, tf.float32), upstream, False), strict=True):
         assert value.dtype == dtype
         np.testing.assert_allclose(tf.cast(value, tf.float32), wanted, rtol=rounding, atol=rounding)
-
-
-@pytest.mark.parametrize("mode", ["eager", "jit"])
-def test_same_values_and_gradients_with_the_function_run_twice(mode):
-    x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
-    calls = []
-
-    def function(x, w, unused):
-        calls.append(1)
-        return tf.tanh(tf.matmul(x, w)) * tf.reduce_sum(x)
-
-    def run(is_recomputed):
-        unused = tf.constant(1.0)
-        with tf.GradientTape() as tape:
-            tape.watch([x, w])
-            y = recompute(function, x, [w, unused]) if is_recomputed else function(x, w, unused)
-        return y, *tape.gradient(y, [x, w])
-
-    if mode == "jit":
-        run = tf.function(run, jit_compile=True, autograph=False)
-    expected, counted = run(False), len(calls)
-    recomputed = run(True)
-    assert (counted, len(calls)) == (1, 1 + 2)
-    for result, wanted in zip(recomputed, expected, strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
 def _random(*shape, seed=0):

@@ -170,24 +170,21 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
 
 
 @pytest.mark.parametrize(
-    ("op_name", "kind"),
+    ("op_name", "kind", "changed"),
     [
-        ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
-        ("layer_3/attention/softmax/Exp", "softmax"),
-        ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
-        ("layer_3/attention/output/dropout/SelectV2", "dropout"),
-        ("mlm_head/layer_norm/Mean", "layer norm"),
-        ("optimizer/SelectV2_3", "optimizer"),
-        ("", "other"),
+        ("layer_3/attention/scores/einsum/Einsum", "attention scores", {}),
+        ("layer_3/attention/softmax/Exp", "softmax", {}),
+        ("gradient_tape/layer_3/attention/context/Einsum", "attention context", {}),
+        ("layer_3/attention/output/dropout/SelectV2", "dropout", {}),
+        ("mlm_head/layer_norm/Mean", "layer norm", {}),
+        ("optimizer/SelectV2_3", "optimizer", {}),
+        ("", "other", {}),
+        ("layer_1/mlp/MatMul", "copies", {"opcode": "copy"}),
+        ("layer_1/mlp/MatMul", "copies", {"name": "copy_bitcast_fusion.3"}),
     ],
 )
-def test_kinds(op_name, kind):
-    assert figures.kind_of(_cost(op_name)) == kind
-
-
-def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from():
-    assert figures.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
-    assert figures.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
+def test_kind_of_op_is_its_innermost_scope_or_copies(op_name, kind, changed):
+    assert figures.kind_of(_cost(op_name, **changed)) == kind
 
 
 def test_the_same_op_of_all_layers_is_one_line():

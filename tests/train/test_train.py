@@ -58,9 +58,12 @@ class Numbers:
         self._ahead, self._loop, self._bad = ahead, loop, bad
 
     ahead = begun = closed = 0
+    refusal = None  # error of `begin`
 
     def begin(self):
         self.begun += 1
+        if self.refusal is not None:
+            raise self.refusal
 
     def close(self):
         self.closed += 1
@@ -197,33 +200,20 @@ def damaged(training):
 
 
 def no_device(training, patch):
-    def begin(engine):
-        engine.begun += 1
-        raise BadInput("no such device")
-
-    patch.setattr(Numbers, "begin", begin)
+    patch.setattr(Numbers, "refusal", BadInput("no such device"))
 
 
 def no_device_after_a_heartbeat(training, patch):
     """Refuse when the periodic tasks have run, as in a long compilation."""
-    has_run, beat = Event(), Recorder.beat
+    has_run, beat, begin = Event(), Recorder.beat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(Recorder, "beat", lambda recorder: (beat(recorder), has_run.set()))
-
-    def begin(engine):
-        engine.begun += 1
-        assert has_run.wait(60)
-        raise BadInput("no such device")
-
-    patch.setattr(Numbers, "begin", begin)
+    patch.setattr(Numbers, "begin", lambda engine: has_run.wait(60) and begin(engine))
+    no_device(training, patch)
 
 
 def no_memory(training, patch):
-    def begin(engine):
-        engine.begun += 1
-        raise OutOfMemory("a step needs 1 TB")
-
-    patch.setattr(Numbers, "begin", begin)
+    patch.setattr(Numbers, "refusal", OutOfMemory("a step needs 1 TB"))
 
 
 def other_devices(training, patch):
