@@ -9,6 +9,7 @@ from typing import Any
 from bigbird_ja.data import check
 from bigbird_ja.data.check import DataGuard
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.process import streams
@@ -108,15 +109,20 @@ def _settings(
     """
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
-    adopted = []
-    if args.init_from:
-        adopted = adopted_settings(args.init_from, so_far, manifest, args.data_dir)
-    settings_of_run = None
-    if args.config is None and so_far is not None:
+    settings_of_run, adopted = None, []
+    if so_far is None:
+        if args.init_from:
+            adopted = adopted_settings(args.init_from, manifest, args.data_dir)
+    elif args.config is None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = run_dir.join("config.yaml")
         stated = flatten(so_far).items()
-        adopted = [Override(key, value, settings_of_run, True) for key, value in stated] + adopted
+        adopted = [Override(key, value, settings_of_run, True) for key, value in stated]
+    elif args.init_from and state_dict.has_weights(args.init_from):  # it adopted them as it began
+        own = flatten(so_far).items()
+        adopted = [
+            Override(key, value, "the run") for key, value in own if key.startswith("model.")
+        ]
     config, overrides = resolve(adopted)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
     check_length(config, manifest.seq_length)

@@ -57,7 +57,7 @@ def begun(folder, length, place, monkeypatch, **sets):
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
     (place / "data").mkdir(exist_ok=True)
     (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)
-    adopted = run_settings.adopted_settings(str(folder), None, data, str(place / "data"))
+    adopted = run_settings.adopted_settings(str(folder), data, str(place / "data"))
     given = [f"model.{name}={value}" for name, value in sets.items()]
     config = fit_to_data(resolve_config(None, given, adopted=adopted)[0], data)
     first = load_initial(str(folder), config, data)

@@ -108,7 +108,7 @@ def adopted(roberta_data, tmp_path):
         config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": vocab_size}
         (folder / "config.json").write_text(json.dumps(config))
         manifest = manifest_lib.load(str(data_dir))
-        return run_settings.adopted_settings(str(folder), None, manifest, str(data_dir))
+        return run_settings.adopted_settings(str(folder), manifest, str(data_dir))
 
     return adopted
 

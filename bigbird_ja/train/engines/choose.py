@@ -111,10 +111,8 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
-    cores = config.tpu.num_cores  # as configured, so that a wrong batch is refused anywhere
-    accumulation = config.training.gradient_accumulation_steps
-    check_divides(config.training.global_batch_size, cores, accumulation)
     check_estimator_tpu(config)
+    cores = config.tpu.num_cores
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     chip = CHIPS.get(_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
