@@ -150,10 +150,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: A line of `eval.jsonl` does not belong there.
     """
-    return _on_held_out(_read(model_dir, EVAL, Evaluation))
-
-
-def _on_held_out(lines: list[Evaluation]) -> list[Evaluation]:
+    lines = _read(model_dir, EVAL, Evaluation)
     # Other lines are results of a probe in earlier versions.
     return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
 
