@@ -68,7 +68,7 @@ def begun(folder, length, place, monkeypatch, **sets):
 
 
 @pytest.mark.parametrize("length", [64, 96])
-def test_it_comes_back_as_its_own_class(source, length, tmp_path, monkeypatch):
+def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, monkeypatch):
     """It became a BigBird with code of its own, although all of its attention was full."""
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
@@ -100,7 +100,7 @@ def test_it_comes_back_as_its_own_class(source, length, tmp_path, monkeypatch):
     assert front(card)["tags"] == [tag] and "| attention | all tokens |" in card
 
 
-def test_bigbirds_attention_is_for_longer_lengths_or_on_request(source, tmp_path, monkeypatch):
+def test_longer_sequences_get_bigbirds_attention_and_class(source, tmp_path, monkeypatch):
     folder, kind = source
     for length, sets in ((1024, {}), (96, {"attention_type": "block_sparse", "block_size": 4})):
         run, notice = begun(folder, length, tmp_path, monkeypatch, **sets)

@@ -93,7 +93,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.delete, [SIDECAR], r"its metadata \(.json\) is missing"),
     ],
 )
-def test_damage_is_found_named_and_set_aside(run, change, how, words):
+def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     run.save(10)
     run.save(20)
     change(run, *how)
@@ -196,7 +196,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number):
     assert len(after.store.steps()) == 2 and len(after.names("model.ckpt-")) == 6
 
 
-def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run):
+def test_clean_up_after_a_kill_leaves_files_of_the_user(run):
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
     Owned.create(run.place, "run").note({ours: Made.of(b"x")})
     for name in (theirs, ours):

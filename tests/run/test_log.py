@@ -12,7 +12,7 @@ def record(step, loss=1.0):
     return {"step": step, "loss": loss, "time": 0.0}
 
 
-def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(base):
+def test_lines_after_the_restored_step_are_dropped(base):
     path = storage.join(base, run_log.METRICS)
     log = run_log.MetricsLog(path, 0)
     for step in (10, 20, 30):
@@ -39,7 +39,7 @@ def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path):
     assert path.read_text().count("\n") == 2
 
 
-def test_several_writers_lose_no_event(base):
+def test_concurrent_writers_lose_no_event(base):
     def write(writer):
         log = run_log.EventLog(base)
         for i in range(5):
@@ -53,7 +53,7 @@ def test_several_writers_lose_no_event(base):
     ]
 
 
-def test_the_heartbeat_says_what_the_contract_names(base):
+def test_heartbeat_has_the_keys_of_the_contract(base):
     assert run_log.read_heartbeat(base) is None
     beat = run_log.Heartbeat(base, "my-run", lambda: 1234.5678)
     beat.update({})
@@ -87,5 +87,5 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fak
         ("started refused resumed finished", 1),  # the supervisor's word, which ends no training
     ],
 )
-def test_every_start_that_did_not_finish_is_an_interruption(events, count):
+def test_unfinished_starts_are_interruptions(events, count):
     assert run_log.unfinished_starts({"event": name} for name in events.split()) == count

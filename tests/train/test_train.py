@@ -291,7 +291,7 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_continued(training):
 
 
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
-def test_a_run_left_alone(training, ahead, loop):
+def test_uninterrupted_run_logs_saves_and_evaluates_on_schedule(training, ahead, loop):
     training.run(ahead=ahead, loop=loop, evaluates=True)
     assert training.logged == [4, 8, 12, 16, 20, 24, 28, 30]
     assert training.saved == [7, 14, 21, 28, 30]
@@ -299,7 +299,7 @@ def test_a_run_left_alone(training, ahead, loop):
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_request_to_stop_logs_and_saves_the_last_step(training, ahead):
+def test_stop_logs_and_saves_the_last_step(training, ahead):
     with pytest.raises(Interrupted) as stopped:
         training.run(ahead=ahead, stop_at=9)
     last = stopped.value.results["global_step"]
@@ -309,13 +309,13 @@ def test_a_request_to_stop_logs_and_saves_the_last_step(training, ahead):
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(training, ahead):
+def test_nonfinite_step_ends_the_run_before_a_save(training, ahead):
     with pytest.raises(Diverged, match="step 14: "):
         training.run(ahead=ahead, bad=14)
     assert training.saved == [7]
 
 
-def test_nothing_is_saved_once_a_shard_was_replaced(training):
+def test_replaced_shard_prevents_further_saves(training):
     shard = storage.join(training.data, training.manifest.train_shards[0].name)
     data = storage.read_bytes(shard)
 
@@ -330,7 +330,7 @@ def test_nothing_is_saved_once_a_shard_was_replaced(training):
     assert training.saved == [7]
 
 
-def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training):
+def test_text_of_an_unknown_exception_is_not_recorded(training):
     def fail():
         raise RuntimeError("the code is swordfish")
 
@@ -350,7 +350,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
     assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
 
 
-def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(training):
+def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
     """In the last one too: "finished" would leave it out for good."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
@@ -384,9 +384,7 @@ def test_an_evaluation_on_other_data_does_not_count(training):
         (14, [20], [20, 30]),  # killed between it and its save: made again, and listed once
     ],
 )
-def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
-    training, start, before, expected
-):
+def test_missed_evaluation_is_made_first_after_the_restart(training, start, before, expected):
     with pytest.raises(Interrupted):
         training.run(stop_at=start)
     for step in before:
