@@ -147,7 +147,8 @@ def _row(option: Setting, set_by: list[str]) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values
-    needs = [option.only_with] if option.only_with else []
+    conditions = [f"{key}={'|'.join(values)}" for key, values in option.only_with.items()]
+    needs = [" & ".join(conditions)] if conditions else []
     needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []
     notes = "; ".join([f"only with `{need}`" for need in needs] + set_by)
     meaning = f"{option.meaning} *{notes}*" if notes else option.meaning

@@ -84,14 +84,13 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
 def _is_of_bigbird(key: str) -> bool:
     """Tell whether a setting is for BigBird only, or has another default for it."""
     option = OPTIONS[key]
-    conditions = option.conditions
-    return option.modernbert is not None or ("model.architecture", ["bigbird"]) in conditions
+    is_conditional = option.only_with.get("model.architecture") == ["bigbird"]
+    return option.modernbert is not None or is_conditional
 
 
 def _depends_on_data(key: str) -> bool:
     option = OPTIONS[key]
-    depends = any(other in DATA_KEYS for other, _ in option.conditions)
-    return option.section != "make_data" and depends
+    return option.section != "make_data" and any(other in DATA_KEYS for other in option.only_with)
 
 
 def fit_to_data(
@@ -150,7 +149,7 @@ def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -
     for override in overrides:
         if not override.is_explicit:
             continue
-        for key, needed in OPTIONS[override.key].conditions:
+        for key, needed in OPTIONS[override.key].only_with.items():
             value = values[key]
             if value not in needed:
                 raise BadInput(

@@ -82,7 +82,7 @@ def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
 @pytest.mark.parametrize("key", CONDITIONAL)
 def test_a_setting_that_depends_on_another_is_refused_without_it(key):
     option = OPTIONS[key]
-    other, needed = option.conditions[-1]
+    other, needed = [*option.only_with.items()][-1]
     value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
     for choice in OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}"]

@@ -25,7 +25,7 @@ def test_every_setting_is_declared_whole(key):
         assert option.none, "what None stands for"
     else:
         assert option.read(option.default, "default") == option.default
-    for other, values in option.conditions:
+    for other, values in option.only_with.items():
         assert set(values) < set(OPTIONS[other].choices)
 
 
