@@ -28,11 +28,9 @@ _PLAIN = (
 )
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-_ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
-_BATCH_BYTES = 256 << 20
-_MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
+_ROWS = 256  # rows in memory at a time
 _IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
-CONVERT = {
+_CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
     ".xlsx": "save it as CSV in UTF-8",
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".7z"), "unpack it"),
@@ -85,7 +83,20 @@ def check_column(path: str, names: list[str], field: str) -> None:
 
 
 def members(path: str) -> list[str]:
-    """List the files of text in an archive by name, without the files that macOS adds."""
+    """List the files of text in an archive by name, without the files that macOS adds.
+
+    A file of text is its own only member.
+
+    Raises:
+        BadInput: an archive without text, or a suffix that does not state a format.
+    """
+    if path.endswith(_PLAIN):
+        return [path]
+    if not path.endswith(".zip"):
+        advice = next((f" ({a})" for end, a in _CONVERT.items() if path.endswith(end)), "")
+        raise BadInput(
+            f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
+        )
     with _archive(path) as opened:
         names = sorted(name for name in opened.namelist() if not name.startswith("__MACOSX/"))
     if not (texts := [name for name in names if name.endswith(_PLAIN)]):
@@ -114,24 +125,15 @@ def read_rows(path: str, field: str) -> Iterator[str]:
     """Yield the texts of a column.
 
     Raises:
-        BadInput: another format, a damaged file, no such column of text, or a text that expands to
-            more than `_MOST_EXPANSION` characters per byte.
+        BadInput: another format, a damaged file, or no such column of text.
     """
     import pyarrow
 
-    left = _MOST_EXPANSION * size_of(path)
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
             for value in batch.column(field):  # one by one: all may refer to one long text
-                text = value.as_py() or ""
-                left -= len(text)
-                if left < 0:
-                    raise BadInput(
-                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times:"
-                        " name another column with --text_field"
-                    )
-                yield text
+                yield value.as_py() or ""
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
@@ -141,15 +143,7 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
 
         file = parquet.ParquetFile(stream)
         _check_text(pyarrow, file.schema_arrow, path, field)
-        repeated = parquet.ParquetFile(stream, read_dictionary=[field])
-        for group in range(file.num_row_groups):
-            where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
-            # A text that is stored once can be in every row, and rows are expanded in memory.
-            first = next(repeated.iter_batches(1, **where), None)
-            dictionary = getattr(first and first.column(field), "dictionary", ())
-            sizes = [text.as_buffer().size for text in dictionary if text.is_valid]
-            rows = _BATCH_BYTES // max([1, *sizes])
-            yield from file.iter_batches(max(1, min(_ROWS, rows)), **where)
+        yield from file.iter_batches(_ROWS, columns=[field])
         return
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)

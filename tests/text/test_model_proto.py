@@ -11,9 +11,9 @@ import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import model_proto
-from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer
+from bigbird_ja.text.markers import MARKERS
 from testkit import ROOT
 
 # Options of the trainer by kind. "plain": <unk>, <s>, </s>, no padding, nothing for masks.
@@ -39,7 +39,7 @@ def models(sample_corpus):
 def plain_texts(sample_corpus):
     """Generated text without the markers, which are pieces only in ours, and hard cases."""
     texts = list(open_corpus([sample_corpus]).texts())[:10]
-    plain = [re.sub("|".join(tokenizer_lib.USER_PIECES), "", text) for text in texts]
+    plain = [re.sub("|".join(MARKERS), "", text) for text in texts]
     return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]
 
 
