@@ -77,7 +77,7 @@ def _check_places(request: Request) -> None:
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
         if not source.startswith(NAMED):
-            outputs.refuse_overlap({"--input": source}, {"--output_dir": output})
+            outputs.refuse_overlap({"--input": source}, output, "--output_dir")
     if request.spec.word_boundaries == "mecab":
         words.mecab_boundaries("")
 

@@ -33,7 +33,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
     Raises:
         BadInput: it overlaps with an input, is a file, or holds what no export made.
     """
-    outputs.refuse_overlap(inputs, {FLAG: output_dir})
+    outputs.refuse_overlap(inputs, output_dir, FLAG)
     outputs.check_folder(output_dir, FLAG, _KIND, "choose another folder")
 
 

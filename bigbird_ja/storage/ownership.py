@@ -21,7 +21,6 @@ import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import IO, Annotated
 
 import msgspec
@@ -52,10 +51,7 @@ class Made:
     def of_file(cls, path: str) -> Made:
         """Return the version of a file; one on a disk is read in chunks."""
         info = storage.stat(path)
-        if info.crc32c:
-            return cls(info.size, info.crc32c)
-        crc32c, size = storage.crc32c_of_file(path)
-        return cls(size, crc32c)
+        return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
 
 
 # One; 0.1.0 also stated the version before. None for a file that is ours whatever it holds.
@@ -241,13 +237,8 @@ class Owned:
         moved = {name: self._manifest.files[name] for name in (first, *others)}
         aside = replace(self._manifest, files=moved)
         storage.write_bytes(storage.join(target, MARK), msgspec.json.encode(aside))
-        for batch in ([first], others):
-            storage.run_all(
-                [
-                    partial(storage.rename, storage.join(self.path, n), storage.join(target, n))
-                    for n in batch
-                ]
-            )
+        storage.rename_all([first], self.path, target)
+        storage.rename_all(others, self.path, target)
         self.forget(moved)
         return target
 

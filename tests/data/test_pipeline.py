@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
-from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
@@ -85,11 +84,10 @@ def unmasked(batch):
 
 def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     manifest, directory = data
-    rate = MaskRate(0.3, 0.15, 10)
-    assert rate.at(0) == 0.3 and rate.at(10) == rate.at(2**40) == 0.15
-
-    rates = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
-    config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *rates, seed=3)
+    rates = (0.3, 0.15, 10)
+    assert [masking.rate_at(rates, step) for step in (0, 10, 2**40)] == [0.3, 0.15, 0.15]
+    sets = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
+    config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *sets, seed=3)
 
     def made(start, steps, **more):
         batches = pipeline.batches(
@@ -102,7 +100,8 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     for step, batch, records in zip(
         itertools.count(), whole, order_oracle.batches(layout, 4), strict=False
     ):
-        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=rate.at(step))
+        prob = masking.rate_at(rates, step)
+        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=prob)
         epoch, record = np.array(records).T
         tokens = unmasked(batch)
         expected = masking.mask(tokens, np.zeros(tokens.shape, bool), epoch, record, 3, rule)

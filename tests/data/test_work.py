@@ -18,7 +18,7 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MARK, Owned
 from tests.data import making
 
-WRITING = ((blocks, "write_block"), (shards, "write_shard"))
+WRITING = ((storage, "write_bytes"), (shards, "write_shard"))  # a block, a shard
 
 
 class Killed(BaseException):
