@@ -65,7 +65,8 @@ def make_model(
     started = time.monotonic()
     files = ModelFiles(prefix)
     files.check(replaces=overwrite or files.read_record() is None)
-    record = None if overwrite else files.finished(settings, corpus.fingerprint)
+    fingerprint = corpus.fingerprint  # before the text is read
+    record = None if overwrite else files.finished(settings, fingerprint)
     if record is not None:
         print(f"finished already: {files.model}")
     else:
@@ -74,7 +75,7 @@ def make_model(
         record = files.write(
             tokenizer,
             settings=dataclasses.asdict(settings),
-            corpus_fingerprint=corpus.fingerprint,
+            corpus_fingerprint=fingerprint,
             seconds=round(time.monotonic() - started, 3),
             **figures,
         )

@@ -16,13 +16,13 @@ NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
 @pytest.fixture
 def tokenize(run, sample_corpus):
-    """`tokenize("--output_prefix=...")`: 1,200 pieces of the sample, where no flag says else."""
+    """`tokenize("--output_prefix=...")`: 1,200 tokens of the sample by default."""
     return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
 
 
 @pytest.fixture
 def trained(tokenizer_path, tmp_path):
-    """A folder with what `tokenize` makes of the sample: 1,200 pieces, PREFIX is ja."""
+    """A folder with what `tokenize` makes of the sample: 1,200 tokens, PREFIX is ja."""
     for name in NAMES:
         shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
     return tmp_path
@@ -33,7 +33,7 @@ def vocab_size(folder):
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
+def test_tokenize_writes_a_model_and_its_record(tokenize, tokenizer_path, tmp_path, model_type):
     folder = tmp_path / "new"
     flags = (f"--output_prefix={folder}/ja", f"--model_type={model_type}", "--json")
     first = tokenize(*flags)
@@ -49,7 +49,7 @@ def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
     assert record["settings"]["model_type"] == model_type
     assert record["model_sha256"] == made.sha256
     rows = [line.split("\t") for line in (folder / "ja.vocab").read_text("utf-8").splitlines()]
-    assert [piece for piece, _ in rows] == made.tokens
+    assert [token for token, _ in rows] == made.tokens
     assert all(float(score) <= 0 for _, score in rows)
     again = tokenize(*flags)
     assert again.status == 0 and "finished already" in again.stderr
@@ -81,10 +81,8 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name)
         assert os.listdir(folder) == [name]
 
 
-def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
-    tokenize, trained, monkeypatch
-):
-    """After the record and the pieces: the model is the old one."""
+def test_a_stopped_replacement_is_completed_by_the_same_command(tokenize, trained, monkeypatch):
+    """Stop after the record and the vocabulary: the model is the old one."""
     prefix = f"--output_prefix={trained}/ja"
     write, written = Owned.write, []
 

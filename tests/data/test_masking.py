@@ -106,7 +106,6 @@ def records_of_words(count, length, seed=0):
 
 @pytest.mark.parametrize("most", [76, 100])
 def test_words_of_every_length_and_position_have_the_same_masking_rate(most):
-    """Also where no more than the wanted number can be held, as at 512 positions."""
     count, epochs, length = 120, 40, 512
     tokens, starts, sizes = records_of_words(count, length)
     hits, outcomes = np.zeros(tokens.shape), np.zeros(3)
@@ -126,7 +125,6 @@ def test_words_of_every_length_and_position_have_the_same_masking_rate(most):
 
 
 def test_targets_are_the_same_in_every_version():
-    """Runs and data sets of one version and the next have the same masks."""
     tokens, starts = some_records(20, 300)
     digest = hashlib.sha256()
     for unit in UNITS:
@@ -136,11 +134,3 @@ def test_targets_are_the_same_in_every_version():
             digest.update(made[name].tobytes())
     expected = "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
     assert digest.hexdigest() == expected
-
-
-def test_special_ids_are_computed_once():
-    """A tokenizer with 1,000 unused tokens took five seconds for each batch."""
-    rule = dataclasses.replace(RULE, vocab_size=30_000, special_ids=(0, 1, 2, *range(100, 1100)))
-    assert (rule.special_prefix, rule.other_special) == (3, tuple(range(100, 1100)))
-    assert rule.other_special is rule.other_special
-    assert masking.is_ordinary(np.arange(2000)[None, :], rule).sum() == 997

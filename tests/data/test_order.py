@@ -79,7 +79,7 @@ def test_shards_are_dealt_as_documented(layout, epoch):
 
 
 @pytest.mark.parametrize("num_shards,readers,window", [(256, 32, 8), (64, 8, 4)])
-def test_neighbours_are_nearly_as_far_apart_as_in_a_full_shuffle(num_shards, readers, window):
+def test_the_order_is_nearly_a_full_shuffle(num_shards, readers, window):
     layout = order.Layout((40,) * num_shards, readers, seed=3, window=window)
     n = layout.num_records
     result = np.array([r for _, r in flat(layout, 16, n // 16)])
@@ -89,7 +89,7 @@ def test_neighbours_are_nearly_as_far_apart_as_in_a_full_shuffle(num_shards, rea
 
 
 @pytest.mark.parametrize("step", [0, 1_000_000])
-def test_resuming_is_as_much_work_at_step_a_million_as_at_the_start(step, monkeypatch):
+def test_resuming_takes_the_same_work_at_any_step(step, monkeypatch):
     calls = []
     whole = order.reader_shards
     monkeypatch.setattr(order, "reader_shards", lambda *a: (calls.append(a), whole(*a))[1])

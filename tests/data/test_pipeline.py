@@ -65,15 +65,6 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     assert len(needed) < 9 and len(list(read)) == 2
 
 
-def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
-    """After two minutes of training one iterator in eight took up to a minute to end."""
-    manifest, directory = data
-    train = pipeline.batches(config_of(), manifest, directory)
-    held_out = pipeline.eval_batches(manifest, directory, batch_size=4)
-    for dataset in (train, held_out, train.prefetch(2)):
-        assert dataset.options().autotune.enabled is False
-
-
 def unmasked(batch):
     """The tokens of a batch as they were before masking."""
     tokens, is_target = batch["input_ids"].copy(), batch["masked_lm_weights"] > 0

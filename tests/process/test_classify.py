@@ -1,4 +1,4 @@
-"""Which end an exception stands for."""
+"""Exit status of exceptions."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def library_error(name, message):
 @pytest.mark.parametrize(
     "name", "NOENT EXIST NOTEMPTY ACCES ROFS LOOP NAMETOOLONG INVAL ILSEQ BUSY MFILE".split()
 )
-def test_what_is_wrong_with_a_path_is_bad_input(name):
+def test_an_error_of_a_path_is_bad_input(name):
     end = classify(system_error(getattr(errno, f"E{name}")))
     assert end is not None and end.status == 2
     assert PATH in str(end) and str(end).count(": ") >= 2  # what, where, what to do
@@ -33,7 +33,7 @@ def test_what_is_wrong_with_a_path_is_bad_input(name):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ECONNRESET])
 @pytest.mark.parametrize("path", [PATH, None])
-def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
+def test_an_error_of_a_disk_or_a_connection_is_74(number, path):
     end = classify(system_error(number, path))
     assert end is not None and end.status == 74
     assert ": :" not in str(end) and os.strerror(number) in str(end)
@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
     ],
     ids=repr,
 )
-def test_what_libraries_raise(error, status):
+def test_exceptions_of_libraries_have_a_status(error, status):
     end = classify(error)
     assert (end.status if end else None) == status
     assert "\n" not in str(end) and "https://x" not in str(end)

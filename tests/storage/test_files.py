@@ -11,7 +11,7 @@ from bigbird_ja.process.errors import BadInput
 from testkit import ROOT
 
 
-def test_round_trip(base):
+def test_files_are_read_as_they_were_written(base):
     path = f"{base}/日本 a b+c.json"
     before = storage.exists(path)
     storage.write_bytes(path, b"{}")
@@ -101,7 +101,7 @@ def test_copies_and_renames(base, tmp_path):
     assert storage.list_files(base) == ["t1", "t2"] and not os.path.exists(source)
 
 
-def test_what_is_read_whole_is_bounded(base):
+def test_reading_a_whole_file_has_a_limit(base):
     path = f"{base}/ja.model"
     storage.write_bytes(path, bytes(100_000))
     assert storage.read_bytes(path, 100_000) == bytes(100_000)

@@ -44,7 +44,7 @@ def plain_texts(sample_corpus):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_corpus, tmp_path):
+def test_ids_stay_and_missing_special_tokens_are_added(name, models, sample_corpus, tmp_path):
     path = tmp_path / "spiece.model"
     path.write_bytes(models[name])
     theirs = sentencepiece.SentencePieceProcessor(str(path))
@@ -103,7 +103,7 @@ def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
     assert model_proto.pieces(model_proto.round_scores(shifted)) == exact
 
 
-def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):
+def test_ids_do_not_depend_on_the_length_of_the_text(tokenizer_path, sample_corpus):
     tokenizer = read_tokenizer(tokenizer_path)
     texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]
