@@ -29,6 +29,7 @@ _PLAIN = (
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
 _ROWS = 256  # rows in memory at a time
+_MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
 _IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
 _CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
@@ -125,15 +126,24 @@ def read_rows(path: str, field: str) -> Iterator[str]:
     """Yield the texts of a column.
 
     Raises:
-        BadInput: another format, a damaged file, or no such column of text.
+        BadInput: another format, a damaged file, no such column of text, or a text that expands to
+            more than `_MOST_EXPANSION` characters per byte.
     """
     import pyarrow
 
+    left = _MOST_EXPANSION * size_of(path)
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
             for value in batch.column(field):  # one by one: all may refer to one long text
-                yield value.as_py() or ""
+                text = value.as_py() or ""
+                left -= len(text)
+                if left < 0:
+                    raise BadInput(
+                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times:"
+                        " name another column with --text_field"
+                    )
+                yield text
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:

@@ -5,6 +5,7 @@ values are generated from the declarations, so a new flag or setting needs no li
 """
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -13,6 +14,7 @@ from bigbird_ja.cli import command_flags, command_help
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS
 
 
@@ -125,6 +127,20 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
     assert overrides[-1].source == "--num_train_steps"
     args = parse("pretrain", *enough("pretrain"), "--use_tpu", "--tpu_name=mine")
     assert resolve(args)[1][-1].source == "--tpu_name"
+
+
+def test_a_value_is_read_and_validated_once(monkeypatch):
+    calls, read = Counter(), Option.read
+
+    def count(option, value, source=""):
+        calls[option.key] += 1
+        return read(option, value, source)
+
+    monkeypatch.setattr(Option, "read", count)
+    sets = ("--learning_rate=0.001", "--set=training.weight_decay=0.02", "--config=tiny-cpu")
+    resolve(parse("pretrain", *enough("pretrain"), *sets))
+    assert calls["--learning_rate"] == calls["training.weight_decay"] == 1
+    assert calls["training.learning_rate"] == 1, "the preset's"
 
 
 def test_unknown_flags_name_near_ones_by_letters_and_meaning():

@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import check, tfrecords
@@ -136,11 +135,6 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     assert len(fake_gcs.log()) == 2  # the manifest and one listing
 
 
-def test_a_transient_read_fault_is_no_damage(tmp_path, made):
-    with pytest.raises(StorageError, match="tfrecord"), check.named_damage(made, str(tmp_path)):
-        raise tf.errors.DataLossError(None, None, "corrupted record at 12")
-
-
 def test_another_tokenizer_is_named(tmp_path, tokenizer_path):
     tokenizer, path = read_tokenizer(tokenizer_path), tmp_path / "tokenizer.model"
     shutil.copy(tokenizer_path, path)
@@ -148,10 +142,6 @@ def test_another_tokenizer_is_named(tmp_path, tokenizer_path):
     stated = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     made = synthetic.write(tmp_path, special_ids=ids, **stated)
     assert check.fast_check(str(tmp_path))[0] == made
-    for changed in ({"special_ids": ids | {"sep": 100}}, {"vocab_size": 1201}):
-        synthetic.save(dataclasses.replace(made, **changed), str(tmp_path))
-        with pytest.raises(BadInput, match=r"tokenizer\.model has other ids than the manifest"):
-            check.fast_check(str(tmp_path))
     path.write_bytes(b"another")
     problem = "tokenizer.model is not the one that the data was made with"
     assert check.tokenizer_problem(made, str(tmp_path)) == problem

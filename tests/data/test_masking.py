@@ -134,3 +134,11 @@ def test_targets_are_the_same_in_every_version():
             digest.update(made[name].tobytes())
     expected = "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
     assert digest.hexdigest() == expected
+
+
+def test_special_ids_are_computed_once():
+    """A tokenizer with 1,000 unused tokens took five seconds for each batch."""
+    rule = dataclasses.replace(RULE, vocab_size=30_000, special_ids=(0, 1, 2, *range(100, 1100)))
+    assert (rule.special_prefix, rule.other_special) == (3, tuple(range(100, 1100)))
+    assert rule.other_special is rule.other_special
+    assert masking.is_ordinary(np.arange(2000)[None, :], rule).sum() == 997

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
+from bigbird_ja.data import masking, parsing, pipeline, tfrecords
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
 from tests.data import order_oracle
@@ -63,6 +62,15 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     config = config_of("data.shuffle_window=1", seed=3)
     read = pipeline.record_batches(config, manifest, str(tmp_path), start_step=7, num_steps=2)
     assert len(needed) < 9 and len(list(read)) == 2
+
+
+def test_autotuning_is_off_so_that_iterators_end_at_once(data):
+    """After two minutes of training one iterator in eight took up to a minute to end."""
+    manifest, directory = data
+    train = pipeline.batches(config_of(), manifest, directory)
+    held_out = pipeline.eval_batches(manifest, directory, batch_size=4)
+    for dataset in (train, held_out, train.prefetch(2)):
+        assert dataset.options().autotune.enabled is False
 
 
 def unmasked(batch):
@@ -136,9 +144,3 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
         pipeline.read_shard(tf.constant(str(path)), tf.constant(4, tf.int64), 4)
     assert change == "corrupt" or path.name in str(caught.value)
     assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
-    if change == "corrupt":
-        with (
-            pytest.raises(BadInput, match=f"{path.name} is not the file that was made"),
-            check.named_damage(manifest, str(tmp_path)),
-        ):
-            raise caught.value

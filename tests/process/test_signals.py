@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.process.signals import CommandSignals, StopRequest
 from testkit import ROOT, any_command, command_line, prepared
 
 
@@ -146,6 +146,14 @@ def test_ctrl_c_ends_a_command_whatever_a_library_does(what):
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
     for path in " ".join(before).split():
         assert not Path(path).exists(), "left behind"
+
+
+def test_the_signal_is_known_before_its_exception_arrives():
+    # Not only once the listening thread had its turn: on a busy machine that comes too late.
+    signals = CommandSignals(leave=lambda message: None)
+    with pytest.raises(KeyboardInterrupt):
+        signals._handle(signal.SIGINT, None)
+    assert signals.number == signal.SIGINT
 
 
 def test_a_second_ctrl_c_does_not_wait():

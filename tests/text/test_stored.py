@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import file_source
+from bigbird_ja.text import file_source, stored
 from bigbird_ja.text.corpus import open_corpus
 from tests.text import texts
 
@@ -90,6 +90,13 @@ def test_large_and_repeated_strings_are_text(tmp_path):
         content = pyarrow.table({"text": pyarrow.array(TEXTS).cast(kind)})
         write_arrow(tmp_path / "a.arrow", content)
         assert texts(tmp_path / "a.arrow") == TEXTS
+
+
+def test_a_table_that_expands_without_bound_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    write_parquet(tmp_path / "a.parquet", table(["長い文。" * 1000] * 1000))
+    with pytest.raises(BadInput, match="repeats a text more than 50 times"):
+        texts(tmp_path / "a.parquet")
 
 
 def test_a_row_that_is_too_long_is_refused(tmp_path, monkeypatch):
