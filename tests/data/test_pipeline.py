@@ -10,7 +10,7 @@ from bigbird_ja.data import masking, parsing, pipeline, tfrecords
 from bigbird_ja.process.classify import classify
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
-from tests.data import order_oracle
+from tests.data.test_order import batches as batches_of
 
 COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 
@@ -41,7 +41,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
     manifest = synthetic.write(tmp_path, counts, num_readers=readers)
     config = config_of(f"data.shuffle_window={window}", seed=3, batch_size=6)
     dataset = pipeline.record_batches(config, manifest, str(tmp_path), start_step=step)
-    batches = order_oracle.batches(pipeline.layout_of(manifest, 3, window), 6, step)
+    batches = batches_of(pipeline.layout_of(manifest, 3, window), 6, step)
     expected = itertools.islice(batches, 12)
     for (serialized, epoch, record), batch in zip(dataset.take(12), expected, strict=True):
         assert list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True)) == batch
@@ -53,7 +53,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
 def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     manifest = synthetic.write(tmp_path, (3,) * 16, num_readers=8)
     layout = pipeline.layout_of(manifest, 3, 1)
-    batches = itertools.islice(order_oracle.batches(layout, 4, 7), 2)
+    batches = itertools.islice(batches_of(layout, 4, 7), 2)
     starts = layout.starts.tolist()
     needed = {bisect.bisect_right(starts, i) - 1 for batch in batches for _, i in batch}
     for number, shard in enumerate(manifest.train_shards):
@@ -96,9 +96,7 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
 
     whole = made(0, 14)  # two epochs
     layout = pipeline.layout_of(manifest, 3, config.data.shuffle_window)
-    for step, batch, records in zip(
-        itertools.count(), whole, order_oracle.batches(layout, 4), strict=False
-    ):
+    for step, batch, records in zip(itertools.count(), whole, batches_of(layout, 4), strict=False):
         prob = masking.rate_at(rates, step)
         rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=prob)
         epoch, record = np.array(records).T

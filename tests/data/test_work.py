@@ -13,6 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import blocks, build, check, shards, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import files
 from bigbird_ja.storage.disk import TEMPORARY_PREFIX
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MARK, Owned
@@ -109,9 +110,9 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
     [
         ("disk", (blocks, "make_rows"), 1, True),
         ("disk", (shards, "write_shard"), 1, True),
-        ("disk", (storage, "rename"), 0, True),
-        ("disk", (storage, "rename"), 2, False),
-        ("bucket", (storage, "rename"), 1, True),
+        ("disk", (files, "rename"), 0, True),
+        ("disk", (files, "rename"), 2, False),
+        ("bucket", (files, "rename"), 1, True),
     ],
     indirect=["output"],
 )
@@ -119,11 +120,11 @@ def test_a_kill_during_a_replacement_loses_no_data_set(
     tmp_path, output, request_of, monkeypatch, function, after, overwrite_again
 ):
     """The old one is whole until all shards of the new one are there to be moved into place."""
-    monkeypatch.setattr(storage, "run_all", lambda tasks, *_: [task() for task in tasks])
+    monkeypatch.setattr(files, "run_all", lambda tasks, *_: [task() for task in tasks])
     old = make(request_of(output, num_shards=4))
     replacing = request_of(output, num_shards=2, seed=5, overwrite=True)
     make_until(after, replacing, function)
-    if function[0] is storage and after:
+    if function[0] is files and after:
         assert_unfinished(output)
     else:
         assert build.make_data(request_of(output, num_shards=4)) == (old, True)

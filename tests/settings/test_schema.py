@@ -29,8 +29,7 @@ def test_every_setting_is_declared_whole(key):
         assert set(values) < set(OPTIONS[other].choices)
 
 
-def test_the_original_run_has_the_settings_of_its_time():
-    """The defaults are its settings, but for what was changed since."""
+def test_the_preset_of_the_original_run_has_its_settings():
     config, _ = resolve_config("original-2021")
     assert predictions_of(config.make_data) == 600
     values = flatten(config).items()
