@@ -15,15 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.check import check
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.process.console import (
-    Progress,
-    human_bytes,
-    human_count,
-    human_time,
-    log,
-    printable,
-    table,
-)
+from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.load import tokenizer_of
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -67,18 +59,18 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
         *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
-        ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
+        ["tokens per epoch", console.human_count(manifest.train.tokens * manifest.dupe_factor)],
         *([["unknown tokens", f"{unknown:.4%}"]] if unknown is not None else []),
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
         ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
         ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["size", human_bytes(results["bytes"])],
-        ["time", human_time(results["seconds"])],
+        ["size", console.human_bytes(results["bytes"])],
+        ["time", console.human_time(results["seconds"])],
     ]
     if unknown is not None and unknown > _MOST_UNKNOWN:
-        log(
+        console.log(
             f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer, and nothing can be"
             " learned from these: is it a tokenizer of another language?"
         )
@@ -89,7 +81,10 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         for i, n in enumerate(lengths)
         if n
     ]
-    tables = [table(rows, ["what", "value"]), table(bars, ["length of documents", "number", ""])]
+    tables = [
+        console.table(rows, ["what", "value"]),
+        console.table(bars, ["length of documents", "number", ""]),
+    ]
     return f"{where}\n" + "\n\n".join(tables)
 
 
@@ -106,8 +101,8 @@ def inspect(data_dir: str, examples: int) -> dict[str, Any]:
     manifest = manifest_lib.load(data_dir)
     began = time.monotonic()
     total = sum(shard.bytes for shard in manifest.every_shard)
-    with Progress(total, "B") as progress:
-        problems = [*map(printable, check(manifest, data_dir, progress.update))]
+    with console.Progress(total, "B") as progress:
+        problems = [*map(console.printable, check(manifest, data_dir, progress.update))]
     results = {
         **data_summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
@@ -116,7 +111,7 @@ def inspect(data_dir: str, examples: int) -> dict[str, Any]:
     print(data_report(manifest, results, data_dir))
     if problems:
         for problem in problems:
-            log(f"problem: {problem}")
+            console.log(f"problem: {problem}")
         raise BadInput(
             f"{data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
             " again with --overwrite, or copy the shard again",
@@ -181,7 +176,7 @@ def _masked_text(
             break
         if parts and starts_word:
             parts.append("|")
-        text, other = (printable(tokenizer.tokens[i]) for i in (token, now))
+        text, other = (console.printable(tokenizer.tokens[i]) for i in (token, now))
         if not is_target:
             parts.append(_painted(text, "special" if token in special else "", color))
         elif now == manifest.special_ids["mask"]:

@@ -45,12 +45,12 @@ def check_format(version: str, where: str, advice: str) -> None:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: it was written before 0.1.0, or by a later version.
+        BadInput: it has none, or was written by another version.
     """
     if version != FORMAT_VERSION:
-        found = repr(version) if version else "None (written before 0.1.0)"
         raise BadInput(
-            f"{where}: has format {found}, this version reads {FORMAT_VERSION}: {advice}"
+            f"{where}: has format {version or None!r},"
+            f" this version reads {FORMAT_VERSION}: {advice}"
         )
 
 

@@ -115,7 +115,8 @@ class Disk:
         """Open a file that becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
-            _sync(file)
+            file.flush()
+            os.fsync(file.fileno())
             with _errors_named(path):
                 os.replace(file.name, path)
             _sync_directory(path)
@@ -237,11 +238,6 @@ def _errors_named(path: str) -> Iterator[None]:
         if error.filename is None or TEMPORARY_PREFIX in str(error.filename):
             error.filename = path
         raise
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _sync_directory(path: str) -> None:
