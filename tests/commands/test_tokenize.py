@@ -28,10 +28,6 @@ def trained(tokenizer_path, tmp_path):
     return tmp_path
 
 
-def vocab_size(folder):
-    return read_tokenizer(f"{folder}/ja.model").vocab_size
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_tokenize_writes_a_model_and_its_record(tokenize, tokenizer_path, tmp_path, model_type):
     folder = tmp_path / "new"
@@ -56,7 +52,7 @@ def test_tokenize_writes_a_model_and_its_record(tokenize, tokenizer_path, tmp_pa
     assert again.json["vocab_size"] == 1200
 
 
-def test_other_settings_are_refused_without_overwrite(tokenize, trained):
+def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monkeypatch):
     prefix = f"--output_prefix={trained}/ja"
     model = (trained / "ja.model").read_bytes()
     refused = tokenize(prefix, "--vocab_size=1300")
@@ -65,8 +61,19 @@ def test_other_settings_are_refused_without_overwrite(tokenize, trained):
     refused = tokenize(prefix, f"--input={trained}/other.txt")
     assert refused.status == 2 and "another corpus" in refused.stderr
     assert (trained / "ja.model").read_bytes() == model
-    assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 0
-    assert vocab_size(trained) == 1300
+    write, written = Owned.write, []
+
+    def stop_at_the_model(owned, name, data):
+        if len(written) == 2:  # the record and the vocabulary are new, the model is the old one
+            raise OSError(28, "No space left on device")
+        written.append(name)
+        write(owned, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Owned, "write", stop_at_the_model)
+        assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
+    assert tokenize(prefix, "--vocab_size=1300").status == 0, "it continues"
+    assert read_tokenizer(f"{trained}/ja.model").vocab_size == 1300
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {MARK}))
@@ -79,21 +86,3 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name)
         assert refused.status == 2
         assert f"{name}: a file that this program did not make" in refused.stderr
         assert os.listdir(folder) == [name]
-
-
-def test_a_stopped_replacement_is_completed_by_the_same_command(tokenize, trained, monkeypatch):
-    """Stop after the record and the vocabulary: the model is the old one."""
-    prefix = f"--output_prefix={trained}/ja"
-    write, written = Owned.write, []
-
-    def stopping(owned, name, data):
-        if len(written) == 2:
-            raise OSError(28, "No space left on device")
-        written.append(name)
-        write(owned, name, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Owned, "write", stopping)
-        assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
-    assert tokenize(prefix, "--vocab_size=1300").status == 0
-    assert vocab_size(trained) == 1300
