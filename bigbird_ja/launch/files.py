@@ -146,6 +146,7 @@ class RunFiles:
 
     def __init__(self, run: LaunchedRun) -> None:
         self._run = run
+        self._version: str | None = None  # of the state; None: unknown
 
     def prepare(self) -> None:
         """Create the folders (on a disk; a bucket needs none)."""
@@ -193,13 +194,28 @@ class RunFiles:
 
     def load_state(self) -> RunState | None:
         """Read the supervisor's state; None if there is none."""
-        return _read_if_there(self._run.supervisor("state.json"), RunState)
+        path = self._run.supervisor("state.json")
+        try:
+            data, self._version = storage.read_with_token(path)
+        except FileNotFoundError:
+            return None
+        return decode.decode_versioned(data, RunState, path, _ADVICE)
 
-    def save_state(self, state: RunState) -> None:
-        """Write the supervisor's state."""
+    def save_state(self, state: RunState) -> bool:
+        """Write the supervisor's state, if it's as this process has read or written it last.
+
+        Returns:
+            False if another process has written it since: then nothing is written, and the next
+            call writes it in any case.
+        """
+        path = self._run.supervisor("state.json")
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
-        text = json.dumps(values, ensure_ascii=False)
-        storage.write_bytes(self._run.supervisor("state.json"), text.encode())
+        data = json.dumps(values, ensure_ascii=False).encode()
+        version, self._version = self._version, None  # unknown if the bucket fails
+        if version is None or not storage.exists(path):
+            version = _version(path)
+        self._version = storage.replace_if(path, data, version)
+        return self._version is not None
 
     def checkpoint_step(self) -> int:
         """Return the step of the newest checkpoint; -1 if there is none."""
@@ -213,6 +229,14 @@ class RunFiles:
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Append a line to the log that trainer and supervisor share."""
         run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
+
+
+def _version(path: str) -> str:
+    """Return the version of a file for `storage.replace_if`."""
+    try:
+        return storage.stat(path).token
+    except FileNotFoundError:
+        return ""
 
 
 def _read_if_there(path: str, kind: type[T]) -> T | None:

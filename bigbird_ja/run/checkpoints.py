@@ -22,6 +22,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -101,6 +102,8 @@ class CheckpointStore:
     report: Callable[[str, int, str], None] = lambda event, step, text: None
     mark: Callable[[str], None] = lambda phase: None
     owned: Owned | None = None
+    # Changes that `latest_good` has found to be due.
+    _repairs: list[Callable[[], None]] = field(default_factory=list, init=False)
 
     def steps(self) -> list[int]:
         """Return the steps with metadata, ascending. Raises if the directory cannot be listed."""
@@ -190,9 +193,9 @@ class CheckpointStore:
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
     def latest_good(self, names: Collection[str]) -> Checkpoint | None:
-        """Return the newest checkpoint that is good; newer damaged ones are renamed aside.
+        """Return the newest checkpoint that is good; change nothing before `repair`.
 
-        The lock must be held. None means that nothing was ever saved here.
+        None means that nothing was ever saved here.
 
         Args:
             names: names of the files in MODEL_DIR.
@@ -202,17 +205,17 @@ class CheckpointStore:
         """
         parts = _parts(names)
         listed = self._listed()
-        self._clean_up(parts, listed)
+        self._find_leftovers(parts, listed)
         complaint = ""
         for step in sorted(parts, reverse=True):
             try:
                 checkpoint = self.fetch(step)
             except Damaged as error:
                 complaint = str(error)
-                self._set_aside(step, parts.pop(step), complaint)
+                self._repairs.append(partial(self._set_aside, step, parts.pop(step), complaint))
                 continue
             if listed != sorted(parts):
-                self._write_state(sorted(parts))
+                self._repairs.append(partial(self._write_state, sorted(parts)))
             return checkpoint
         if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
@@ -220,6 +223,11 @@ class CheckpointStore:
                 " restore one from a copy, or start over in another --model_dir"
             )
         return None
+
+    def repair(self) -> None:
+        """Rename damaged checkpoints aside, and remove what a kill has left; hold the lock."""
+        while self._repairs:
+            self._repairs.pop(0)()
 
     def _listed(self) -> list[int]:
         """Read the steps that the `checkpoint` file lists; [] if it does not exist."""
@@ -236,16 +244,20 @@ class CheckpointStore:
             raise ValueError("a CheckpointStore needs MODEL_DIR's ownership manifest to write")
         return self.owned
 
-    def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Remove files that a kill has left of saves and removals. Files that are not ours stay."""
+    def _find_leftovers(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
+        """Take files that a kill has left of saves and removals out of `parts`."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
-                self._set_aside(step, endings, "its metadata (.json) is missing")
-                continue
-            names = [f"model.ckpt-{step}{part}" for part in endings]
-            if self._ours.remove(names):
-                self.report("cleaned", step, f"removed what was left of checkpoint {step}")
+                why = "its metadata (.json) is missing"
+                self._repairs.append(partial(self._set_aside, step, endings, why))
+            else:
+                self._repairs.append(partial(self._clean_up, step, endings))
+
+    def _clean_up(self, step: int, endings: Collection[str]) -> None:
+        """Remove what is left of a checkpoint. Files that are not ours stay."""
+        if self._ours.remove([f"model.ckpt-{step}{part}" for part in endings]):
+            self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: without it, it is no checkpoint.

@@ -79,15 +79,12 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
     append_line(storage.join(model_dir, EVAL), record)
 
 
-def keep_evaluations(model_dir: str, last_step: int) -> list[Evaluation]:
-    """Return the evaluations up to a step; remove later ones, of lost work, from `eval.jsonl`."""
+def drop_evaluations(model_dir: str, last_step: int) -> None:
+    """Remove evaluations after a step, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    data = _data(path)
-    lines = decode.numbered_lines(data, Evaluation, path, _ADVICE)
-    kept = [(line, record) for line, record in lines if record["step"] <= last_step]
-    if (whole := b"".join(line + b"\n" for line, _ in kept)) != data:
-        storage.write_bytes(path, whole)
-    return _on_held_out([_whole(line, record) for line, record in kept])
+    lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
+    kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
+    storage.write_bytes(path, b"".join(kept))
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -197,7 +194,8 @@ class MetricsLog:
 
     Args:
         path: path of the file, which has one writer.
-        last_step: step from which training continues; later lines are of lost work.
+        last_step: step from which training continues; `drop_later` removes later lines, of lost
+            work.
     """
 
     def __init__(self, path: str, last_step: int) -> None:
@@ -209,8 +207,12 @@ class MetricsLog:
         self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
         self.last: Mapping[str, Any] | None = kept[max(kept)][1] if kept else None
         self._unsynced = False
-        if (whole := b"".join(self._lines)) != data:
-            storage.write_bytes(path, whole)
+        self._has_later = b"".join(self._lines) != data
+
+    def drop_later(self) -> None:
+        """Remove the lines of lost work, before the first `append`."""
+        if self._has_later:
+            storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
         """Add a step later than all before; others are ignored."""

@@ -163,10 +163,15 @@ class Owned:
             BadInput: Something that isn't ours has one of the names.
             StorageError: The manifest is gone, or was made anew by another process.
         """
-        self._refuse_foreign(files)
+        self.refuse_foreign(files)
         self._change(added=files)
 
-    def _refuse_foreign(self, names: Iterable[str]) -> None:
+    def refuse_foreign(self, names: Iterable[str]) -> None:
+        """Check that none of the names is of something that isn't ours; change nothing.
+
+        Raises:
+            BadInput: One is.
+        """
         for name in sorted(self._existing(set(names) - set(self.files))):
             raise BadInput(
                 f"{storage.join(self.path, name)}: not a file that this program made here: move it"
@@ -202,7 +207,7 @@ class Owned:
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file that becomes NAME when the block ends, as `write` does."""
         path = storage.join(self.path, name)
-        self._refuse_foreign([name])
+        self.refuse_foreign([name])
         with storage.writing(path) as file:
             yield file
             file.flush()
@@ -263,7 +268,8 @@ class Owned:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
-                new = replace(self._manifest, files=files, kind=kind or self.kind)
+                by_name = dict(sorted(files.items()))  # the same bytes, whatever came first
+                new = replace(self._manifest, files=by_name, kind=kind or self.kind)
                 if new == self._manifest:
                     return
                 token = storage.replace_if(where, msgspec.json.encode(new), self._token)

@@ -59,12 +59,8 @@ class Outcome:
         return recorder.results(reason)
 
     @contextlib.contextmanager
-    def failures_recorded(self, is_new: bool) -> Iterator[None]:
-        """Record an exception, and raise it as a CommandError.
-
-        If the engine refuses a run, its files stay as they are; those of a new run (`is_new`) are
-        removed.
-        """
+    def failures_recorded(self) -> Iterator[None]:
+        """Record an exception, unless it refuses the start, and raise it as a CommandError."""
         pod = self.job.pod
         try:
             with mid_run():
@@ -75,10 +71,8 @@ class Outcome:
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
-            refusals = (errors.BadInput, errors.OutOfMemory) if is_new else (errors.BadInput,)
-            if isinstance(known, refusals) and not self.recorder.has_engine:
-                if is_new and pod.is_writer:
-                    self.run_dir.remove_new_files()
+            if self._is_refusal(known):
+                assert known is not None
                 raise known from error
             self.recorder.ended(reason, known or error)
             if known is None:
@@ -90,9 +84,15 @@ class Outcome:
         """Record an error with which the process is about to end, in any thread."""
         if self.job.pod.count > 1:  # another process has failed: a save may still be completed
             self.saver.give_time(_SAVING_SECONDS)
-        recording = in_thread("record", lambda: self.recorder.ended(error.reason, error))
-        concurrent.futures.wait([recording], _RECORDING_SECONDS)
+        if not self._is_refusal(error):
+            recording = in_thread("record", lambda: self.recorder.ended(error.reason, error))
+            concurrent.futures.wait([recording], _RECORDING_SECONDS)
         error.results = self.recorder.results(error.reason)
+
+    def _is_refusal(self, error: errors.CommandError | None) -> bool:
+        """Check whether an error refuses the start, which leaves MODEL_DIR as it is."""
+        is_refusal = isinstance(error, (errors.BadInput, errors.OutOfMemory))
+        return is_refusal and not self.run_dir.has_begun
 
     def _log_next_command(self) -> None:
         """Log the place of the model, its loss, and the command that comes next."""

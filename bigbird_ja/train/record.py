@@ -43,7 +43,6 @@ class Recorder:
         step: the last finished step.
         loss: loss of the last logged step.
         evaluations: evaluations up to the step at which training continues.
-        has_engine: whether the engine has accepted the run.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -52,13 +51,15 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self.has_engine = False
         self.evaluations: list[Evaluation] = []
+        self._has_later_evaluations = False
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
-            self.evaluations = run_log.keep_evaluations(self._dir, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
+            lines = run_log.read_evaluations(self._dir)
+            self.evaluations = [line for line in lines if line["step"] <= self.step]
+            self._has_later_evaluations = self.evaluations != lines
         self._heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
@@ -82,12 +83,26 @@ class Recorder:
 
     # The start.
 
+    def _begin(self) -> None:
+        """Prepare the first change of MODEL_DIR: remove the lines of lost work from the logs."""
+        if self._run_dir.has_begun:
+            return
+        self._run_dir.begin()
+        if self._writes:
+            self._metrics.drop_later()
+        if self._has_later_evaluations:
+            run_log.drop_evaluations(self._dir, self.step)
+
     def started(self, init_from: dict[str, Any] | None) -> None:
-        """Write settings, tokenizer, the event of the start and the first heartbeat.
+        """Record the start of a run that the engine has accepted.
+
+        Write settings, tokenizer, the event and the first heartbeat; open TensorBoard's file and
+        W&B's run.
 
         Args:
             init_from: record of `--init_from`, if this is a new run with it.
         """
+        self._begin()
         if not self._writes:
             return
         job, engine, resumption = self._job, self._job.engine, self._resumption
@@ -125,6 +140,13 @@ class Recorder:
             if was != now:
                 self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
         self.heartbeat(write=True, state="starting")
+        self._board = EventWriter(self._dir, run_dir.scratch, self.step, self._deps.clock)
+        if job.wandb:
+            import wandb
+
+            name, settings = storage.base_name(self._dir), flatten(job.config, job.manifest)
+            run_id = run_dir.owned.place_id
+            self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
         """Log and record the settings that differ from the run's, before they are written."""
@@ -138,20 +160,6 @@ class Recorder:
                 was=config_fingerprint(*before),
                 now=config_fingerprint(config, data),
             )
-
-    def engine_begun(self) -> None:
-        """Note that the engine has accepted the run; open TensorBoard's file and W&B's run."""
-        self.has_engine = True
-        if not self._writes:
-            return
-        self._board = EventWriter(self._dir, self._run_dir.scratch, self.step, self._deps.clock)
-        if self._job.wandb:
-            name = storage.base_name(self._dir)
-            settings = flatten(self._job.config, self._job.manifest)
-            run_id = self._run_dir.owned.place_id
-            import wandb
-
-            self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
     def began(self) -> None:
         """Note that the first step comes next."""
@@ -228,7 +236,7 @@ class Recorder:
     def beat(self) -> None:
         """Write heartbeat.json, unless another process has taken MODEL_DIR over."""
         self._run_dir.check_lock()
-        self.heartbeat(write=True)
+        self.heartbeat(write=self._run_dir.has_begun)  # while it compiles it may yet be refused
 
     def sync_metrics(self) -> None:
         """Upload metrics.jsonl, if MODEL_DIR is on a bucket."""
@@ -303,6 +311,7 @@ class Recorder:
         fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
         for write in (
+            self._begin,
             self.sync_metrics,
             lambda: self.event(name, reason=reason, **fields),
             lambda: self.heartbeat(write=True, state="stopped", reason=reason),

@@ -61,6 +61,7 @@ class RunDir:
         lease: the lock; None before it is held, and in a process of a pod that does not write.
         scratch: empty local folder, once the folder is locked or joined.
         checkpoints: likewise.
+        has_begun: whether files of the run may have changed: a start that is refused changes none.
 
     Raises:
         BadInput: The path cannot be a folder, it holds what `pretrain` did not make, or its
@@ -78,6 +79,7 @@ class RunDir:
         self.events = run_log.EventLog(path)
         self.lease: Lease | None = None
         self.scratch = ""
+        self.has_begun = False
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
@@ -174,6 +176,8 @@ class RunDir:
     def locked(self, deps: Dependencies) -> Iterator[None]:
         """Create MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
 
+        At the end all of this is undone if the run has not begun.
+
         On a local disk the scratch folder is inside MODEL_DIR, so that checkpoints are moved and
         not copied.
 
@@ -181,25 +185,35 @@ class RunDir:
             BadInput: A trainer is at work there, the run cannot be moved aside, or its events
                 cannot be read.
         """
-        if self._overwrite and self.has_work:
-            with self._held(deps):
-                moved = self._move_aside()
-            deps.log(f"{self.path}: the run that was there is now {moved}")
         parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
-        with outputs.new_folder(self.path):
-            is_new = self.manifest is None
+        with self._moved_aside(deps), outputs.new_folder(self.path):
+            is_new, mark = self.manifest is None, self.join(MARK)
+            before = storage.read_bytes(mark) if is_new and MARK in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
-            with self._held(deps) as lease:
-                if not is_new and not self.manifest.is_current():  # another one has trained here
+            with self._held(deps) as self.lease:
+                if not self.manifest.is_current():  # another one has trained here
                     self.files = storage.list_stats(self.path)
                 self.events.read()
-                self.manifest.note(dict.fromkeys(_LOGS))
-                with scratch_directory(*parent) as self.scratch:
-                    self.checkpoints = CheckpointStore(
-                        self.path, self.scratch, self._report(deps), deps.mark, self.manifest
-                    )
-                    self.lease = lease
-                    yield
+                self.manifest.refuse_foreign(_LOGS)
+                try:
+                    with scratch_directory(*parent) as self.scratch:
+                        self.checkpoints = CheckpointStore(
+                            self.path, self.scratch, self._report(deps), deps.mark, self.manifest
+                        )
+                        yield
+                finally:
+                    if is_new and not self.has_begun and self.manifest.is_current():
+                        storage.write_bytes(mark, before) if before else storage.delete(mark)
+
+    def begin(self) -> None:
+        """Repair what a kill has left of checkpoints, before the first change of the run's files.
+
+        Only the process that has locked the folder changes anything.
+        """
+        self.has_begun = True
+        if self.lease is not None:
+            self.owned.note(dict.fromkeys(_LOGS))
+            self.checkpoints.repair()
 
     @contextlib.contextmanager
     def joined(self, owner: str, deps: Dependencies) -> Iterator[None]:
@@ -253,6 +267,30 @@ class RunDir:
 
         return report
 
+    @contextlib.contextmanager
+    def _moved_aside(self, deps: Dependencies) -> Iterator[None]:
+        """Move the run aside if it is to be overwritten, and back if no other begins."""
+        if not (self._overwrite and self.has_work):
+            yield
+            return
+        with self._held(deps):
+            moved = self._move_aside()
+        deps.log(f"{self.path}: the run that was there is now {moved}")
+        try:
+            yield
+        finally:
+            if not self.has_begun:
+                self._move_back(moved)
+                deps.log(f"{self.path}: the run that was there is back")
+
+    def _move_back(self, moved: str) -> None:
+        if storage.is_remote(self.path):
+            _rename_all(moved, self.path)
+        else:
+            path = os.path.realpath(self.path)
+            os.rmdir(path)
+            os.rename(moved, path)
+
     def _move_aside(self) -> str:
         """Rename MODEL_DIR, with the lock held, and return the new name.
 
@@ -261,13 +299,7 @@ class RunDir:
         """
         if storage.is_remote(self.path):
             moved = storage.free_name(self.path)
-            names = [name for name in storage.list_tree(self.path) if name != LOCK]
-            storage.run_all(
-                [  # copies on the bucket's side
-                    partial(storage.rename, self.join(name), storage.join(moved, name))
-                    for name in names
-                ]
-            )
+            _rename_all(self.path, moved)
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another --model_dir, or move it yourself"
@@ -299,11 +331,16 @@ class RunDir:
         if TOKENIZER not in self.files and storage.exists(tokenizer):
             self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
 
-    def remove_new_files(self) -> None:
-        """Undo a new run that failed before step 1."""
-        self.owned.remove([name for name in self.owned.files if name not in self.files])
-        if MARK not in self.files:
-            storage.delete(self.join(MARK))
+
+def _rename_all(path: str, to: str) -> None:
+    """Rename a folder on a bucket, by copies on the bucket's side; its lock stays."""
+    names = [name for name in storage.list_tree(path) if name != LOCK]
+    storage.run_all(
+        [
+            partial(storage.rename, storage.join(path, name), storage.join(to, name))
+            for name in names
+        ]
+    )
 
 
 def next_batch(meta: Meta, config: Config) -> int:

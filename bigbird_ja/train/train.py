@@ -127,12 +127,9 @@ class Trainer:
             if is_past or not self.evaluations.is_due(self.total):
                 is_new = not is_past and not self.run_dir.is_recorded_as_finished()
                 return self.outcome.done("finished", is_new)
-        is_new = self.resumption.checkpoint is None
-        with self.outcome.failures_recorded(is_new):
+        with self.outcome.failures_recorded():
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
-            if is_new or stops_now:  # else once the engine has accepted the run
-                self.recorder.started(self.warm_start.record if self.warm_start else None)
             reason = "interrupted" if stops_now else self._train()
         self.stop.answered()
         return self.outcome.done(reason)
@@ -152,9 +149,7 @@ class Trainer:
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
-                self.recorder.engine_begun()
-                if self.resumption.checkpoint is not None:
-                    self.recorder.started(None)
+                self.recorder.started(self.warm_start.record if self.warm_start else None)
                 self.deps.mark("session")
                 self.watchdog.tick()
                 reason = self._loop(engine)

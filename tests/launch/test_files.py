@@ -48,6 +48,20 @@ def test_state_events_and_reports(bucket):
     assert find_runs(bucket) == ["run-1"]
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_state_that_another_supervisor_has_written_since_is_kept(is_local, bucket, tmp_path):
+    run = LaunchedRun(str(tmp_path) if is_local else bucket, "run-1")
+    before, now = RunFiles(run), RunFiles(run)
+    before.prepare()
+    assert before.save_state(RunState(Phase.CREATING)) and now.load_state()
+    assert now.save_state(RunState(Phase.RUNNING))
+    assert not before.save_state(RunState(Phase.ENDED))
+    assert now.load_state() == RunState(Phase.RUNNING)
+    storage.delete(run.supervisor("state.json"))
+    assert now.save_state(RunState(Phase.REMOVING)) and now.save_state(RunState(Phase.ENDED))
+    assert now.load_state() == RunState(Phase.ENDED)
+
+
 @pytest.mark.parametrize("name", ["launch.json", "state.json"])
 def test_files_of_another_version_are_refused(bucket, name):
     run = LaunchedRun(bucket, "run-1")

@@ -1,5 +1,6 @@
 """Files in an ownership manifest are ours; others stay, and so does what is replaced."""
 
+import shutil
 import threading
 
 import msgspec
@@ -26,6 +27,19 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
     assert Owned.create(base, FILES).kind == "run"
     with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
         Owned.create(base, "export")
+
+
+def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
+    """Ray's actors end in any order, and the same command makes the same data set."""
+    names, contents = ["a", "b", "c"], set()
+    for order in (names, names[::-1]):
+        (tmp_path / "run").mkdir()
+        owned = Owned.create(str(tmp_path / "run"), "run", "0" * 16)
+        for name in order:
+            owned.note({name: None})
+        contents.add((tmp_path / "run" / MARK).read_bytes())
+        shutil.rmtree(tmp_path / "run")
+    assert len(contents) == 1
 
 
 def test_a_copy_has_the_id_and_another_place(tmp_path):

@@ -26,6 +26,7 @@ def start(directory):
     directory.mkdir(exist_ok=True)
     run = RunDir(str(directory))
     with run.locked(DEPS):
+        run.begin()
         run.write_settings(*with_data(config()), str(directory / "none"))
         run.events.append("started")
         line = {"step": 1, "loss": 1.0, "time": 0.0}
@@ -38,6 +39,7 @@ def test_a_directory_takes_any_config_until_a_step_is_logged(tmp_path):
     RunDir(str(tmp_path / "none")).check_settings(*other)
     run = RunDir(str(tmp_path))
     with run.locked(DEPS):
+        run.begin()
         run.write_settings(*with_data(config()), str(tmp_path / "none"))
         run.events.append("started")
     RunDir(str(tmp_path)).check_settings(*other)
@@ -48,7 +50,9 @@ def test_a_directory_takes_any_config_until_a_step_is_logged(tmp_path):
 def test_moving_aside_never_overwrites(tmp_path):
     for number in (1, 2):
         start(tmp_path / "run")
-        with RunDir(str(tmp_path / "run"), overwrite=True).locked(DEPS):
+        run = RunDir(str(tmp_path / "run"), overwrite=True)
+        with run.locked(DEPS):
+            run.begin()
             assert (tmp_path / f"run.replaced-{number}" / "config.yaml").exists()
     assert not RunDir(str(tmp_path / "run")).has_work
 
@@ -74,8 +78,10 @@ def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypa
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
-    with RunDir(base).locked(DEPS):
-        RunDir(base).events.append("started")
+    run = RunDir(base)
+    with run.locked(DEPS):
+        run.begin()
+        run.events.append("started")
     for name in (".scratch-thesis", "bigbird-ja-thesis"):
         (place / name).mkdir()
     run = RunDir(base)
@@ -91,10 +97,14 @@ def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypa
 
 def test_on_a_bucket_a_run_moves_aside_object_by_object(bucket):
     for number in (1, 2):
-        with RunDir(f"{bucket}/run").locked(DEPS):
-            RunDir(f"{bucket}/run").events.append("started")
+        run = RunDir(f"{bucket}/run")
+        with run.locked(DEPS):
+            run.begin()
+            run.events.append("started")
             storage.write_bytes(f"{bucket}/run/{run_log.METRICS}", b'{"step": 1}\n')
             storage.write_bytes(f"{bucket}/run/eval/events", b"")
         before = storage.list_tree(f"{bucket}/run")
-        with RunDir(f"{bucket}/run", overwrite=True).locked(DEPS):
+        run = RunDir(f"{bucket}/run", overwrite=True)
+        with run.locked(DEPS):
+            run.begin()
             assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before

@@ -1,26 +1,38 @@
 """The order of things in a run, with an engine whose steps are numbers."""
 
+import contextlib
+import dataclasses
 import time
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Event, current_thread, main_thread
 
 import numpy as np
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.data import check
-from bigbird_ja.process.errors import BadInput, Diverged, Interrupted, StorageError
+from bigbird_ja.process.errors import (
+    BadInput,
+    CommandError,
+    Diverged,
+    Interrupted,
+    OutOfMemory,
+    StorageError,
+)
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import varied
+from bigbird_ja.storage import outputs
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.protocol import StepResult
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job
-from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.record import Recorder
+from bigbird_ja.train.run_dir import LOCK, RunDir
 from bigbird_ja.train.train import train
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
@@ -96,6 +108,7 @@ class Training:
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
         self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
+        self.overwrite, self.stack = False, contextlib.ExitStack()
         self.scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
         self.scores["data_fingerprint"] = self.manifest.fingerprint
 
@@ -124,7 +137,7 @@ class Training:
         run = (self.config, self.manifest, guard, self.data, choice)
         job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
         try:
-            train(job, RunDir(self.model_dir), stop, ProcessExit())
+            train(job, RunDir(self.model_dir, self.overwrite), stop, ProcessExit())
         finally:
             # An input that does not end is waited for each time, and a spot machine has 30 seconds.
             assert engine.closed == engine.begun, "closed once, however the run ends"
@@ -147,19 +160,127 @@ def training(tmp_path, monkeypatch):
     return Training(tmp_path, monkeypatch)
 
 
-def test_a_run_that_the_engine_refuses_to_continue_stays_as_it_is(training, monkeypatch):
+def nothing(training):
+    """Leave MODEL_DIR as it is: absent on a disk, empty on a bucket."""
+
+
+def folder(training):
+    storage.make_directory(training.model_dir)
+
+
+def single_file(training):
+    outputs.write(f"{training.model_dir}/sample.jsonl", b"ours, in a folder of the user's")
+
+
+def interrupted(training):
     with pytest.raises(Interrupted):
         training.run(stop_at=9)
-    before = {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
 
-    def refuse(self):
-        self.begun += 1
+
+def lost_work(training):
+    """Leave a run that was killed after it logged and evaluated steps beyond its checkpoint."""
+    interrupted(training)
+    for name in (run_log.METRICS, run_log.EVAL):
+        line = {"step": 12, "time": 0.0, "loss": 1.0, **training.scores}
+        run_log.append_line(f"{training.model_dir}/{name}", line)
+
+
+def damaged(training):
+    """Leave a run with a damaged checkpoint, and a part of another one that was being saved."""
+    interrupted(training)
+    storage.write_bytes(f"{training.model_dir}/model.ckpt-9.index", b"cut off")
+    left = "model.ckpt-12.data-00000-of-00001"
+    Owned.load(training.model_dir).write(left, b"half")
+
+
+def no_device(training, patch):
+    def begin(engine):
+        engine.begun += 1
         raise BadInput("no such device")
 
-    monkeypatch.setattr(Numbers, "begin", refuse)
-    with pytest.raises(BadInput, match="no such device"):
-        training.run()
-    assert before == {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
+    patch.setattr(Numbers, "begin", begin)
+
+
+def no_device_after_a_heartbeat(training, patch):
+    """Refuse when the periodic tasks have run, as in a long compilation."""
+    has_run, beat = Event(), Recorder.beat
+    patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.0)
+    patch.setattr(Recorder, "beat", lambda recorder: (beat(recorder), has_run.set()))
+
+    def begin(engine):
+        engine.begun += 1
+        assert has_run.wait(60)
+        raise BadInput("no such device")
+
+    patch.setattr(Numbers, "begin", begin)
+
+
+def no_memory(training, patch):
+    def begin(engine):
+        engine.begun += 1
+        raise OutOfMemory("a step needs 1 TB")
+
+    patch.setattr(Numbers, "begin", begin)
+
+
+def other_data(training, patch):
+    training.manifest = dataclasses.replace(training.manifest, seed=7)
+
+
+def other_config(training, patch):
+    path = f"{training.model_dir}/config.yaml"
+    text = storage.read_bytes(path)
+    assert b"  seed: 12345" in text
+    storage.write_bytes(path, text.replace(b"  seed: 12345", b"  seed: 7"))
+
+
+def another_trainer(training, patch):
+    stack = training.stack
+    stack.enter_context(RunDir(training.model_dir).locked(Dependencies(log=lambda text: None)))
+
+
+def overwritten(training, patch):
+    training.overwrite = True
+    no_device(training, patch)
+
+
+@pytest.mark.parametrize(
+    ("state", "refusal", "error"),
+    [
+        (nothing, no_device, "no such device"),
+        (folder, no_device, "no such device"),
+        (folder, no_memory, "needs 1 TB"),
+        (single_file, no_device, "no such device"),
+        (interrupted, no_device, "no such device"),
+        (interrupted, no_device_after_a_heartbeat, "no such device"),
+        (interrupted, other_data, "trained on other data"),
+        (interrupted, another_trainer, "is training here"),
+        (interrupted, overwritten, "no such device"),
+        (lost_work, no_device, "no such device"),
+        (lost_work, no_memory, "needs 1 TB"),
+        (lost_work, overwritten, "no such device"),
+        (damaged, no_device, "no such device"),
+        (damaged, other_data, "trained on other data"),
+        (damaged, other_config, "not the config that checkpoint 7 was trained with"),
+    ],
+)
+def test_refused_start_changes_no_byte_of_model_dir(
+    state, refusal, error, training, base, monkeypatch
+):
+    training.model_dir = f"{base}/model"
+    state(training)
+    refusal(training, monkeypatch)
+
+    def files():
+        folders = [base, *Path(base).rglob("*")] if not storage.is_remote(base) else []
+        names = [name for name in storage.list_tree(base) if not name.endswith(LOCK)]
+        return folders, {name: storage.read_bytes(f"{base}/{name}") for name in names}
+
+    before = files()
+    with training.stack:
+        with pytest.raises(CommandError, match=error):
+            training.run()
+        assert before == files()
 
 
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
