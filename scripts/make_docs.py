@@ -15,9 +15,9 @@ from absl import flags
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
+from bigbird_ja.settings.config_file import preset_names, preset_path
 from bigbird_ja.settings.data_facts import DATA_KEYS
 from bigbird_ja.settings.option import Setting
-from bigbird_ja.settings.preset_files import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
 from testkit import ROOT
 

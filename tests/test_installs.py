@@ -93,7 +93,7 @@ def test_locks_pin_by_hash_and_name_no_registry(lock):
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_locks_hold_what_the_package_requires(lock):
+def test_locks_have_the_requirements_of_the_package(lock):
     extras, pythons = LOCKS[lock]
     for python in pythons:
         locked = pins(lock, python)
@@ -114,7 +114,7 @@ def test_the_extra_lock_replaces_nothing_of_the_main_one(python):
         assert required.specifier.contains({**main, **over}[name]), required
 
 
-def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone():
+def test_a_plain_install_keeps_tensorflow_jax_libtpu_and_numpy():
     clients = {"google-cloud-tpu", "google-cloud-compute", "grpcio", "grpcio-status", "protobuf"}
     for required in requirements():
         assert not LEAVE_ALONE.match(required.name) and required.name not in clients, required

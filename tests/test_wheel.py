@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 from bigbird_ja.launch import package
-from bigbird_ja.settings.preset_files import preset_names, preset_path
+from bigbird_ja.settings.config_file import preset_names, preset_path
 from testkit import ROOT
 
 

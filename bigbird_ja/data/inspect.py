@@ -33,16 +33,19 @@ _MOST_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
 
 def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """Collect the `--json` results that `make-data` and `check-data` share."""
+    predictions = manifest.train.predictions + manifest.eval.predictions
+    unknown = manifest.statistics.get("unknown")  # not counted by 0.1.0
+    unknown_rate = None if unknown is None else round(unknown / max(1, manifest.tokens), 6)
     return {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "sequences": manifest.sequences,
         "shards": len(manifest.every_shard),
         "density": manifest.density,
-        "mean_predictions": manifest.mean_predictions,
+        "mean_predictions": predictions / max(1, manifest.sequences),
         "seconds": round(seconds, 3),
         "skipped": manifest.statistics.get("skipped"),
-        "unknown_rate": manifest.unknown_rate,
+        "unknown_rate": unknown_rate,
         "train_sequences": manifest.train.sequences,
         "eval_sequences": manifest.eval.sequences,
         "bytes": sum(s.bytes for s in manifest.every_shard),
@@ -64,7 +67,7 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
-        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
+        ["predictions", f"{results['mean_predictions']:.1f} per sequence"],
         ["documents per sequence", f"{mean_fragments:.2f} on average"],
         ["size", console.human_bytes(results["bytes"])],
         ["time", console.human_time(results["seconds"])],

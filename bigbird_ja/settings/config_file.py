@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
@@ -11,9 +13,50 @@ from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import varied
 
+_PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 _RESTORE = "restore the file from a copy of the run"
+
+
+def preset_names() -> list[str]:
+    """List the presets, in alphabetical order."""
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def preset_purposes() -> dict[str, str]:
+    """Map each preset to its purpose, the first line of its file."""
+    texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
+    return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
+
+
+def preset_path(name: str) -> str:
+    """Return the path of a preset."""
+    return str(_PRESETS / f"{name}.yaml")
+
+
+def locate(config: str) -> tuple[str, str]:
+    """Find the preset or file that `--config` names: its path, and its name for messages.
+
+    A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
+
+    Raises:
+        BadInput: an empty name, or no such preset.
+    """
+    if not config:
+        raise BadInput("--config is empty: name a preset or a YAML file, or leave it out")
+    if config in preset_names():
+        return preset_path(config), f"preset {config}"
+    is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
+    if is_name and not os.path.lexists(config):
+        raise BadInput(
+            f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
+            f" the presets are {', '.join(preset_names())}"
+        )
+    if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
+        return config, f"preset {pathlib.Path(config).stem}"
+    return config, config
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:

@@ -11,10 +11,9 @@ from typing import Any
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import validate_config, validate_on_data
-from bigbird_ja.settings.config_file import read_overrides
+from bigbird_ja.settings.config_file import locate, read_overrides
 from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
 from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.preset_files import locate
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, varied

@@ -13,7 +13,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.preset_files import preset_names
+from bigbird_ja.settings.config_file import preset_names
 from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import Config, used_by

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.settings.preset_files import preset_names
+from bigbird_ja.settings.config_file import preset_names
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 

@@ -11,10 +11,8 @@ from tests.report import fake_run
 FILES = ("report --model_dir={m} --output={o}", "preflight --output={o}")
 FOLDERS = (
     "preflight --dump_hlo={o}",
-    "export --model_dir={m} --output_dir={o}",
     "export --model_dir={m} --output_dir={o} --overwrite",
     "demo --work_dir={o}",
-    "pretrain --data_dir={m} --model_dir={o}",
     "pretrain --data_dir={m} --model_dir={o} --overwrite",
 )
 

@@ -159,7 +159,7 @@ def records_of(manifest, output, split, names):
     return times
 
 
-def test_each_record_is_of_one_corpus_and_comes_as_often_as_its_weight(mixed, tokenizer_path):
+def test_each_record_has_one_corpus_and_repeats_by_its_weight(mixed, tokenizer_path):
     manifest, output = mixed
     tokens = read_tokenizer(tokenizer_path).tokens
     for split, expected in (("train", {2, 3}), ("eval", {1})):

@@ -52,7 +52,7 @@ def flat(layout, batch_size, num_batches):
 
 @settings(max_examples=60, deadline=None)
 @given(layouts(), st.integers(1, 9))
-def test_each_record_comes_once_per_epoch_in_its_epoch(layout, batch_size):
+def test_each_epoch_has_each_record_once(layout, batch_size):
     n = layout.num_records
     epochs = 3
     seen = flat(layout, batch_size, -(-epochs * n // batch_size))[: epochs * n]

@@ -40,7 +40,7 @@ def test_every_token_is_in_one_fragment_and_no_sequence_is_too_long(lengths, seq
         [300_000],
     ],
 )
-def test_at_least_97_percent_is_text_whatever_the_lengths(lengths):
+def test_at_least_97_percent_is_text_for_any_lengths(lengths):
     sequences = packing.pack(lengths, 4096)
     used = sum(1 + sum(p.cost for p in s) for s in sequences)
     assert covered(sequences, lengths)

@@ -184,7 +184,7 @@ def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
     ("requests", "skip", "code"),
     [("POST .*upload", 4, 401), ("POST .*upload", 12, 403), ("GET .*c.jsonl", 0, 403)],
 )
-def test_a_bucket_that_refuses_in_mid_run_is_74_and_the_work_is_kept(
+def test_a_refusal_of_the_bucket_in_mid_run_is_74_and_keeps_the_work(
     bucket, fake_gcs, corpus, tokenizer_path, tmp_path, monkeypatch, requests, skip, code
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -167,7 +167,7 @@ def test_a_second_ctrl_c_does_not_wait():
     assert process.returncode == 75 and "interrupted again (Ctrl-C)" in err
 
 
-def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected():
+def test_ctrl_c_works_if_the_parent_ignored_it_and_nohup_is_respected():
     process = start("wait", ignored=(signal.SIGINT, signal.SIGHUP))
     until_ready(process)
     process.send_signal(signal.SIGHUP)

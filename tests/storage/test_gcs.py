@@ -55,7 +55,7 @@ def test_the_location_is_read_and_may_be_refused(bucket, fake_gcs):
     assert storage.bucket_location(bucket + "/x") is None
 
 
-def test_without_credentials_the_message_says_what_to_do(monkeypatch, tmp_path):
+def test_missing_credentials_are_named_with_the_remedy(monkeypatch, tmp_path):
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")

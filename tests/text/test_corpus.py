@@ -62,7 +62,7 @@ def test_inputs_without_files_are_refused(tmp_path):
         *((path, path, None) for path in ("somewhere/lang=ja", "=2", "")),
     ],
 )
-def test_what_follows_the_last_equals_sign_is_a_weight(source, place, weight):
+def test_a_number_after_the_last_equals_sign_is_a_weight(source, place, weight):
     assert split_weight(source) == (place, weight)
 
 

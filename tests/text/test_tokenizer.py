@@ -38,7 +38,7 @@ def test_normalization_is_idempotent(tok):
     assert once == normalized(tok, once) == "ABc ガ 1"
 
 
-def test_lone_surrogates_are_one_clear_line(tok):
+def test_lone_surrogates_are_refused(tok):
     with pytest.raises(BadInput, match=r"lone surrogate \\ud800 after '日本'"):
         tok.encode("日本\ud800語")
 
