@@ -7,10 +7,9 @@ layout and targets of each record; the tokenizer; the totals.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -111,40 +110,6 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     return None
-
-
-@contextlib.contextmanager
-def named_damage(
-    manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
-) -> Iterator[None]:
-    """Context manager that names the damaged shard if reading meets a damaged record.
-
-    TensorFlow states the place in the file, but not the file. So the shards are read again: either
-    one is damaged on disk, or the fault was transient.
-
-    Raises:
-        BadInput: a shard is not the one that was made.
-        StorageError: all shards are whole; one was read short or damaged in transit.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not _is_data_loss(error):
-            raise
-        listing = storage.list_stats(data_dir)
-        raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
-        raise StorageError(
-            f"{storage.join(data_dir, '*.tfrecord')}: a shard was read short or damaged, and all of"
-            " them are whole: run the same command again"
-        ) from error
-
-
-def _is_data_loss(error: BaseException | None) -> bool:
-    while error is not None:
-        if type(error).__name__ == "DataLossError":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class DataGuard:
