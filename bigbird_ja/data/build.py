@@ -46,7 +46,7 @@ class Request:
     num_workers: int
     overwrite: bool = False
     settings: str = ""  # logged when the request is accepted
-    pack: Callable[..., Generator[int]] | None = None  # replaces this machine's workers
+    pack: Callable[..., Generator[int]] | None = None  # in place of this machine's workers
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:

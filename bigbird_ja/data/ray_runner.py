@@ -18,7 +18,7 @@ from bigbird_ja.process.console import log, shortened, waiting
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.text.tokenizer import Tokenizer
 
-# Ray restarts an actor whose process or machine is lost, and sends it its block again.
+# Ray restarts an actor if its process or machine is lost, and sends the block again.
 _LOST = {"max_restarts": 5, "max_task_retries": 5}
 
 

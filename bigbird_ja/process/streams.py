@@ -167,7 +167,7 @@ def leave(error: CommandError) -> None:
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
     """Keep working if standard error fails.
 
-    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader has gone.
+    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader closed it.
     """
     stream: Any = sys.stderr
     stream.on_gone = on_gone

@@ -90,7 +90,7 @@ def read_config(path: str) -> tuple[Config, Data]:
 
 
 def read_overrides(path: str, source: str) -> list[Override]:
-    """Read what a file of settings states, in its order.
+    """Read the values of a file of settings, in its order.
 
     Args:
         path: file, on disk or gs://.
@@ -116,7 +116,7 @@ def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, A
         why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
         raise BadInput(why) from error
     values = decode.read_yaml(text, path)
-    if values is None:  # cut off, or not yet written: nobody means the defaults by it
+    if values is None:  # truncated, or not yet written: not a request for the defaults
         raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
     if not isinstance(values, dict):
         raise BadInput(f"{path}: expected sections such as `model:` and `training:`")

@@ -1,6 +1,6 @@
 """Facts of a data set that models, steps and evaluation depend on.
 
-A run is a pair of `Config` (`schema`), what the run decides, and `Data`, what its data set decides.
+A run is a pair of `Config` (`schema`), its own settings, and `Data`, the facts of its data set.
 A fact that both have has one type, with its range, in `schema`.
 """
 

@@ -92,7 +92,9 @@ class MakeDataConfig:
     )
     dupe_factor: int = setting(10, "Copies, each masked anew.", (1, 1000), only_with=_STATIC)
     max_predictions_per_seq: Predictions | None = _fact(
-        None, "Maximum number of predicted tokens.", none="what seq_length and masked_lm_prob need"
+        None,
+        "Maximum number of predicted tokens.",
+        none="as many as seq_length and masked_lm_prob need",
     )
     masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
     mask_unit: MaskUnit = _fact(

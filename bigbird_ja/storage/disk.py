@@ -79,7 +79,7 @@ class Disk:
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
             path = os.path.join(directory, name)
             if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
-                with contextlib.suppress(FileNotFoundError):  # gone since, or a link to nothing
+                with contextlib.suppress(FileNotFoundError):  # removed since, or a broken link
                     stats[name] = _stat(os.stat(path))
         return stats
 
@@ -196,7 +196,7 @@ def _token(info: os.stat_result) -> str:
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
     """Open a temporary file next to `path`, deleted at the end; errors name `path`."""
-    with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
+    with contextlib.suppress(OSError):  # opening the temporary file reports the error
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")

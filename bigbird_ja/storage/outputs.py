@@ -90,7 +90,7 @@ def check_folder(
         single files of ours.
 
     Raises:
-        BadInput: as of `check_folder_place`; or the folder holds something else.
+        BadInput: as in `check_folder_place`; or the folder holds other files.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)

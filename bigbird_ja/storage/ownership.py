@@ -1,9 +1,9 @@
 """Ownership manifest of a folder, `.bigbird-ja.json`: the files in it that are ours, by name.
 
-A folder with a manifest is ours; docs/ownership.md is the rule. A file is listed before it appears,
-so that what a kill leaves is known as ours. What isn't listed is never touched. What is listed and
-would be replaced is kept as `NAME.replaced-N`. Files on which others rely, such as the metadata of
-a checkpoint, are listed with size and checksum.
+A folder with a manifest is ours; docs/ownership.md states the rule. A file is listed before it is
+written, so that the files of a killed process are known as ours. Unlisted files are never touched,
+and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others rely,
+such as the metadata of a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "--output_dir", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
@@ -161,7 +161,7 @@ class Owned:
 
         Raises:
             BadInput: Something that isn't ours has one of the names.
-            StorageError: The manifest is gone, or was made anew by another process.
+            StorageError: The manifest was removed or replaced by another process.
         """
         self.refuse_foreign(files)
         self._change(added=files)
@@ -182,7 +182,7 @@ class Owned:
         """List files that exist, and that the caller has proved to be ours.
 
         Raises:
-            StorageError: As of `note`.
+            StorageError: As in `note`.
         """
         self._change(added={n: made for n, made in files.items() if n not in self.files})
 
@@ -190,7 +190,7 @@ class Owned:
         """Take files off the list: from now on they are the user's.
 
         Raises:
-            StorageError: As of `note`.
+            StorageError: As in `note`.
         """
         self._change(gone=names)
 
@@ -198,7 +198,7 @@ class Owned:
         """List and write a file; one with other content is kept as `NAME.replaced-N`.
 
         Raises:
-            BadInput, StorageError: As of `note`.
+            BadInput, StorageError: As in `note`.
         """
         with self.writing(name) as file:
             file.write(data)

@@ -246,7 +246,7 @@ def write_sample(
         count: number of articles.
         seed: random seed.
         mean_length: mean length of an article, in characters.
-        facts: names per 1,000 characters that are stated and then stated again far away.
+        facts: facts per 1,000 characters that are repeated far away.
         overwrite: whether another generated corpus is kept as `PATH.replaced-N`.
 
     Raises:

@@ -367,7 +367,7 @@ class ModelFiles:
     def check_model(self, tokenizer: Tokenizer) -> None:
         """Check that the model is the one that its record, if there is one, describes.
 
-        A flipped bit rarely makes a model unreadable, but changes the tokenizer.
+        A model with a flipped bit can usually be read, and is another tokenizer.
 
         Raises:
             BadInput: another model.

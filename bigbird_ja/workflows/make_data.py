@@ -33,7 +33,7 @@ def make_data(args: flags.FlagValues, config: Config, overrides: list[Override])
         overrides: values that were set, in order.
 
     Raises:
-        BadInput: settings that no model can be trained with; or as of `build.make_data`.
+        BadInput: settings that no model can be trained with; or as in `build.make_data`.
     """
     began = time.monotonic()
     seq_length = config.make_data.seq_length
