@@ -57,11 +57,11 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Return whether it is a .txt file."""
-        return self.path.endswith((".txt", ".txt.gz", ".txt.zst"))
+        return stored.kind_of(self.path) == ".txt"
 
     @property
     def _comma(self) -> str:
-        return next((comma for end, comma in stored.TABLES.items() if self.path.endswith(end)), "")
+        return stored.SEPARATORS.get(stored.kind_of(self.path), "")
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order.

@@ -5,6 +5,7 @@ Parquet and Arrow files are read one group of rows at a time.
 
 import contextlib
 import gzip
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +17,9 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-TABLES = {
-    f"{kind}{packed}": comma
-    for kind, comma in ((".csv", ","), (".tsv", "\t"))
-    for packed in ("", ".gz", ".zst")
-}
-_PLAIN = (
-    *(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst")),
-    *TABLES,
-    *ARROW_SUFFIXES,
-)
+SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of columns
+_LINES = (".jsonl", ".txt", *SEPARATORS)
+_PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
 _ROWS = 256  # rows in memory at a time
@@ -36,6 +30,11 @@ _CONVERT = {
     ".xlsx": "save it as CSV in UTF-8",
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".7z"), "unpack it"),
 }
+
+
+def kind_of(path: str) -> str:
+    """Return the suffix of a file of text, such as ".csv", without that of its compression."""
+    return os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
 
 
 @contextmanager
