@@ -151,6 +151,7 @@ class Trainer:
                 contextlib.closing(self.profile),
             ):
                 self.deps.mark("compile")
+                began = self.deps.monotonic()
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
                 self.recorder.started(self.warm_start.record if self.warm_start else None)
