@@ -147,8 +147,12 @@ class Trainer:
                 contextlib.closing(self.profile),
             ):
                 self.deps.mark("compile")
+                began = self.deps.monotonic()
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
+                seconds = self.deps.monotonic() - began
+                self.deps.log(f"the engine began in {seconds:.0f} s, compilation included")
+                self.recorder.heartbeat(compile_seconds=round(seconds, 1))
                 self.recorder.started(self.warm_start.record if self.warm_start else None)
                 self.deps.mark("session")
                 self.watchdog.tick()
