@@ -7,10 +7,9 @@ is replayed from the answers that it has had, so a state is plain data: it is ha
 visited twice. Breadth first: the trace of a violation is a shortest one.
 
 Time goes in ticks of one poll. `faults` bounds what goes wrong in a history: with the above also
-answers of another form, deletions that are confirmed and never made, listings that are stale for
-minutes, interrupts, preemptions, lost files, and machines of others (a copied folder's, too) that
-have the run's name. The second supervisor may begin at any tick, with another record; its clocks
-are hours off.
+answers of another form, deletions that are confirmed and never made, interrupts, preemptions, lost
+files, and machines of others (a copied folder's, too) that have the run's name. The second
+supervisor may begin at any tick, with another record; its clocks are hours off.
 """
 
 import collections
@@ -35,7 +34,7 @@ from bigbird_ja.storage import lease as lease_module
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Holder, Lease
 from testkit.explored import POLL, Cloud
-from testkit.simulated_cloud import TrainerModel
+from testkit.simulated_cloud import InProject, TrainerModel
 
 ZONES = ("zone-a", "zone-b")
 FOREIGN = {  # labels of others' machines that have the run's name
@@ -43,9 +42,9 @@ FOREIGN = {  # labels of others' machines that have the run's name
     "a copied folder's": labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
-_SERVICE = ("list", "find", "time", "create", "delete", "operation")
+_SERVICE = ("find", "create", "delete", "operation")
 _READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
-_LIES = {"list": [], "find": None, "operation": Operation(done=False)}
+_LIES = {"find": None, "time": None, "operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "steady": ()}
 # None at a creation: of a request that is on its way no check can know any more.
 _SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
@@ -64,7 +63,6 @@ class Bounds:
     queued: float = 0.0  # polls that a request waits in line
     hours: float = 12.0  # polls that --max_hours allows
     changes: bool = False  # the second supervisor has another record
-    stale: bool = False  # listings may be stale for minutes
 
     @cached_property
     def other(self):
@@ -122,7 +120,7 @@ class System:
 
     def key(self):
         """A hash of all that decides what may follow."""
-        names = ("lifetime", "interfere", "blinks", "trainer", "run", "past_nodes", "events")
+        names = ("lifetime", "interfere", "trainer", "run", "past_nodes", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
         return hashlib.blake2b(data, digest_size=12).digest()
@@ -134,17 +132,6 @@ class _Asleep(BaseException):
 
 class _TurnOver(BaseException):
     """The process pauses."""
-
-
-class _Client:
-    """The service in one project, as a turn sees it."""
-
-    def __init__(self, turn, project):
-        self._turn, self._project = turn, project
-
-    def __getattr__(self, name):
-        where = {"project": self._project} if name in ("list", "find", "delete") else {}
-        return partial(self._turn._act, name, **where)
 
 
 class _Turn:
@@ -174,7 +161,7 @@ class _Turn:
         lease = Lease(path, "busy", silent, limit, *clocks, owner, lambda: 0.0)
         lease._token = process.token
         world = World(
-            tpus=_Client(self, run.project),
+            tpus=InProject(self, run.project),
             files=self,
             steady=self.steady,
             wall=lambda: process.offset,
@@ -182,7 +169,7 @@ class _Turn:
             beat=lease.renew,
             stop=self._stop,
             metadata=lambda state: {"state": state},
-            connect=lambda service, project: _Client(self, project),
+            connect=lambda service, project: InProject(self, project),
         )
         supervisor, process.has_looked = object.__new__(supervise._Supervisor), True
         try:
@@ -233,8 +220,7 @@ class _Turn:
         """How the act goes, by the script; notes how else it might."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
-        words += ["stale"] if name == "list" and self._system.bounds.stale else []
-        words += ["fails", "late"] if name not in ("stop", "steady") else []
+        words += ["fails", "late"] if name not in ("stop", "steady", "time") else []
         words += ["malformed"] if name in (*_SERVICE, *_READ) else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))
@@ -260,8 +246,6 @@ class _Turn:
         if word in ("fails", "lies"):
             self._process.version = "" if name == "save_state" else self._process.version
             return fault if word == "fails" else _LIES[name]
-        if word == "stale":
-            cloud.stale_until = cloud.now + 2 * POLL
         if name in ("load_state", "save_state") and not self._has_version(name, word):
             return False
         cloud.script, cloud.delete_script = [word], [word]
@@ -363,7 +347,6 @@ def begin(bounds):
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
     cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
-    cloud.keeps_listing = bounds.stale
     cloud.state = RunState()  # as `launch` stores it
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 
-from bigbird_ja.launch.service import Tpu, check_still_there
+from bigbird_ja.launch.service import check_still_there
 from bigbird_ja.launch.state import Phase
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud
@@ -31,9 +31,6 @@ class Cloud(SimulatedCloud):
     two_for: float = 0.0  # seconds in which two machines were there
     paused: float = 0.0  # seconds in which the run had ended, and nothing was billed
     allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
-    keeps_listing: bool = False  # of one poll ago, which a stale listing shows
-    listing: tuple[Tpu, ...] = ()
-    stale_until: float = 0.0
 
     def copy(self):
         new = copy.copy(self)
@@ -43,19 +40,11 @@ class Cloud(SimulatedCloud):
         return new
 
     def tick(self):
-        if self.keeps_listing and self.now >= self.stale_until:
-            self.listing = (*super().list("-"),)
         has_ended = self.state is not None and self.state.phase is Phase.ENDED
         self.paused += POLL if has_ended and not self.state.billing else 0.0
         self.advance(self.now + POLL)
         alive = [node for node in self.nodes if node.ends_at > self.now]
         self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
-
-    def list(self, zone, project=None):
-        if self.now >= self.stale_until:
-            return super().list(zone, project)
-        shown = [tpu for tpu in self.listing if zone in (tpu.zone, "-")]
-        return [tpu for tpu in shown if project in (None, tpu.project or project)]
 
     def broken(self, run):
         """The invariants that do not hold; no later record of the run is dearer."""

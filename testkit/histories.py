@@ -1,7 +1,7 @@
 """Seeded histories of a rented run, months of virtual time each, in which anything can fail.
 
-Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
-listings blink, clocks are wrong by hours, others' machines have the run's name; machines are
+Looking up, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
+clocks are wrong by hours, others' machines have the run's name; machines are
 preempted, hang, crash and go mute; the supervisor is killed or detached, and comes back after
 minutes or days, or never. `broken` says which invariants a history has broken. Two supervisors
 at once, and lost files, are `explore`'s.
@@ -24,7 +24,7 @@ ZONES = ("zone-a", "zone-b", "zone-c")
 USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
 TURNS = 40_000  # of one supervisor: more than months of polls
-SERVICE_ACTS = ("list", "find", "create", "delete", "operation")
+SERVICE_ACTS = ("find", "create", "delete", "operation")
 ACTS = (*SERVICE_ACTS, "read", "write", "beat")
 FOREIGN = (  # labels of others' machines that have the run's name
     {},
@@ -107,13 +107,6 @@ class History:
             run=self.record,
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )
-        # A listing that shows nothing, for seconds or for ten minutes, once or now and then.
-        first, length = rng.expovariate(1 / DAY), rng.choice([20.0, 600.0, HOUR])
-        period = rng.choice([math.inf, rng.uniform(1, 48) * HOUR])
-        blinking = rng.choice([*ZONES, ""]) if rng.random() < 0.5 else None
-        self.cloud.blinks = lambda zone, now: (
-            blinking in ("", zone) and now >= first and (now - first) % period < length
-        )
         self._foreign_at = rng.choice([0.0, rng.expovariate(1 / (2 * DAY)), math.inf, math.inf])
         self._foreign = (rng.choice(ZONES), rng.choice(FOREIGN))
         self._turns, self._began, self._paused = 0, 0.0, 0.0
@@ -190,7 +183,8 @@ class History:
             return Stop.DETACH if leaves else Stop.NO
 
         try:
-            return supervise(self.record, cloud.world(sleep=sleep, stop=stop))
+            world = cloud.world(self.record.project, sleep=sleep, stop=stop)
+            return supervise(self.record, world)
         except (_Killed, Detached, StorageError, PermissionError):  # the last: none can begin
             return None
 

@@ -7,6 +7,7 @@ It stands behind the same interfaces as the real service, so the tests run the s
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -70,6 +71,17 @@ class Node:
         return self.ready_at, max(self.ready_at, min(until, self.ends_at))
 
 
+class InProject:
+    """The service as a client of one project sees it; None for any."""
+
+    def __init__(self, cloud, project):
+        self._cloud, self._project = cloud, project
+
+    def __getattr__(self, name):
+        act = getattr(self._cloud, name)
+        return partial(act, project=self._project) if name in ("find", "delete") else act
+
+
 @dataclass
 class SimulatedCloud:
     """Stands for `Tpus`, `RunFiles` and the clocks at once.
@@ -88,7 +100,7 @@ class SimulatedCloud:
     ended_patience: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
-    # Called before each act with its name (list, create, delete, operation, read, write, beat) and
+    # Called before each act with its name (find, create, delete, operation, read, write, beat) and
     # its zone ("" for the bucket); raises where that act is to fail.
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
@@ -111,7 +123,6 @@ class SimulatedCloud:
     foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
     foreign_touched: int = 0  # deletions asked for others' machines
     answered_at: float = -math.inf  # when the service last answered
-    blinks: Callable[[str, float], bool] = lambda zone, now: False  # a listing that shows nothing
     rented_finished: int = 0  # creations for a run that was finished
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
@@ -123,10 +134,11 @@ class SimulatedCloud:
     def __post_init__(self):
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
 
-    def world(self, **more):
-        """The world of a supervisor in which this cloud stands for all of it."""
+    def world(self, project=None, **more):
+        """The world of a supervisor, of whose project or of any this cloud shows the machines."""
         parts = {
-            "tpus": self,
+            "tpus": InProject(self, project),
+            "connect": lambda service, project: InProject(self, project),
             "files": self,
             "steady": self.steady,
             "wall": self.wall,
@@ -181,7 +193,7 @@ class SimulatedCloud:
 
     def _goes_at(self, node):
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
-        of the old service stays listed, unbilled)."""
+        of the old service stays, unbilled)."""
         ready = node.ready_at
         ends = min(
             ready + node.limit - node.used,
@@ -238,19 +250,9 @@ class SimulatedCloud:
 
     # --- Tpus --------------------------------------------------------------------------------
 
-    def list(self, zone, project=None):
-        """List the machines of a zone, in one project or in all."""
-        self.interfere("list", zone)
-        self.answered_at = self.now
-        shown = [] if self.blinks(zone, self.now) else self._in(zone, project)
-        foreign = [self._as_foreign(z) for z in self.foreign if zone in (z, "-")]
-        return [*map(self._as_tpu, shown), *foreign]
-
-    def _in(self, zone, project=None):
+    def _in(self, zone, project):
         return [
-            node
-            for node in self.nodes
-            if zone in (node.zone, "-") and project in (None, node.project)
+            node for node in self.nodes if zone == node.zone and project in (None, node.project)
         ]
 
     def _as_foreign(self, zone):
@@ -275,9 +277,7 @@ class SimulatedCloud:
         return next(map(self._as_tpu, self._in(zone, project)), None)
 
     def time(self):
-        if self.now - self.answered_at > 3600:
-            raise ServiceFault(Kind.UNAVAILABLE, "has not answered")
-        return START + self.now
+        return START + self.now if self.now - self.answered_at <= 3600 else None
 
     def _as_tpu(self, node):
         queued, fault = self.run.queued, None
@@ -338,7 +338,7 @@ class SimulatedCloud:
         node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
         if word == "queue_failed":
             node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")
-        if run.pricing == "flex-start":  # the cloud takes it at its limit, and it stays listed
+        if run.pricing == "flex-start":  # the cloud takes it at its limit, and its name stays
             node.dies_at = min(node.dies_at, ready + limit)
         if word == "freeze":
             node.frozen_at = ready + self.trainer.restart_seconds + 300.0

@@ -4,7 +4,6 @@ Nothing here asks the network.
 """
 
 import datetime
-import difflib
 import importlib.resources
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -150,20 +149,6 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         zones.sort(key=lambda zone: region_of(zone) != near)
         limit = _MAX_PRICE_RATIO * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
-
-    def check_zone(self, zone: str, machine: Accelerator, pricing: str) -> None:
-        """Check that a zone offers a machine, as far as the table knows.
-
-        Raises:
-            BadInput: it does not; the message names the nearest zones that do.
-        """
-        known = [zone for zone, _ in self.by_zone(machine, pricing)]
-        if zone not in known:
-            near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
-            raise BadInput(
-                f"zone {zone!r}: {machine.launch_type} is not offered there by the package's table;"
-                f" the nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
-            )
 
     def age_days(self, today: datetime.date) -> int:
         """Return how old the table is."""

@@ -37,17 +37,10 @@ def run(args: Args) -> dict[str, Any]:
     """List, ask, delete."""
     folder = f"{(args.bucket or '').rstrip('/')}/"
     # A run may have been launched with another --project before.
-    names = {args.project, *(projects_of(args.bucket) if args.bucket else ())}
-    services, listed, tpus = {name: connect_all(name) for name in names}, list[Tpu](), list[Tpu]()
-    mine: dict[str, list[Tpu]] = {}
-    for project in names:
-        found, now = list_ours(services[project], project)
-        mine[project] = [
-            tpu
-            for tpu in found
-            if args.name in (None, tpu.run) and (not args.bucket or tpu.run_dir.startswith(folder))
-        ]
-        listed, tpus = listed + found, tpus + mine[project]
+    clients = connect_all(*{args.project, *(projects_of(args.bucket) if args.bucket else ())})
+    listed, now = list_ours(clients)
+    tpus = [tpu for tpu in listed if args.name in (None, tpu.run)]
+    tpus = [tpu for tpu in tpus if not args.bucket or tpu.run_dir.startswith(folder)]
     for tpu in tpus:
         print(
             f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, {NAMES[tpu.service]}:"
@@ -64,10 +57,8 @@ def run(args: Args) -> dict[str, Any]:
         print("nothing is left")
         return {"deleted": [], "left": []}
     if not args.yes:
-        _confirm(tpus)
-    left = []
-    for project in names:
-        left += delete_all(services[project], mine[project], _TIMEOUT, time.monotonic, time.sleep)
+        _confirm(len(tpus))
+    left = delete_all(clients, tpus, _TIMEOUT, time.monotonic, time.sleep)
     deleted = [tpu.resource for tpu in tpus if tpu.resource not in left]
     if left:
         raise StorageError(
@@ -92,15 +83,11 @@ def _check_unwatched(tpus: list[Tpu], now: float) -> None:
             )
 
 
-def _confirm(tpus: list[Tpu]) -> None:
+def _confirm(count: int) -> None:
     if not sys.stdin.isatty():
         raise BadInput("deleting without a terminal needs --yes")
-    where = "; ".join(
-        f"{tpu.name} in {tpu.zone} from {NAMES[tpu.service]}, of run {tpu.run_dir or tpu.run}"
-        for tpu in tpus
-    )
     try:
-        answer = input(f"delete {where}? [y/N] ")
+        answer = input(f"delete {'this TPU' if count == 1 else f'these {count} TPUs'}? [y/N] ")
     except EOFError:
         answer = ""
     if not answer.strip().lower().startswith("y"):

@@ -113,10 +113,13 @@ def run(args: Args) -> dict[str, Any]:
     config, overrides = resolve(args, adopted)
     vm, table = startup.emulation(), load_prices(args.price_file)
     flags = args.flag_values_dict()
-    run, warnings = prepare.make_record(flags, config, vm, table)
+    run, warnings = prepare.make_record(flags, config, vm)
     reads = model and not (args.dry_run and storage.is_remote(model))
     source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
     run = dataclasses.replace(run, init_from=source.path)
+    if args.dry_run:
+        run, _, more = next(prepare.offered(run, flags, table))
+        warnings += more
     for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
         log(f"warning: {warning}")
     if args.dry_run:

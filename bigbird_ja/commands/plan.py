@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
@@ -85,7 +86,7 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Plan one run or several successive runs."""
     from bigbird_ja.accelerators.prices import load_prices
-    from bigbird_ja.plan import estimate, show, totals
+    from bigbird_ja.plan import estimate, show
 
     names = args.config or [None]
     _check_several(args, len(names))
@@ -95,14 +96,14 @@ def run(args: Args) -> dict[str, Any]:
     region = storage.bucket_location(args.data_dir[0]) if args.data_dir else None
     made = estimate.make_rows(plans, listed, args.accelerator_type, region or "")
     chosen = estimate.cheapest(made)
-    bought = totals.bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
-    print(show.verdict(chosen, [row for row in made if totals.is_free(row)]))
+    bought = estimate.bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
+    print(show.verdict(chosen, [row for row in made if row.is_free]))
     if bought:
         print(f"\n{show.affordable(bought, args.max_cost)}\n")
     print(show.describe(plans, runs, made, listed.describe_age(today)))
     return {
         **({"max_cost_buys": bought} if bought else {}),
-        **(runs[0] if len(runs) == 1 else {**totals.summed(runs), "runs": runs}),
+        **(runs[0] if len(runs) == 1 else {**_summed(runs), "runs": runs}),
         "rows": [dataclasses.asdict(row) for row in made],
         "cheapest": None if chosen is None else dataclasses.asdict(chosen),
         "prices_as_of": str(listed.as_of),
@@ -179,6 +180,20 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
         "compiler": environment.describe(planned.results.versions),
     }
     return planned, about
+
+
+def _summed(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Add up the results of several runs; None if no sum has a meaning."""
+    per_step = {run["tokens_per_step"] for run in runs}
+    return {
+        "tokens_per_step": per_step.pop() if len(per_step) == 1 else None,
+        "steps_per_epoch": None,
+        "steps": sum(run["steps"] for run in runs),
+        "tokens": sum(run["tokens"] for run in runs),
+        "epochs": None,
+        "assumption": "; ".join(filter(None, (run["assumption"] for run in runs))) or None,
+        "compiler": "; ".join(dict.fromkeys(run["compiler"] for run in runs)),
+    }
 
 
 def _results(path: str, seq_length: int) -> Results:

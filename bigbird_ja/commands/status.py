@@ -53,7 +53,7 @@ def run(args: Args) -> dict[str, Any]:
     now = time.time()
     names = find_runs(args.bucket) if args.bucket else []
     if args.project:
-        tpus, now = list_ours(connect_all(args.project), args.project)
+        tpus, now = list_ours(connect_all(args.project))
     if args.name:
         if args.bucket:
             check_known(args.bucket, args.name)

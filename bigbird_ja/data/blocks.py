@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -189,8 +188,8 @@ def packed(block: Block) -> bytes:
 def pack_block(block: Block) -> int:
     """Pack and write one block unless it exists; return the bytes of its text."""
     path = _packer["path_of"](block.name)
-    if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
-        write_block(path, packed(block))
+    if read_block(path, _packer["spec"].row_dtype.itemsize) is None:
+        storage.write_bytes(path, packed(block))
     return text_bytes(block)
 
 
@@ -244,35 +243,30 @@ def _stats(
     kept: npt.NDArray[np.bool_],
     spec: DataSpec,
 ) -> BlockStats:
-    fragments = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
-    text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
+    whole = [sequence for sequence, keep in zip(sequences, kept, strict=True) if keep]
+    fragments = np.minimum([len(sequence) for sequence in whole], MOST_FRAGMENTS - 1).astype(int)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
     wanted = masking.num_predictions(ordinary, spec.rule())
     return BlockStats(
         documents=len(lengths),
-        tokens=text,
+        tokens=sum(fragment.end - fragment.start for sequence in whole for fragment in sequence),
         sequences=len(tokens),
         used_positions=int((tokens != spec.special_ids["pad"]).sum()),
         predictions=int(wanted.sum()),
         unknown=int((tokens == spec.special_ids.get("unk", -1)).sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
-        documents_per_sequence=tuple(
-            np.bincount(
-                np.minimum(fragments, MOST_FRAGMENTS - 1).astype(int), minlength=MOST_FRAGMENTS
-            ).tolist()
-        ),
+        documents_per_sequence=tuple(np.bincount(fragments, minlength=MOST_FRAGMENTS).tolist()),
     )
 
 
 def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None:
     special = tokenizer.special
-    for name in ("pad", "cls", "sep", "mask"):
-        if (flat == getattr(special, name)).any():
+    for control in (special.pad, special.cls, special.sep, special.mask):
+        if (flat == control).any():
             raise BadInput(
                 f"{tokenizer.source}: encoding text produces the special token"
-                f" {tokenizer.tokens[getattr(special, name)]}: train a tokenizer with `bigbird-ja"
-                " tokenize`"
+                f" {tokenizer.tokens[control]}: train a tokenizer with `bigbird-ja tokenize`"
             )
 
 
@@ -286,24 +280,10 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
     return [int(i) for i in np.flatnonzero(starts) if i]
 
 
-@dataclass(frozen=True)
-class _Header:
-    """Header of a block's file, JSON after its length; the rows follow."""
-
-    stats: BlockStats
-    crc32c: Count  # CRC32C of the rows
-
-
 def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
-    """Return the content of a block's file."""
-    data = rows.tobytes()
-    header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
-    return struct.pack("<I", len(header)) + header + data
-
-
-def write_block(path: str, data: bytes) -> None:
-    """Write the result of `packed` atomically."""
-    storage.write_bytes(path, data)
+    """Return the content of a block's file: the counts as JSON after its length, then the rows."""
+    header = json.dumps(vars(stats)).encode()
+    return struct.pack("<I", len(header)) + header + rows.tobytes()
 
 
 @dataclass(frozen=True)
@@ -324,24 +304,18 @@ class StoredBlock:
         return result
 
 
-def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Open a block that an earlier run may have written; None if it is missing or damaged.
+def read_block(path: str, row_bytes: int) -> StoredBlock | None:
+    """Open a block that an earlier run may have written; None if it is missing or incomplete.
 
     Args:
         path: path of the file.
         row_bytes: size of a row in bytes.
-        verify: whether to compare the rows with their checksum: necessary after a crash of the
-            machine (not after a kill, since the file is renamed when it is complete).
     """
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<I", file.read(4))
-            header = decode.decode_json(file.read(length), _Header, path)
-            size = file.seek(0, 2) - 4 - length
-            file.seek(4 + length)
-            is_whole = size == header.stats.sequences * row_bytes and (
-                not verify or google_crc32c.value(file.read()) == header.crc32c
-            )
+            stats = decode.decode_json(file.read(length), BlockStats, path)
+            is_whole = file.seek(0, 2) == 4 + length + stats.sequences * row_bytes
     except (OSError, BadInput, struct.error):
         return None
-    return StoredBlock(os.path.basename(path), 4 + length, header.stats) if is_whole else None
+    return StoredBlock(os.path.basename(path), 4 + length, stats) if is_whole else None

@@ -1,17 +1,15 @@
 """Comparison of a data set with its manifest: files by one listing, or every byte and record.
 
-`fast_check` runs before work begins, `DataGuard` while a run reads, `named_damage` when reading
-has failed: none of them parses a record. `check` compares everything: each shard's size, SHA-256,
-record checksums and count; each record's lengths, ids, layout and targets; the tokenizer; the
-totals.
+`fast_check` runs before work begins, `DataGuard` while a run reads: neither parses a record.
+`check` compares everything: size, SHA-256, record checksums and count of each shard; lengths, ids,
+layout and targets of each record; the tokenizer; the totals.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,7 +22,6 @@ from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.text.load import tokenizer_of
 
 _OTHER = "is not the file that was made (its checksum differs)"
 
@@ -68,14 +65,15 @@ def file_problems(
     for shard in (shard for split in splits for shard in manifest.shards(split)):
         if shard.name not in listing:
             problems.append(f"{shard.name} is missing")
-        elif difference := _difference(shard, listing[shard.name]):
+        elif difference := difference_of(shard, listing[shard.name]):
             problems.append(f"{shard.name} {difference}")
     extra = {*listing} - {shard.name for shard in manifest.every_shard}
     names = sorted(name for name in extra if name.endswith(".tfrecord"))
     return [*problems, *(f"{name} is not in the manifest" for name in names)]
 
 
-def _difference(shard: Shard, info: storage.Stat) -> str | None:
+def difference_of(shard: Shard, info: storage.Stat) -> str | None:
+    """Return the difference of a file from the shard that the manifest states, by its listing."""
     if info.size != shard.bytes:
         return f"has {info.size} bytes instead of {shard.bytes}"
     if info.crc32c and info.crc32c != shard.crc32c:
@@ -92,74 +90,26 @@ def _shard_problems(
     """
     if problems := file_problems(manifest, listing, splits):
         return problems
+    shards = [shard for split in splits for shard in manifest.shards(split)]
+    unread = [shard for shard in shards if not listing[shard.name].crc32c]
     return [
         f"{shard.name} {_OTHER}"
-        for split in splits
-        for shard in manifest.shards(split)
-        if not is_shard(storage.join(data_dir, shard.name), listing[shard.name], shard)
+        for shard in unread
+        if storage.crc32c_of_file(storage.join(data_dir, shard.name))[0] != shard.crc32c
     ]
-
-
-def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
-    """Return whether a file is the shard that the manifest states.
-
-    It is read if its checksum is not in `info`.
-    """
-    if _difference(shard, info):
-        return False
-    return (info.crc32c or storage.crc32c_of_file(path)[0]) == shard.crc32c
 
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     """Return the problem of the data set's tokenizer.model, or None."""
     if not manifest.tokenizer_sha256:  # made without one
         return None
-    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
     try:
-        data = storage.read_bytes(path)
+        data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
     except FileNotFoundError:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = tokenizer_of(data, path)
-    known = (tokenizer.vocab_size, tokenizer.special_ids)
-    if known != (manifest.vocab_size, manifest.special_ids):
-        return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
     return None
-
-
-@contextlib.contextmanager
-def named_damage(
-    manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
-) -> Iterator[None]:
-    """Context manager that names the damaged shard if reading meets a damaged record.
-
-    TensorFlow states the place in the file, but not the file. So the shards are read again: either
-    one is damaged on disk, or the fault was transient.
-
-    Raises:
-        BadInput: a shard is not the one that was made.
-        StorageError: all shards are whole; one was read short or damaged in transit.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not _is_data_loss(error):
-            raise
-        listing = storage.list_stats(data_dir)
-        raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
-        raise StorageError(
-            f"{storage.join(data_dir, '*.tfrecord')}: a shard was read short or damaged, and all of"
-            " them are whole: run the same command again"
-        ) from error
-
-
-def _is_data_loss(error: BaseException | None) -> bool:
-    while error is not None:
-        if type(error).__name__ == "DataLossError":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class DataGuard:
@@ -273,11 +223,10 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
     totals["used_positions"] += int((tokens != manifest.pad_id).sum())
     checks = _layout_checks(manifest, tokens)
     if not ((tokens < 0) | (tokens >= manifest.vocab_size)).any():
-        if is_dynamic:
-            checks += _dynamic_checks(manifest, tokens, parsed)
-        else:
-            checks += _static_checks(manifest, tokens, parsed)
-            totals["predictions"] += int((parsed["masked_lm_weights"] > 0).sum())
+        more_checks = _dynamic_checks if is_dynamic else _static_checks
+        checks += more_checks(manifest, tokens, parsed)
+    if not is_dynamic:
+        totals["predictions"] += int((parsed["masked_lm_weights"] > 0).sum())
     return [
         f"record {first + int(np.argmax(is_bad))} {fault}"
         for fault, is_bad in checks
@@ -285,10 +234,11 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
     ]
 
 
-Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # a problem, and bool [b] of records
+_Array = npt.NDArray[Any]
+_Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # a problem, and bool [b] of records
 
 
-def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
+def _layout_checks(manifest: Manifest, tokens: _Array) -> _Checks:
     ids = manifest.special_ids
     is_padding = tokens == ids["pad"]
     last = np.maximum((~is_padding).sum(1) - 1, 0)
@@ -301,9 +251,7 @@ def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
     ]
 
 
-def _dynamic_checks(
-    manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
-) -> Checks:
+def _dynamic_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
     rule = manifest.rule()
     ordinary = masking.is_ordinary(tokens, rule)
     is_padding = tokens == manifest.pad_id
@@ -316,9 +264,7 @@ def _dynamic_checks(
     ]
 
 
-def _static_checks(
-    manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
-) -> Checks:
+def _static_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
     positions, ids = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
     is_target = parsed["masked_lm_weights"] > 0
     inside = (positions >= 0) & (positions < manifest.seq_length)

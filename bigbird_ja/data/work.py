@@ -10,14 +10,15 @@ that is replaced stays whole until the new one is, and moves to OUTPUT_DIR.repla
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import re
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import check
@@ -44,6 +45,14 @@ _OURS = {
     "shards": rf"{_SHARD}\.json",  # records
     "ready": _SHARD,
 }
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Content of `settings.json`."""
+
+    format_version: str
+    spec: DataSpec
 
 
 def exclusive(directory: str) -> AbstractContextManager[Lease]:
@@ -88,20 +97,14 @@ class Work:
         return _spec_in(self.folder) or local  # the one in the output is decisive
 
     def open(self, spec: DataSpec) -> None:
-        """Create the folders, or use existing ones.
-
-        Raises:
-            BadInput: another command has just begun work of other settings there.
-        """
+        """Create the folders, or use existing ones."""
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: the output has other settings
-        settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
-        text = json.dumps(settings, ensure_ascii=False, indent=1)
+        settings = _Settings(decode.FORMAT_VERSION, spec)
+        text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
-            is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
-            if not is_new and _spec_in(folder) != spec:
-                raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
+            storage.write_text(storage.join(folder, _SETTINGS), text)
         for folder in (self.blocks, storage.join(self.folder, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
@@ -129,18 +132,17 @@ class Work:
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
         """Return the shards among `names` that are recorded and exist, ready or in place."""
-        folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
+        listings = [storage.list_stats(folder) for folder in (self.ready, self._output)]
         finished = {}
 
         def find(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self._note(name), MadeShard)
-                for folder, stats in folders:
-                    path = storage.join(folder, name)
-                    if name in stats and check.is_shard(path, stats[name], made.shard):
+                for stats in listings:
+                    if name in stats and check.difference_of(made.shard, stats[name]) is None:
                         finished[name] = made
 
-        known = [name for name in names if any(name in stats for _, stats in folders)]
+        known = [name for name in names if any(name in stats for stats in listings)]
         storage.run_all([partial(find, name) for name in known])
         return finished
 
@@ -167,11 +169,7 @@ class Work:
         if moved := owned.set_aside([first, *others]):
             log(f"{self._output}: the data set that was there is now {moved}")
         owned.note(dict.fromkeys(ready))
-        moves = [
-            partial(storage.rename, storage.join(self.ready, n), storage.join(self._output, n))
-            for n in ready
-        ]
-        storage.run_all(moves)
+        storage.rename_all(ready, self.ready, self._output)
         return owned
 
 
@@ -191,15 +189,14 @@ def _spec_in(folder: str) -> DataSpec | None:
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
-        settings = decode.read_json(path, dict[str, Any], advice)
+        data = storage.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
                 f"{folder}: holds files and no {_SETTINGS} of make-data: move it away"
             ) from None
         return None
-    decode.check_format(str(settings.get("format_version", "")), path, advice)
-    return decode.convert(settings.get("spec"), DataSpec, path, advice)
+    return decode.decode_versioned(data, _Settings, path, advice).spec
 
 
 def _remove_ours(folder: str, **temporary: float) -> None:

@@ -53,10 +53,14 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
         keys, others = _STOCK_KEYS, _stock_config(stock, stated)
     else:
         keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
+    # Some tokenizers put other tokens around a text than those that their source's config names.
+    special_ids = {
+        f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
+    }
     config = {
         **others,
         **{key: getattr(model, SETTINGS.get(key, key)) for key in (*_KEYS, *keys)},
-        **{f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")},
+        **{key: stated.get(key, value) for key, value in special_ids.items()},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
         "bigbird_ja": {

@@ -17,14 +17,14 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     """Add the time and money of one poll.
 
-    A machine that was READY at either end was billed throughout; one in a zone that cannot be
-    listed counts as READY until its maximum lifetime.
+    A machine that was READY at either end was billed throughout; one in a zone that does not
+    answer counts as READY until its maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
     # A request in a queue was no machine until now: it has not lived, and was not billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
-    is_unseen = state.zone in seen.unlisted and has_machine
+    is_unseen = state.zone in seen.silent and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
     # A machine that was requested before a gap may have been READY and deleted since.
     is_gap = seen.resumed or seen.elapsed > seen.watched
@@ -35,7 +35,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     if is_unseen and state.machine_limit:
         billed = min(billed, max(0.0, state.machine_limit - state.machine_seconds))
     heartbeat = seen.heartbeat
-    is_listed = state.zone in seen.unlisted or any(tpu.zone == state.zone for tpu in seen.tpus)
+    is_there = state.zone in seen.silent or any(tpu.zone == state.zone for tpu in seen.tpus)
     return replace(
         state,
         elapsed_seconds=state.elapsed_seconds + seen.elapsed,
@@ -49,7 +49,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
         delete_wait=max(0.0, state.delete_wait - seen.elapsed),
         best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
         saved_at=seen.service_time or (state.saved_at and state.saved_at + seen.elapsed),
-        absences=state.absences + 1 if has_machine and not is_listed else 0,
+        absences=state.absences + 1 if has_machine and not is_there else 0,
     )
 
 
@@ -68,10 +68,10 @@ def _unwatched(state: RunState, seen: Observation) -> float:
 def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
     """Return the seconds in a row in which service or bucket failed and blocked the run."""
     if state.phase in _MACHINE_PHASES:
-        blind = state.zone in seen.unlisted
+        blind = state.zone in seen.silent
     else:
-        blind = all(zone in seen.unlisted for zone in run.zones)
-        blind |= state.moves(run) and any(zone in seen.unlisted for zone in state.used_zones)
+        blind = all(zone in seen.silent for zone in run.zones)
+        blind |= state.moves(run) and any(zone in seen.silent for zone in state.used_zones)
     stuck = state.phase is Phase.REMOVING and state.delete_tries > 3
     troubled = blind or stuck or state.in_trouble or not seen.bucket_seen
     return state.trouble_seconds + seen.watched if troubled else 0.0
@@ -95,7 +95,7 @@ def with_progress(view: View) -> View:
     this TPU is only a reference: it repeats the checkpoint's step. Time in which the bucket could
     not be read does not count.
     """
-    if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
+    if view.is_silent or not view.is_ready or view.is_another or view.is_life_over:
         return view
     seen, heartbeat = view.seen, view.heartbeat
     state = replace(view.state, phase_seconds=0.0)

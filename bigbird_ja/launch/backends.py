@@ -1,10 +1,11 @@
 """The choice of the service, image and engine for a machine; connections to the services."""
 
 import os
+from dataclasses import replace
 
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental
-from bigbird_ja.launch import compute, tpu_api
+from bigbird_ja.launch import compute, rest, tpu_api
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.service import Tpus
@@ -67,11 +68,18 @@ def find_rentals(
     return [one for one in found if one.service in emulated()] or found
 
 
-def image(rental: Rental, machine: Accelerator, engine: str) -> str:
-    """Return the name of the image that a machine boots."""
-    if engine_on(machine, engine) == "estimator":
-        return tpu_api.ESTIMATOR_IMAGE
-    return f"{compute.IMAGES}/{rental.image}" if rental.service == "compute" else rental.image
+def rented(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
+    """Return the record of a run with a rental's service, and the image that its machine boots.
+
+    Args:
+        run: record with type of machine and engine.
+        rental: service that rents the machine.
+        image: value of `--runtime_version`.
+    """
+    known = f"{compute.IMAGES}/{rental.image}" if rental.service == "compute" else rental.image
+    if engine_on(run.accelerator, run.engine) == "estimator":
+        known = tpu_api.ESTIMATOR_IMAGE
+    return replace(run, service=rental.service, runtime_version=image or known)
 
 
 def engine_on(machine: Accelerator, engine: str) -> str:
@@ -119,20 +127,35 @@ def emulated() -> list[str]:
     return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
+def connect_rest(service: str, retry_seconds: float = rest.RETRY_SECONDS) -> rest.Rest:
+    """Connect with the user's own credentials, or with a test's emulator.
+
+    Args:
+        service: name of the service.
+        retry_seconds: maximum time of one call with its retries.
+
+    Raises:
+        BadInput: no credentials; the message has the command to get them.
+    """
+    module = MODULES[service]
+    return rest.connect_rest(module.API, module.EMULATOR_VARIABLE, retry_seconds)
+
+
 def connect(service: str, project: str) -> Tpus:
-    """Connect to a service.
+    """Connect to a service in one project.
 
     Raises:
         BadInput: no credentials.
     """
-    connected: Tpus = MODULES[service].connect(project)
-    return connected
+    client: Tpus = MODULES[service].Client(project, connect_rest(service))
+    return client
 
 
-def connect_all(project: str) -> dict[str, Tpus]:
-    """Connect to both services; in tests only to the emulated ones.
+def connect_all(*projects: str) -> dict[tuple[str, str], Tpus]:
+    """Connect to both services in some projects; in tests only to the emulated services.
 
     Raises:
         BadInput: no credentials.
     """
-    return {name: connect(name, project) for name in emulated() or MODULES}
+    places = [(service, project) for project in projects for service in emulated() or MODULES]
+    return {place: connect(*place) for place in places}

@@ -17,7 +17,7 @@ from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.prices import region_of
 from bigbird_ja.launch import rest
 from bigbird_ja.launch.record import LaunchedRun
-from bigbird_ja.launch.rest import Json
+from bigbird_ja.launch.rest import Json, Kind, ServiceFault
 from bigbird_ja.launch.service import (
     RUN_DIR_KEY,
     RUN_LABEL,
@@ -50,22 +50,20 @@ _PRESENCE = {  # any other status counts as gone
     **dict.fromkeys(("PROVISIONING", "STAGING", "PENDING", "REPAIRING"), Presence.PENDING),
     "RUNNING": Presence.READY,
 }
-
-
-# Error codes of operations -> google.rpc.Code.
-_CODES = {
-    "ZONE_RESOURCE_POOL_EXHAUSTED": 8,
-    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": 8,
-    "STOCKOUT": 8,
-    "QUOTA_EXCEEDED": 8,
-    "RATE_LIMIT_EXCEEDED": 14,
-    "RESOURCE_NOT_FOUND": 5,
-    "RESOURCE_ALREADY_EXISTS": 6,
-    "PERMISSIONS_ERROR": 7,
-    "PERMISSION_DENIED": 7,
-    "UNSUPPORTED_OPERATION": 9,
-    "INVALID_USAGE": 3,
-    "CONDITION_NOT_MET": 9,
+# By the error code of an operation; any other one is the service's fault.
+_KINDS = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED": Kind.STOCKOUT,
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": Kind.STOCKOUT,
+    "STOCKOUT": Kind.STOCKOUT,
+    "QUOTA_EXCEEDED": Kind.QUOTA,
+    "RATE_LIMIT_EXCEEDED": Kind.UNAVAILABLE,
+    "RESOURCE_NOT_FOUND": Kind.NOT_FOUND,
+    "RESOURCE_ALREADY_EXISTS": Kind.EXISTS,
+    "PERMISSIONS_ERROR": Kind.PERMISSION,
+    "PERMISSION_DENIED": Kind.PERMISSION,
+    "UNSUPPORTED_OPERATION": Kind.BAD_REQUEST,
+    "INVALID_USAGE": Kind.BAD_REQUEST,
+    "CONDITION_NOT_MET": Kind.BAD_REQUEST,
 }
 
 
@@ -144,37 +142,26 @@ def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
     return [f"{api or API}/projects/{run.project}/zones/{zone}/instances/{run.name}"]
 
 
-def connect(project: str) -> ComputeEngine:
-    """Connect with the user's own credentials, or with an emulator on this machine.
-
-    Raises:
-        BadInput: no credentials; the message has the command to get them.
-    """
-    return ComputeEngine(project, rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
-
-
-class ComputeEngine:
+class Client:
     """VMs of a project.
 
     Args:
         project: id of the Google Cloud project.
-        client: client with the project's address as base.
+        client: client with the API's address as base.
     """
 
     def __init__(self, project: str, client: rest.Rest) -> None:
         self._project, self._rest = project, client
 
-    def list(self, zone: str) -> list[Tpu]:
-        """List the VMs that runs of ours made.
+    def list(self) -> list[Tpu]:
+        """List the VMs that runs of ours made, in all zones.
 
         Raises:
             ServiceFault: as in all methods; `listed` has the VMs of a partial answer.
         """
         query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
-        path, key = f"zones/{zone}/instances", "items"
-        if zone == "-":
-            path, key = "aggregated/instances", "instances"
-        listed, missed = self._rest.items(path, key, list[_Instance], query)
+        path = f"projects/{self._project}/aggregated/instances"
+        listed, missed = self._rest.items(path, "instances", list[_Instance], query)
         tpus = [self._tpu(one) for one in listed]
         rest.check_all_answered(missed, tpus)
         return tpus
@@ -184,21 +171,18 @@ class ComputeEngine:
     ) -> str:
         """Request a VM, which the cloud itself deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)
-        operation = self._rest.call("POST", f"zones/{zone}/instances", _Operation, body)
-        return f"zones/{zone}/operations/{operation.name}"
+        return self._start("POST", zone, self._instances(zone), body)
 
     def find(self, zone: str, name: str) -> Tpu | None:
         """Look up a name in a zone, of any owner."""
-        instance = self._rest.find(f"zones/{zone}/instances/{name}", _Instance)
+        instance = self._rest.find(f"{self._instances(zone)}/{name}", _Instance)
         return self._tpu(instance) if instance else None
 
     def delete(self, tpu: Tpu) -> str:
         """Request a deletion, after verifying that the machine is the one that was listed."""
-        path = check_still_there(self, tpu).resource.split("/", 2)[2]
-        operation = self._rest.call("DELETE", path, _Operation)
-        return f"zones/{tpu.zone}/operations/{operation.name}"
+        return self._start("DELETE", tpu.zone, check_still_there(self, tpu).resource)
 
-    def time(self) -> float:
+    def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
@@ -206,7 +190,18 @@ class ComputeEngine:
         """Return the state of an operation, without waiting."""
         operation = self._rest.call("GET", name, _Operation)
         is_done, errors = operation.status == "DONE", operation.error.errors
-        return Operation(is_done, _fault(errors[0]) if is_done and errors else None)
+        if not is_done or not errors:
+            return Operation(is_done)
+        code, message = errors[0].code, errors[0].message
+        return Operation(is_done, ServiceFault(_KINDS.get(code, Kind.INTERNAL), message or code))
+
+    def _instances(self, zone: str) -> str:
+        return f"projects/{self._project}/zones/{zone}/instances"
+
+    def _start(self, method: str, zone: str, path: str, body: Json | None = None) -> str:
+        """Send a request that takes time; return the operation's full name."""
+        operation = self._rest.call(method, path, _Operation, body)
+        return f"projects/{self._project}/zones/{zone}/operations/{operation.name}"
 
     def _tpu(self, one: _Instance) -> Tpu:
         zone = one.zone.rsplit("/")[-1]
@@ -219,16 +214,8 @@ class ComputeEngine:
             accelerator_type=one.labels.get(TYPE_LABEL, one.machine_type.rsplit("/")[-1]),
             labels=one.labels,
             created=rest.seconds_of(one.creation_timestamp),
-            resource=f"projects/{self._project}/zones/{zone}/instances/{one.name}",
+            resource=f"{self._instances(zone)}/{one.name}",
             run_dir=run_dirs[0] if run_dirs else "",
             service="compute",
             project=self._project,
         )
-
-
-def _fault(error: _Error) -> rest.ServiceFault:
-    """Return the fault for an operation's error, which states its kind as a code in capitals."""
-    message = error.message or error.code
-    if error.code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
-        message = f"Quota: {message}"
-    return rest.fault_of_status(_CODES.get(error.code, 13), message)

@@ -8,6 +8,7 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
+    REFUSALS,
     SETTLE,
     Decision,
     Ending,
@@ -15,18 +16,6 @@ from bigbird_ja.launch.state import (
     Phase,
     RunState,
     View,
-)
-from bigbird_ja.launch.transitions import (
-    REFUSALS,
-    adopt_or_remove,
-    end_run,
-    enter,
-    lost,
-    pause_before_next,
-    preempted,
-    wait,
-    wait_unlisted,
-    where,
 )
 
 QUEUE_TIMEOUT = 6 * 3600.0  # seconds in a queue before another zone is asked
@@ -38,21 +27,21 @@ def decide(view: View) -> Decision:
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
-    if view.is_unlisted:
-        return wait_unlisted(view)
+    if view.is_silent:
+        return view.wait_for_answer()
     # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
-        return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+        return view.adopt_or_remove()
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent and view.is_operation_done:
-        return wait(view)
+        return view.wait()
     # READY: watch it -> running.
     # Why: the machine is up; new steps show whether it trains.
     if view.tpu is not None and view.is_ready:
-        fields = {**where(state), "adopted": state.operation_kind != "create"}
+        fields = {**state.place, "adopted": state.operation_kind != "create"}
         state = replace(
-            enter(state, Phase.RUNNING),
+            state.enter(Phase.RUNNING),
             incarnation=view.tpu.created,
             ready_zones=tuple(dict.fromkeys((*state.ready_zones, view.tpu.zone))),
             strikes={},
@@ -63,7 +52,7 @@ def decide(view: View) -> Decision:
     # The record asks for another machine now: remove it -> removing.
     # Why: it was requested with other flags, and trains nothing yet.
     if state.machine is not None and not state.machine.is_as(view.run):
-        return Decision(enter(state, Phase.REMOVING, is_made=False))
+        return Decision(state.enter(Phase.REMOVING, is_made=False))
     fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
     if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
         fault = None
@@ -75,7 +64,7 @@ def decide(view: View) -> Decision:
     # Absent, although its creation is over and has not failed: preemption -> removing.
     # Why: it was there, and was taken before it was seen.
     if view.tpu is None and is_made:
-        return preempted(state, view.service_state)
+        return state.preempted(view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
     # Absent, and requested lately or still being made: wait; in the end the next zone -> removing.
     # Why: a TPU that was requested may appear late.
@@ -83,12 +72,12 @@ def decide(view: View) -> Decision:
         return wait_for_creation(view)
     # Absent: next zone, or a pause -> idle. Why: the request was lost.
     if view.tpu is None:
-        event = Event("create_lost", where(state))
-        return Decision(pause_before_next(enter(state, Phase.IDLE), view.run), events=(event,))
+        event = Event("create_lost", state.place)
+        return Decision(state.enter(Phase.IDLE).pause_before_next(view.run), events=(event,))
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: it was taken before it was READY; the dead one holds its name.
     if view.is_gone:
-        return lost(view)
+        return view.lost()
     # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
     # Why: others may have capacity.
     return wait_for_creation(view)
@@ -101,19 +90,19 @@ def wait_for_creation(view: View) -> Decision:
     # Seconds in the queue do not count: after them the machine has its own time to come up.
     made_for = min(state.phase_seconds, state.machine_seconds)
     if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
-        return wait(view)
-    fields = {**where(state), "seconds": round(state.phase_seconds)}
-    state = enter(state, Phase.REMOVING, is_made=False)
-    return Decision(pause_before_next(state, view.run), events=(Event("create_timeout", fields),))
+        return view.wait()
+    fields = {**state.place, "seconds": round(state.phase_seconds)}
+    state = state.enter(Phase.REMOVING, is_made=False)
+    return Decision(state.pause_before_next(view.run), events=(Event("create_timeout", fields),))
 
 
 def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
     """React to a refused or failed creation by its kind."""
-    state = replace(enter(state, Phase.REMOVING), in_trouble=fault.is_passing)
+    state = replace(state.enter(Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     if fault.kind in REFUSALS:
-        event = Event("creation_refused", {**where(state), "error": fault.message})
-        ended = end_run(state, Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone))
+        event = Event("creation_refused", {**state.place, "error": fault.message})
+        ended = state.end(Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone))
         return replace(ended, events=(event, *ended.events))
     if fault.kind is Kind.QUOTA:
         count, struck = state.strikes.get(state.zone, 0) + 1, dict(state.struck_zones)
@@ -122,10 +111,10 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
             struck[state.zone] = advise(fault, run, state.zone)
         strikes = {**state.strikes, state.zone: count}
         state = replace(state, strikes=strikes, struck_zones=struck)
-    event = Event(name, {**where(state), "error": fault.message})
+    event = Event(name, {**state.place, "error": fault.message})
     # Unclear: it exists already, or the service fails. That is waited out for hours
     # (`decide.SERVICE_TIMEOUT`), and is no failure of the run.
-    return Decision(pause_before_next(state, run), events=(event,))
+    return Decision(state.pause_before_next(run), events=(event,))
 
 
 def after_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:

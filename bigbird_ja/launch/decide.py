@@ -11,7 +11,7 @@ comment above it has a fixed form: "condition: action -> phases that may follow.
 
 - The cost of a machine is limited and stored before it is requested: `machine_limit` is its maximum
   lifetime, after which the cloud or its own watcher deletes it, with or without a supervisor.
-- A machine counts as absent after two listings without it in which its name was not found either.
+- A machine counts as absent after two polls in a row in which its name was not found.
 """
 
 from dataclasses import replace
@@ -20,7 +20,6 @@ from bigbird_ja.launch import creating, idle, removing, running
 from bigbird_ja.launch.account import limit_reached, with_progress
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Decision, Ending, Observation, Phase, RunState, View
-from bigbird_ja.launch.transitions import end_run
 
 SERVICE_TIMEOUT = 24 * 3600.0  # seconds with a service or a bucket that only fails
 
@@ -57,19 +56,19 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
     step = seen.checkpoint_step
     if step is not None and step >= run.target_step:
         state = replace(state, best_step=max(state.best_step, step))
-        return end_run(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
+        return state.end(Ending.FINISHED, "finished", f"finished at step {step:,}")
     if seen.stop:
-        return end_run(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
+        return state.end(Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
     limit = limit_reached(state, run)
     if limit:
         text = f"{limit}: run again with more to continue"
-        return end_run(state, Ending.BUDGET, "interrupted", text)
+        return state.end(Ending.BUDGET, "interrupted", text)
     if state.trouble_seconds > SERVICE_TIMEOUT:
-        why = [f"{zone}: {fault}" for zone, fault in seen.unlisted.items()]
+        why = [f"{zone}: {fault}" for zone, fault in seen.silent.items()]
         why += [] if seen.bucket_seen else ["the bucket fails"]
         hours = SERVICE_TIMEOUT / 3600
         text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"
-        return end_run(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
+        return state.end(Ending.GAVE_UP, "io_error", f"{text}: run again later")
     return None
 
 

@@ -16,25 +16,20 @@ from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
 
-def estimate(
-    run: LaunchedRun, config: Config, data: Data, table: Prices
-) -> tuple[str, dict[str, Any]]:
+def estimate(run: LaunchedRun, config: Config, data: Data) -> tuple[str, dict[str, Any]]:
     """Compare the time and cost that `plan` computes with the run's limits.
 
     Returns:
         A line to print, and `needs` of the `--json` results.
     """
-    price = run.usd_per_hour or None
-    row = make_row([Plan(config, data)], run.accelerator, run.pricing, (), price)
-    most = cost_limits(run, table)["most_hours"]
-    covered = most / row.hours if most is not None and row.hours else None
+    row = make_row([Plan(config, data)], run.accelerator, run.pricing, (), run.usd_per_hour or None)
+    covered = run.most_hours / row.hours if run.most_hours is not None and row.hours else None
     keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")
-    needs = {key: getattr(row, key) for key in keys}
     text = f"needs    {_figure(row.hours, row.hours_range)} rented hours,"
     text += f" {_figure(row.cost_usd, row.cost_usd_range)} USD by `plan`"
     if covered is not None:
         text += f"; the limits cover {'all of it' if covered >= 1 else f'{covered:.0%}'}"
-    return text, {**needs, "covered": covered}
+    return text, {**{key: getattr(row, key) for key in keys}, "covered": covered}
 
 
 def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
@@ -45,12 +40,10 @@ def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
 def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
     """Print machine, lease and cost; return the `--json` results."""
     data = requested_data(config)
-    needs, needed = estimate(run, fit_to_data(config, data), data, table)
-    run = package.noted(run, package.build())
-    cost = cost_limits(run, table)
-    machine = run.accelerator
+    needs, needed = estimate(run, fit_to_data(config, data), data)
+    machine, usd, hours = run.accelerator, run.usd_per_hour, run.most_hours
+    most_usd = hours * usd if hours is not None and usd else None
     queue = ", in the queue" if run.queued else ""
-    usd, hours, most = cost["usd_per_hour"], cost["most_hours"], cost["most_usd"]
     lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
     price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "no price is known"
     print(
@@ -59,14 +52,23 @@ def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices)
         f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
         f"zones    {', '.join(run.zones)}, in this order\n"
         f"lease    {lease}; deletes itself {run.lease / 3600:g} h after the supervisor is gone\n"
-        f"cost     {price}; {f'at most {most:,.2f} USD' if usd else 'not counted'}\n"
+        f"cost     {price}; {f'at most {most_usd:,.2f} USD' if usd else 'not counted'}\n"
         f"         {table.describe_age(datetime.date.today())}\n"
         f"{needs}\n"
         f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}"
         f"{f', from {run.init_from}' if run.init_from else ''}\n"
         "the requests and the start-up script: --json"
     )
-    return {"requests": planned_requests(run, vm), "cost": cost, "needs": needed}
+    cost = {
+        "usd_per_hour": usd,
+        "prices_as_of": str(table.as_of),
+        "max_hours": None if run.max_seconds is None else run.max_seconds / 3600,
+        "max_cost": run.max_usd,
+        "most_hours": hours,  # of rented time, by both; None: unlimited
+        "most_usd": most_usd,
+    }
+    requests = planned_requests(package.noted(run, package.build()), vm)
+    return {"requests": requests, "cost": cost, "needs": needed}
 
 
 def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, Any]]:
@@ -90,20 +92,3 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
         requests.append({"method": create, "request": request})
     deletion = {"project": run.project, "zone": run.zones[0], "name": run.name}
     return [*requests, {"method": delete, "request": deletion}]
-
-
-def cost_limits(run: LaunchedRun, table: Prices) -> dict[str, Any]:
-    """Return the maximum cost of a run: `cost` of `launch --dry_run --json`."""
-    usd = run.usd_per_hour
-    max_hours = None if run.max_seconds is None else run.max_seconds / 3600
-    limits = [] if max_hours is None else [max_hours]
-    limits += [run.max_usd / usd] if run.max_usd is not None and usd else []
-    most_hours = min(limits, default=None)
-    return {
-        "usd_per_hour": usd,
-        "prices_as_of": str(table.as_of),
-        "max_hours": max_hours,
-        "max_cost": run.max_usd,
-        "most_hours": most_hours,  # of rented time, by both; None: unlimited
-        "most_usd": most_hours * usd if most_hours is not None and usd else None,
-    }

@@ -5,65 +5,51 @@ from dataclasses import replace
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.record import Machine
-from bigbird_ja.launch.rest import Kind
-from bigbird_ja.launch.state import Decision, Ending, Event, Phase, View
-from bigbird_ja.launch.transitions import (
-    REFUSALS,
-    adopt_or_remove,
-    end_run,
-    enter,
-    unobserved,
-    wait,
-    where,
-)
+from bigbird_ja.launch.state import REFUSALS, Decision, Ending, Event, Phase, View
 
 
 def decide(view: View) -> Decision:
     """Decide one poll; the comments have the form of `decide.py`."""
     state, seen, run = view.state, view.seen, view.run
-    # Machines of this run are listed: adopt the one that was requested last, delete the others
+    # Machines of this run are found: adopt the one that was requested last, delete the others
     # -> creating, removing. Why: its reply was lost, or its supervisor; dead ones hold quota.
     if seen.tpus:
-        return adopt_or_remove(view)
+        return view.adopt_or_remove()
     # Another owner's machine has the run's name in one of its zones: end, with the owner's labels
     # -> removing. Why: it is never touched, and two machines of one name can't be told apart.
     if seen.taken:
         tpu = seen.taken[0]
         text = f"{tpu.resource} is not of this run ({tpu.owner}): choose another --name"
-        return end_run(state, Ending.GAVE_UP, "bad_input", text)
-    # A machine of this run is there, and its zone's listing lacks it: wait.
-    # Why: it is listed again soon, and nothing is rented twice.
-    if any(fault.kind is Kind.EXISTS for fault in seen.unlisted.values()):
-        return wait(view)
-    faults = [seen.unlisted.get(zone) for zone in run.zones]
-    # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
+        return state.end(Ending.GAVE_UP, "bad_input", text)
+    faults = [seen.silent.get(zone) for zone in run.zones]
+    # Every zone refuses to answer, before anything was rented: end, with advice -> ended.
     # Why: a permission or a name is wrong, which only the user can change; later ones are waited
     # out.
     if not state.attempt and all(fault and fault.kind in REFUSALS for fault in faults):
-        text = advise(seen.unlisted[run.zones[0]], run, run.zones[0])
-        ended = end_run(state, Ending.GAVE_UP, "bad_input", text)
-        return Decision(enter(ended.state, Phase.ENDED))
+        text = advise(seen.silent[run.zones[0]], run, run.zones[0])
+        ended = state.end(Ending.GAVE_UP, "bad_input", text)
+        return Decision(ended.state.enter(Phase.ENDED))
     # The backoff is not over: wait. Why: capacity does not come faster by asking.
     if state.backoff_seconds > 0:
-        return wait(view, state.backoff_seconds)
+        return view.wait(state.backoff_seconds)
     # Lock, bucket or newest checkpoint cannot be seen: wait.
     # Why: the run may have finished, or be another supervisor's, and nothing is rented blindly.
     if not seen.bucket_seen or seen.checkpoint_step is None:
-        return wait(view)
+        return view.wait()
     # The record names another service or project now, and a zone of the former doesn't answer:
     # wait. Why: a machine may be left there, and nothing is rented twice.
-    if state.moves(run) and any(zone in seen.unlisted for zone in state.used_zones):
-        return wait(view)
+    if state.moves(run) and any(zone in seen.silent for zone in state.used_zones):
+        return view.wait()
     zones = [zone for zone in run.zones if zone not in state.struck_zones]
     # Quota is exhausted in every zone: end, with advice -> removing.
     # Why: the next request would be refused, too.
     if not zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
-        return end_run(state, Ending.GAVE_UP, "bad_input", why)
-    zones = [zone for zone in zones if zone not in seen.unlisted]
-    # None of the other zones answers: wait. Why: a TPU of this run may be there, unlisted.
+        return state.end(Ending.GAVE_UP, "bad_input", why)
+    zones = [zone for zone in zones if zone not in seen.silent]
+    # None of the other zones answers: wait. Why: a TPU of this run may be there.
     if not zones:
-        return wait(view)
+        return view.wait()
     # No machine of this run is there: create, in the next zone that answers -> creating.
     # Why: a machine is wanted; its limit is part of the state that is stored before.
     return create(view, zones)
@@ -81,12 +67,12 @@ def create(view: View, zones: list[str]) -> Decision:
     if state.moves(run):  # nothing is left there: see `decide`
         state = replace(state, used_zones=(), ready_zones=())
     state = replace(
-        unobserved(enter(state, Phase.CREATING), zone),
+        state.enter(Phase.CREATING).unobserved(zone),
         machine=Machine.of(run, seen.service_time or 0.0),
         attempt=state.attempt + 1,
         machine_seconds=0.0,
         machine_limit=remaining_lifetime(state, run),
         stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
     )
-    event = Event("creating", where(state))
+    event = Event("creating", state.place)
     return Decision(state, events=(event,), pause=min(run.poll, 5.0), rents=True)

@@ -10,15 +10,16 @@ from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
 
+Clients = Mapping[tuple[str, str], Tpus]  # by service and project
 
-def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], float]:
-    """List the TPUs that `launch` made, in all zones of both services.
 
-    A service that is off in the project rents nothing and is left out, unless all are off.
+def list_ours(clients: Clients) -> tuple[list[Tpu], float]:
+    """List the TPUs that `launch` made, in all zones.
+
+    A service that is off in a project rents nothing and is left out, unless all are off.
 
     Args:
-        services: clients by name.
-        project: id of the Google Cloud project.
+        clients: clients by service and project.
 
     Returns:
         The TPUs, and UNIX seconds by a service's clock.
@@ -28,33 +29,32 @@ def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], fl
         StorageError: some zones do not answer, so that machines may be left there.
     """
     tpus: list[Tpu] = []
-    faults: list[ServiceFault] = []
-    off: list[ServiceFault] = []
+    faults: list[tuple[ServiceFault, str]] = []
+    off: list[tuple[ServiceFault, str]] = []
     now = 0.0
-    for service in services.values():
+    for (_, project), client in clients.items():
         try:
-            tpus += service.list("-")
-            now = service.time()
+            tpus += client.list()
+            now = client.time() or now
         except ServiceFault as fault:
             tpus += fault.listed
-            (off if fault.is_switched_off else faults).append(fault)
+            (off if fault.is_switched_off else faults).append((fault, project))
     tpus = [tpu for tpu in tpus if tpu.run_id]
-    if faults or len(off) == len(services):
-        first = (faults or off)[0]
-        for tpu in tpus:
-            log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
-        if first.is_passing:
-            text = f"some zones did not answer ({first.message}); machines may remain there"
-            results = {"tpus": [tpu.to_json() for tpu in tpus]}
-            raise StorageError(f"{text}: try again", results=results) from first
-        raise BadInput(
-            advise(first, LaunchedRun("", "", project=project, accelerator_type="a TPU"))
-        ) from first
-    return tpus, now
+    if not faults and len(off) < len(clients):
+        return tpus, now
+    first, project = (faults or off)[0]
+    for tpu in tpus:
+        log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
+    if first.is_passing:
+        text = f"some zones did not answer ({first.message}); machines may remain there"
+        results = {"tpus": [tpu.to_json() for tpu in tpus]}
+        raise StorageError(f"{text}: try again", results=results) from first
+    place = LaunchedRun("", "", project=project, accelerator_type="a TPU")
+    raise BadInput(advise(first, place)) from first
 
 
 def delete_all(
-    services: Mapping[str, Tpus],
+    clients: Clients,
     tpus: Sequence[Tpu],
     timeout: float,
     clock: Callable[[], float],
@@ -63,7 +63,7 @@ def delete_all(
     """Delete these TPUs, until two polls in a row do not find them under their names.
 
     Args:
-        services: clients by name.
+        clients: clients by service and project.
         tpus: machines as they were listed.
         timeout: seconds for all of them.
         clock: monotonic clock, in seconds.
@@ -78,7 +78,8 @@ def delete_all(
         for tpu in tpus:
             count = absences[tpu.resource]
             if count < ABSENT_POLLS:
-                absences[tpu.resource] = _delete(services[tpu.service], tpu, count)
+                client = clients[tpu.service, tpu.project]
+                absences[tpu.resource] = _delete(client, tpu, count)
         left = [name for name, absent in absences.items() if absent < ABSENT_POLLS]
         if not left or clock() - start > timeout:
             return left

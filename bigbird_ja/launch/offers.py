@@ -8,12 +8,11 @@ No list has the quota of the Cloud TPU API, nor Compute Engine's TPUS_PER_TPU_FA
 of 2026): the first request shows them.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from bigbird_ja.accelerators.chips import USUAL, find
+from bigbird_ja.accelerators.chips import USUAL
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental, region_of
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
@@ -50,19 +49,23 @@ class Offers:
     Args:
         runs: records of one service and project, one for each type of machine.
         zones: zones to ask for; empty for all zones of the Cloud TPU API.
+        asks: whether to ask the service; else the package's table serves.
 
     Raises:
         BadInput: no credentials.
     """
 
-    def __init__(self, runs: Sequence[LaunchedRun], zones: Sequence[str]) -> None:
+    def __init__(
+        self, runs: Sequence[LaunchedRun], zones: Sequence[str], asks: bool = True
+    ) -> None:
         self.types: dict[str, set[str]] = {}  # by zone
         self.faults: list[ServiceFault] = []
         self._images: dict[str, set[str]] = {}  # by zone, of the Cloud TPU API
         self._absent: set[str] = set()  # images of Compute Engine
         self._quotas: dict[str, tuple[Quota, ...]] = {}  # by region, of Compute Engine
-        module = backends.MODULES[runs[0].service]
-        self._rest = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
+        if not asks:
+            return
+        self._rest = backends.connect_rest(runs[0].service, RETRY_SECONDS)
         if runs[0].service == "compute":
             self._ask_compute_engine(runs, zones)
         else:
@@ -132,7 +135,7 @@ class Offers:
         if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
             return f"flex-start is documented for {', '.join(rental.zones)}"
         if zone not in {*self.types, *rental.zones}:
-            return "not in the package's table, and its list can't be read"
+            return "neither the table (--price_file adds to it) nor a list of the service has it"
         if (name := type_name(run)) not in self.types.get(zone, {name}):
             return f"{backends.NAMES[run.service]} does not offer {name}"
         image = run.runtime_version
@@ -166,13 +169,9 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
         for name in USUAL:
-            rented = table.rented(find(name), "spot")
-            for one in [one for one in rented if one.service == service]:
-                run = LaunchedRun(
-                    "", "", project=project, accelerator_type=name, service=one.service
-                )
-                image = backends.image(one, run.accelerator, "auto")
-                runs[dataclasses.replace(run, runtime_version=image)] = one
+            run = LaunchedRun("", "", project=project, accelerator_type=name)
+            rentals = table.rented(run.accelerator, run.pricing)
+            runs |= {backends.rented(run, one): one for one in rentals if one.service == service}
         places = [zone for rental in runs.values() for zone in rental.zones]
         answered = Offers([*runs], [*dict.fromkeys(places)])
         faults += answered.faults

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, Rental, region_of
+from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, flex_start
@@ -51,7 +51,7 @@ _DEFAULT_ACCOUNT = (
 
 
 def make_record(
-    flags: Mapping[str, Any], config: Config, vm: startup.Emulation, table: Prices
+    flags: Mapping[str, Any], config: Config, vm: startup.Emulation
 ) -> tuple[LaunchedRun, list[str]]:
     """Check the flags and make the record, without credentials or data.
 
@@ -61,17 +61,15 @@ def make_record(
         flags: flags of `launch`, by name.
         config: settings of the run.
         vm: rented machine, or its emulation.
-        table: prices.
 
     Returns:
-        The record of the run, and warnings to show.
+        The record, for which `offered` finds service, image, zones and price; and warnings to show.
 
     Raises:
         BadInput: a flag is missing, unknown, or known not to work.
     """
     kind, pricing, is_dry = flags["accelerator_type"], flags["pricing"], flags["dry_run"]
     machine = backends.find_accelerator(kind)
-    rental = backends.find_rentals(machine, flags["service"], pricing, flags["queued"], table)[0]
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=not is_dry)
     backends.check_engine(machine, flags["engine"])
@@ -95,34 +93,7 @@ def make_record(
         lease=flags["lease_hours"] * 3600,
         **{flag: flags[flag] for flag in _STORED},
     )
-    run = replace(run, project=run.project or "MY-PROJECT")
-    if not is_dry:  # `offered` asks the services
-        return run, warnings
-    zones = flags["zones"] or table.usual_zones(run.accelerator, pricing)
-    for zone in zones:
-        table.check_zone(zone, run.accelerator, pricing)
-    run, more = _from_rental(run, flags, table, rental, zones)
-    return run, [*warnings, *more]
-
-
-def _from_rental(
-    run: LaunchedRun, flags: Mapping[str, Any], table: Prices, rental: Rental, zones: Sequence[str]
-) -> tuple[LaunchedRun, list[str]]:
-    """Return the record with service, image, zones and the dearest zone's price; and warnings.
-
-    Raises:
-        BadInput: no price is known and --max_cost needs one.
-    """
-    warnings, usd = [TRC] if rental.service == "compute" else [], 0.0
-    try:
-        usd = table.per_hour(run.accelerator, run.pricing, zones)
-    except BadInput as error:
-        if run.max_usd is not None:
-            raise BadInput(f"--max_cost needs a price: {error}") from error
-        warnings.append(f"{error}: costs are not counted")
-    image = flags["runtime_version"] or backends.image(rental, run.accelerator, run.engine)
-    run = replace(run, service=rental.service, runtime_version=image, zones=tuple(zones))
-    return replace(run, usd_per_hour=usd), warnings
+    return replace(run, project=run.project or "MY-PROJECT"), warnings
 
 
 def machine_of(run: LaunchedRun) -> Machine | None:
@@ -137,10 +108,11 @@ def machine_of(run: LaunchedRun) -> Machine | None:
 
 def offered(
     run: LaunchedRun, flags: Mapping[str, Any], table: Prices
-) -> Iterator[tuple[LaunchedRun, list[str]]]:
-    """Yield record and log lines for each service that offers the machine in some zones.
+) -> Iterator[tuple[LaunchedRun, list[str], list[str]]]:
+    """Yield record, log lines and warnings for each service that offers the machine in some zones.
 
     The preferred service comes first; the next one serves if the first turns out to lack quota.
+    A dry run asks no service: the package's table answers.
 
     Args:
         run: record without service, image, zones and price.
@@ -150,20 +122,20 @@ def offered(
     Raises:
         BadInput: no service offers the machine in these zones; the message lists zones that do.
     """
-    kind, given, is_offered = run.accelerator_type, flags["zones"], False
-    usual = given or table.usual_zones(run.accelerator, run.pricing, _location(run.bucket))
-    offering = [zone for zone, _ in table.by_zone(run.accelerator, run.pricing)]
-    zones = given or [*dict.fromkeys((*usual, *offering))]
+    machine, pricing, asks = run.accelerator, run.pricing, not flags["dry_run"]
+    given, image, is_offered = flags["zones"], flags["runtime_version"], False
+    near = bucket_region(run.bucket) if asks else ""
+    usual = given or table.usual_zones(machine, pricing, near)
+    zones = given or [*dict.fromkeys((*usual, *(z for z, _ in table.by_zone(machine, pricing))))]
     refusals, elsewhere = list[str](), list[str]()
-    wanted = (run.accelerator, flags["service"], run.pricing, flags["queued"])
-    rentals, before = backends.find_rentals(*wanted, table), read_run(run.bucket, run.name)
-    if machine := before and machine_of(before):
-        rentals.sort(key=lambda one: one.service != machine.service)
+    rentals = backends.find_rentals(machine, flags["service"], pricing, flags["queued"], table)
+    before = read_run(run.bucket, run.name) if asks else None
+    if last := before and machine_of(before):
+        rentals.sort(key=lambda one: one.service != last.service)
     for rental in rentals:
         name, notes = backends.NAMES[rental.service], list[str]()
-        image = flags["runtime_version"] or backends.image(rental, run.accelerator, run.engine)
-        asked = replace(run, service=rental.service, runtime_version=image)
-        answered = Offers([asked], zones)
+        asked = backends.rented(run, rental, image)
+        answered = Offers([asked], zones, asks)
         if any(fault.is_switched_off for fault in answered.faults):
             refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
             continue
@@ -177,28 +149,45 @@ def offered(
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
-            every = answered if rental.service == "compute" else Offers([asked], [])
-            elsewhere += [zone for zone in every.types if not every.lacks(zone, asked, rental)]
+            every = answered if rental.service == "compute" else Offers([asked], [], asks)
+            known = every.types or rental.zones
+            elsewhere += [zone for zone in known if not every.lacks(zone, asked, rental)]
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
         if not given:  # else those that are dearer
             kept = ([zone for zone in kept if zone in usual] or kept)[:USUAL_ZONES]
-        found, warnings = _from_rental(run, flags, table, rental, kept)
-        yield found, [*notes, *(f"warning: {text}" for text in warnings)]
-        if flags["runtime_version"]:  # an image of that service
+        found, warnings = _priced(asked, table, kept)
+        yield found, notes, [*warnings, *region_warnings(found, near)]
+        if image:  # of that service
             return
         is_offered = True
         refusals.append(f"{name} has no quota for it")
     if before is not None and not is_offered:  # it goes on
-        found, _ = _from_rental(run, flags, table, rentals[0], usual)
-        yield found, refusals
+        found, _ = _priced(backends.rented(run, rentals[0], image), table, usual)
+        yield found, refusals, region_warnings(found, near)
     elif not is_offered:
         raise BadInput(
-            f"--accelerator_type {kind}: not to be had in {', '.join(usual)}"
+            f"--accelerator_type {run.accelerator_type}: not to be had in {', '.join(usual)}"
             f" ({'; '.join(refusals)}): zones that offer it:"
             f" {', '.join(sorted({*elsewhere})) or 'none'}"
         )
+
+
+def _priced(run: LaunchedRun, table: Prices, zones: Sequence[str]) -> tuple[LaunchedRun, list[str]]:
+    """Return the record with zones and the dearest zone's price; and warnings.
+
+    Raises:
+        BadInput: no price is known and --max_cost needs one.
+    """
+    warnings, usd = [TRC] if run.service == "compute" else [], 0.0
+    try:
+        usd = table.per_hour(run.accelerator, run.pricing, zones)
+    except BadInput as error:
+        if run.max_usd is not None:
+            raise BadInput(f"--max_cost needs a price: {error}") from error
+        warnings.append(f"{error}: costs are not counted")
+    return replace(run, zones=tuple(zones), usd_per_hour=usd), warnings
 
 
 _GIVEN_UP = (
@@ -285,19 +274,18 @@ def check_data(
     return fitted, manifest
 
 
-def region_warnings(run: LaunchedRun) -> list[str]:
+def region_warnings(run: LaunchedRun, near: str) -> list[str]:
     """Return a warning if zones are in another region than the bucket, as far as it is known."""
-    location = _location(run.bucket)
-    others = {region_of(zone) for zone in run.zones} - {location}
-    if not location or not others:
+    others = {region_of(zone) for zone in run.zones} - {near}
+    if not near or not others:
         return []
     return [
-        f"{run.bucket} is in {location}, zones are in {', '.join(sorted(others))}: traffic between"
+        f"{run.bucket} is in {near}, zones are in {', '.join(sorted(others))}: traffic between"
         " regions costs some cents per GB in each epoch, and is slower: take zones near the bucket"
     ]
 
 
-def _location(bucket: str) -> str:
+def bucket_region(bucket: str) -> str:
     """Return the region of the bucket; empty if it is unknown."""
     with contextlib.suppress(OSError, StorageError):
         return storage.bucket_location(bucket) or ""

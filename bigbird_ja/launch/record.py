@@ -76,6 +76,14 @@ class LaunchedRun:
         """Return the path of the config that `pretrain` reads on the machine."""
         return self.supervisor("config.yaml")
 
+    @property
+    def most_hours(self) -> float | None:
+        """Return the maximum of rented hours by both limits; None: unlimited."""
+        limits = [] if self.max_seconds is None else [self.max_seconds / 3600]
+        if self.max_usd is not None and self.usd_per_hour:
+            limits.append(self.max_usd / self.usd_per_hour)
+        return min(limits, default=None)
+
     def supervisor(self, name: str) -> str:
         """Return the path of a file of the supervisor."""
         return storage.join(self.run_dir, "supervisor", name)

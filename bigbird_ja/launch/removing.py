@@ -5,7 +5,6 @@ from dataclasses import replace
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import CREATE_TIMEOUT, SETTLE, Decision, Event, Phase, RunState, View
-from bigbird_ja.launch.transitions import enter, wait, where
 
 DELETE_TIMEOUT = 1800.0  # seconds before an ending run reports that it could not delete
 DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
@@ -14,24 +13,24 @@ DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
 def decide(view: View) -> Decision:
     """Decide one poll; the comments have the form of `decide.py`.
 
-    A zone that does not answer delays no other: machines that others list are deleted, and that of
-    the silent zone is deleted by its name.
+    A zone that does not answer delays no other: machines in others are deleted, and that of the
+    silent zone is deleted by its name.
     """
     state = view.state
-    is_absent = not view.seen.tpus and not view.is_unlisted
+    is_absent = not view.seen.tpus and not view.is_silent
     limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
     is_asked_for = state.operation_kind == "create" and state.operation
     # Absent, but its creation is under way: wait. Why: it could still put a machine there.
     if is_absent and is_asked_for and state.phase_seconds < limit:
-        return wait(view, DELETE_POLL)
+        return view.wait(DELETE_POLL)
     # Absent, and its deletion was never requested: delete it by its full name.
-    # Why: one empty listing proves nothing.
+    # Why: one poll without it proves nothing.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if is_absent and state.attempt and view.is_perhaps_absent:
-        return wait(view, DELETE_POLL)
-    # Absent: next TPU, or end -> idle, ended. Why: neither its name nor a listing shows anything.
+        return view.wait(DELETE_POLL)
+    # Absent: next TPU, or end -> idle, ended. Why: nothing has its name.
     if is_absent:
         return absent(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
@@ -42,9 +41,9 @@ def decide(view: View) -> Decision:
     # Its zone has not answered until well after its maximum lifetime: next TPU -> idle.
     # Why: it cannot be there any more.
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
-        return Decision(enter(state, Phase.IDLE), events=(_not_deleted(state),))
+        return Decision(state.enter(Phase.IDLE), events=(_not_deleted(state),))
     # The deletion has failed: report it, and ask again.
-    # Why: it is tried again until a listing shows nothing.
+    # Why: it is tried again until nothing has its name.
     if state.operation_kind == "delete" and view.operation_fault is not None:
         event = Event("delete_failed", {"zone": state.zone, "error": str(view.operation_fault)})
         unasked = replace(state, operation="", operation_kind="")
@@ -53,11 +52,11 @@ def decide(view: View) -> Decision:
     # A deletion is under way, or nothing is left to ask for: wait.
     # Why: nothing counts as deleted before it is absent.
     if _is_deletion_under_way(view):
-        return wait(view, DELETE_POLL)
+        return view.wait(DELETE_POLL)
     # The last try was just now: wait.
     # Why: retries back off, to two minutes at most.
     if state.delete_wait > 0:
-        return wait(view, state.delete_wait)
+        return view.wait(state.delete_wait)
     # A machine of this run is there, or may be in a zone that does not answer: delete it, there by
     # its name. Why: a deletion waits neither for the bucket nor for other zones.
     return delete(view)
@@ -69,19 +68,19 @@ def _is_deletion_under_way(view: View) -> bool:
     if state.phase_seconds > CREATE_TIMEOUT * (state.delete_tries + 1):
         return False
     is_pending = state.operation_kind == "delete" and not view.is_operation_done
-    return not view.deletion_targets or (is_pending and not view.seen.unlisted)
+    return not view.deletion_targets or (is_pending and not view.seen.silent)
 
 
 def absent(view: View) -> Decision:
     """Go to the next TPU, or to the end of the run: no machine is left."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
-    events = (Event("deleted", where(state)),) if was_there else ()
+    events = (Event("deleted", state.place),) if was_there else ()
     if state.ending is None:
-        return Decision(enter(state, Phase.IDLE), events=events)
+        return Decision(state.enter(Phase.IDLE), events=events)
     fields = {"ending": state.ending.value, "reason": state.ending_reason, "step": state.best_step}
     event = Event("ended", {**fields, "cost_usd": round(state.cost_usd, 2)})
-    return Decision(enter(state, Phase.ENDED), events=(*events, event))
+    return Decision(state.enter(Phase.ENDED), events=(*events, event))
 
 
 def give_up_deleting(view: View) -> Decision:
@@ -93,12 +92,12 @@ def give_up_deleting(view: View) -> Decision:
         where = ", ".join(sorted({tpu.zone for tpu in tpus}))
         problem = f"STILL THERE AND BILLED: {view.run.name} in {where} could not be deleted"
     else:
-        problem = f"{state.zone} could not be listed, so {view.run.name} may be there and billed"
+        problem = f"{state.zone} does not answer, so {view.run.name} may be there and billed"
     message = (
         f"{state.ending_message}; {problem}: run `bigbird-ja down`, or look on the console"
         f"{lease if hours else ''}"
     )
-    ended = replace(enter(state, Phase.ENDED), ending_reason="io_error", ending_message=message)
+    ended = replace(state.enter(Phase.ENDED), ending_reason="io_error", ending_message=message)
     return Decision(ended, events=(_not_deleted(state),))
 
 
@@ -113,7 +112,7 @@ def delete(view: View) -> Decision:
     deletions = tuple(view.deletion_targets or view.deletable)
     pause = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
     state = replace(state, delete_tries=tries, delete_wait=pause, operation="", operation_kind="")
-    return replace(wait(replace(view, state=state), DELETE_POLL), deletions=deletions)
+    return replace(replace(view, state=state).wait(DELETE_POLL), deletions=deletions)
 
 
 def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
@@ -121,6 +120,6 @@ def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Dec
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:
-        return Decision(state)  # the next listing shows that it is gone
+        return Decision(state)  # the next poll shows that it is gone
     event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
     return Decision(state, events=(event,))

@@ -239,14 +239,13 @@ class Rest:
             if token in ("", before):
                 return items, [name.rsplit("/")[-1] for name in missed]
 
-    def now(self) -> float:
+    def now(self) -> float | None:
         """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
 
-        Raises:
-            ServiceFault: no answer with a time within `CLOCK_SECONDS`.
+        None if no answer had a time within `CLOCK_SECONDS`.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
-            raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
+            return None
         return self._clock[0] + time.monotonic() - self._clock[1]
 
 

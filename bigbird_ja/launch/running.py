@@ -5,27 +5,16 @@ from dataclasses import replace
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
-    SILENT_EXIT,
     Decision,
     Ending,
     Event,
     Phase,
     RunState,
     View,
-)
-from bigbird_ja.launch.transitions import (
-    adopt_or_remove,
     backoff,
-    end_run,
-    enter,
-    lease_over,
-    lost,
-    preempted,
-    wait,
-    wait_unlisted,
-    where,
 )
 
+SILENT_EXIT = 60.0  # seconds from a trainer's last heartbeat to its exit report
 SAME_FAILURES = 3  # in a row: the run ends
 HEALTHY = 3600.0  # seconds of training after which the next failure counts as the first
 
@@ -35,15 +24,15 @@ def decide(view: View) -> Decision:
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
-    if view.is_unlisted:
-        return wait_unlisted(view)
+    if view.is_silent:
+        return view.wait_for_answer()
     # Another TPU of its name: adopt it -> creating, removing.
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
-        return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a listing may miss it once.
+        return view.adopt_or_remove()
+    # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent:
-        return wait(view)
+        return view.wait()
     # Gone, and it reported how training ended: as reported -> removing.
     # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
@@ -51,17 +40,17 @@ def decide(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: any state that is neither READY nor on its way there means dead.
     if view.is_gone:
-        return lost(view)
+        return view.lost()
     # In repair or restarting for more than 20 minutes: preemption -> removing.
     # Why: the service does not bring it back.
     if not view.is_ready and state.phase_seconds > CREATE_TIMEOUT:
-        return preempted(state, view.service_state)
+        return state.preempted(view.service_state)
     # In repair or restarting: wait. Why: the service may bring it back.
     if not view.is_ready:
         return watch_on(view)
     # Its lifetime is over: lease over -> removing. Why: it deletes itself; this is sooner.
     if view.is_life_over:
-        return lease_over(state, "READY")
+        return state.lease_over("READY")
     is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
     # Training has ended, and not at the last step: preemption, end of lease, or failure, by its
     # exit reason -> removing. Why: the same reason three times in a row, or one that would come
@@ -85,9 +74,9 @@ def training_ended(view: View) -> Decision:
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"
     if reason == "interrupted":  # SIGTERM: the machine is being preempted
-        return preempted(state, "interrupted")
+        return state.preempted("interrupted")
     if reason == "lease_over":  # no renewal reached it: this supervisor, or the bucket, was away
-        return lease_over(state, reason)
+        return state.lease_over(reason)
     if reason == "finished":  # but not at the target: pretrain was given another length
         reason = "bug"
     return failed(state, reason, seen.log_tail, view.run)
@@ -110,16 +99,16 @@ def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Dec
         failure_step=state.best_step,
     )
     fields = {"reason": reason, "in_a_row": in_a_row, "log": log_tail[-2000:]}
-    event = Event("failed", {**where(state), **fields})
+    event = Event("failed", {**state.place, **fields})
     if repeats or in_a_row >= SAME_FAILURES:
         message = f"{reason}, {in_a_row} times in a row" if in_a_row > 1 else reason
         if repeats:
             message += f" at step {max(state.best_step, 0):,}, where it would come again"
         if log_tail:
             message += f"; the log ends: {log_tail[-600:]}"
-        ended = end_run(state, Ending.GAVE_UP, reason, message)
+        ended = state.end(Ending.GAVE_UP, reason, message)
         return replace(ended, events=(event, *ended.events))
-    state = replace(enter(state, Phase.REMOVING), backoff_seconds=backoff(in_a_row, run))
+    state = replace(state.enter(Phase.REMOVING), backoff_seconds=backoff(in_a_row, run))
     return Decision(state, events=(event,))
 
 

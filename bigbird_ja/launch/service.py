@@ -88,8 +88,8 @@ class Operation:
 class Tpus(Protocol):
     """Calls that the supervisor makes to a service. Each may raise `ServiceFault`."""
 
-    def list(self, zone: str) -> Sequence[Tpu]:
-        """List all TPUs of a zone; "-" is every zone."""
+    def list(self) -> Sequence[Tpu]:
+        """List the TPUs of all zones."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
         """Look up a name in a zone, of any owner; None if nothing has it."""
@@ -112,8 +112,8 @@ class Tpus(Protocol):
     def operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
 
-    def time(self) -> float:
-        """Return UNIX seconds by the service's clock."""
+    def time(self) -> float | None:
+        """Return UNIX seconds by the service's clock; None if it has not answered lately."""
 
 
 def labels_of(run: LaunchedRun, attempt: int) -> dict[str, str]:

@@ -17,7 +17,7 @@ from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
-from bigbird_ja.launch.supervise import World, service_clock
+from bigbird_ja.launch.supervise import World
 from bigbird_ja.process import errors, streams
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
@@ -56,11 +56,11 @@ def launch(
         CommandError: the run ended without finishing; the class has its exit reason.
     """
     state = None
-    for record, notes in prepare.offered(run, flags, table):
+    for record, notes, warnings in prepare.offered(run, flags, table):
         run = record
-        more = [f"warning: {warning}" for warning in prepare.region_warnings(run)]
-        needs = dry_run.estimate(run, config, data, table)[0]
-        for line in (*notes, backends.describe(run), needs, *more):
+        needs, _ = dry_run.estimate(run, config, data)
+        more = [f"warning: {warning}" for warning in warnings]
+        for line in (*notes, *more, backends.describe(run), needs):
             log(line)
         tpus = backends.connect(run.service, run.project)
         prepare.check_name_is_free(run, tpus)
@@ -91,7 +91,7 @@ def _watch(
     # A monotonic clock that also counts while the computer is suspended.
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     # By the service's clock: this machine's may be wrong by hours.
-    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
+    lease = supervisor_lease(run, log, wall=lambda: tpus.time() or time.time())
     lease.acquire()
     try:
         stored = store(run, config, data, flags["update_package"])

@@ -1,7 +1,13 @@
-"""The state of a run, which outlives its supervisor; one observation; a decision."""
+"""The state of a run, which outlives its supervisor; one observation; a decision.
 
+State changes and decisions that several phases share are methods here.
+"""
+
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
@@ -9,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from bigbird_ja.launch.record import LaunchedRun, Machine
-from bigbird_ja.launch.rest import ServiceFault
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
 
@@ -23,7 +29,8 @@ STARTUP_TIMEOUT = 2700.0  # READY, no step yet: boot, install, compile
 MAX_LIFETIME = 7 * 86_400.0  # of a machine, if no budget is shorter
 ABSENT_POLLS = 2  # in a row without a machine before it counts as absent
 OVERTIME = 900.0  # after a machine's limit, for watcher and service to delete it
-SILENT_EXIT = 60.0  # from a trainer's last heartbeat to its exit report
+BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0  # after a round over all zones without a TPU
+REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)  # repeat until the user acts
 
 
 class Phase(str, Enum):
@@ -109,6 +116,74 @@ class RunState:
         """Return the maximum of seconds that a READY machine may make no new step."""
         return STALL_TIMEOUT if self.has_stepped else STARTUP_TIMEOUT
 
+    @property
+    def place(self) -> dict[str, object]:
+        """Return the fields of an event that locate it."""
+        return {"zone": self.zone, "attempt": self.attempt, "step": self.best_step}
+
+    def enter(self, phase: Phase, is_made: bool = True) -> RunState:
+        """Begin a phase with its timers at zero.
+
+        Args:
+            phase: next phase.
+            is_made: whether the requested creation is over. If not, REMOVING follows it, since it
+                may still put a machine there.
+        """
+        keeps = phase is Phase.REMOVING and self.operation_kind == "create" and not is_made
+        return replace(
+            self,
+            phase=phase,
+            phase_seconds=0.0,
+            quiet_seconds=0.0,
+            delete_tries=0,
+            delete_wait=0.0,
+            absences=0,
+            operation=self.operation if keeps else "",
+            operation_kind=self.operation_kind if keeps else "",
+        )
+
+    def unobserved(self, zone: str) -> RunState:
+        """Return the state for a TPU in `zone` without any observation of another TPU."""
+        return replace(
+            self,
+            zone=zone,
+            used_zones=tuple(dict.fromkeys((*self.used_zones, zone))),
+            incarnation=0.0,
+            last_step=-1,
+            has_stepped=False,
+            healthy_seconds=0.0,
+        )
+
+    def pause_before_next(self, run: LaunchedRun) -> RunState:
+        """Go to the next zone at once within a round; back off after each round."""
+        misses = self.misses + 1
+        zones = max(1, len([zone for zone in run.zones if zone not in self.struck_zones]))
+        pause = 0.0 if misses % zones else backoff(misses // zones, run)
+        return replace(self, misses=misses, backoff_seconds=pause)
+
+    def end(self, ending: Ending, reason: str, message: str) -> Decision:
+        """End the run once its machines are deleted."""
+        state = replace(self, ending=ending, ending_reason=reason, ending_message=message)
+        event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
+        return Decision(state.enter(Phase.REMOVING, is_made=False), events=(event,))
+
+    def preempted(self, service_state: str) -> Decision:
+        """Count a preemption: expected, and unlimited."""
+        state = replace(self, preemptions=self.preemptions + 1)
+        fields = {**self.place, "state": service_state, "preemptions": state.preemptions}
+        return Decision(state.enter(Phase.REMOVING), events=(Event("preempted", fields),))
+
+    def lease_over(self, service_state: str) -> Decision:
+        """Remove a machine that has reached its maximum lifetime, which is no failure."""
+        state = replace(self, leases_over=self.leases_over + 1)
+        event = Event("lease_over", {**self.place, "state": service_state})
+        return Decision(state.enter(Phase.REMOVING), events=(event,))
+
+
+def backoff(rounds: int, run: LaunchedRun) -> float:
+    """Return the pause in seconds after the `rounds`-th round without a TPU."""
+    return min(BACKOFF_MAX, min(BACKOFF_FIRST, run.poll) * 2.0 ** min(rounds - 1, 16))
+
 
 @dataclass(frozen=True)
 class TrainerBeat:
@@ -146,8 +221,8 @@ class Observation:
     watched: float  # the same, at most two polls: time in which a change would have been seen
     service_time: float | None = None  # UNIX seconds by the service's clock; None: no answer yet
     tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
-    # The other zones, with the fault; Kind.EXISTS: the run's TPU is there, but not listed.
-    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)
+    # The other zones, with the fault.
+    silent: Mapping[str, ServiceFault] = field(default_factory=dict)
     taken: Sequence[Tpu] = ()  # others' machines that have the run's name
     operation: Operation | None = None
     heartbeat: TrainerBeat | None = None
@@ -172,7 +247,7 @@ class Decision:
     """New state, stored before anything is requested, and the actions after that."""
 
     state: RunState
-    deletions: tuple[Tpu, ...] = ()  # listed machines, or ones that may be there
+    deletions: tuple[Tpu, ...] = ()  # machines that were found, or that may be there
     events: tuple[Event, ...] = ()
     pause: float = 0.0  # seconds
     rents: bool = False  # the machine in `state`: zone, attempt, limit
@@ -198,14 +273,14 @@ class View:
         return [tpu for tpu in self.seen.tpus if tpu.presence not in dead]
 
     @property
-    def is_unlisted(self) -> bool:
+    def is_silent(self) -> bool:
         """Return whether our zone does not answer."""
-        return self.state.zone in self.seen.unlisted
+        return self.state.zone in self.seen.silent
 
     @property
     def is_perhaps_absent(self) -> bool:
         """Return whether our TPU is absent in fewer polls than `ABSENT_POLLS`."""
-        return self.tpu is None and not self.is_unlisted and self.state.absences < ABSENT_POLLS
+        return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
     def is_gone(self) -> bool:
@@ -219,7 +294,7 @@ class View:
 
     @property
     def is_another(self) -> bool:
-        """Return whether the listed TPU was created at another time than the one that we watch."""
+        """Return whether our TPU was created at another time than the one that we watch."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
@@ -231,7 +306,7 @@ class View:
 
     @property
     def is_certainly_over(self) -> bool:
-        """Return whether our TPU must be gone, even if it can't be listed."""
+        """Return whether our TPU must be gone, even if its zone does not answer."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )
@@ -271,19 +346,19 @@ class View:
     def deletable(self) -> list[Tpu]:
         """List the machines that may be there.
 
-        In addition to the listed ones it is the TPU that was requested, if its zone cannot be
-        listed, or lists none and its deletion was never requested.
+        In addition to those that were found it is the TPU that was requested, if its zone does not
+        answer, or has none and its deletion was never requested.
         """
         state, run = self.state, self.run
         machine = state.machine or run
-        is_shown = self.tpu is not None or (state.delete_tries and not self.is_unlisted)
+        is_shown = self.tpu is not None or (state.delete_tries and not self.is_silent)
         if is_shown or not state.attempt:
             return [*self.seen.tpus]
         unseen = Tpu(
             run.name,
             state.zone,
             Presence.GONE,
-            "not listed",
+            "not found",
             labels=labels_of(run, state.attempt),
             created=state.incarnation,
             run_dir=run.run_dir,
@@ -297,3 +372,35 @@ class View:
     def deletion_targets(self) -> list[Tpu]:
         """List the machines to delete that are not being deleted yet."""
         return [tpu for tpu in self.deletable if tpu.presence is not Presence.DELETING]
+
+    # --- decisions that several phases share ---
+
+    def wait(self, maximum: float = math.inf) -> Decision:
+        """Poll again after the usual pause, or after `maximum` seconds if that is shorter."""
+        return Decision(self.state, pause=min(self.run.poll, maximum))
+
+    def wait_for_answer(self) -> Decision:
+        """Wait for a zone that does not answer, until its TPU must be gone."""
+        return self.state.lease_over("no answer") if self.is_certainly_over else self.wait()
+
+    def lost(self) -> Decision:
+        """Count the end of our TPU: at its limit, or before it by preemption."""
+        end = self.state.lease_over if self.is_life_over else self.state.preempted
+        return end(self.service_state)
+
+    def adopt_or_remove(self) -> Decision:
+        """Watch the TPU that was requested last, if it is alive; remove all others.
+
+        The state no longer has service and price of TPUs that were requested before the last one.
+        """
+        state, alive = self.state, self.alive
+        tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)
+        if tpu is None:
+            return Decision(state.enter(Phase.REMOVING, is_made=False))
+        state = replace(
+            state.enter(Phase.CREATING).unobserved(tpu.zone),
+            attempt=max(state.attempt, tpu.attempt),
+            machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
+        )
+        event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
+        return Decision(state, tuple(one for one in alive if one is not tpu), (event,))

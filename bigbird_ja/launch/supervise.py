@@ -6,7 +6,7 @@ in virtual time.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -52,6 +52,7 @@ class World:
     """Services, files, clocks and terminal of a supervisor."""
 
     tpus: Tpus  # service and project of the record
+    connect: Callable[[str, str], Tpus]  # to another service or project
     files: RunFiles
     steady: Callable[[], float]
     wall: Callable[[], float]  # UNIX seconds; may jump
@@ -60,14 +61,12 @@ class World:
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
     metadata: Callable[[RunState], Mapping[str, str]] = lambda state: {}
-    # Connects to the service and project of a machine that was requested with another record.
-    connect: Callable[[str, str], Tpus] | None = None
 
 
 def supervise(run: LaunchedRun, world: World) -> RunState:
     """Supervise until the run has ended; return its last state.
 
-    After any interruption it continues from the files on the bucket and the listed machines.
+    After any interruption it continues from the files on the bucket and the machines there.
 
     Raises:
         Detached: the user chose to detach.
@@ -136,13 +135,13 @@ class _Supervisor:
         """Poll the service, the bucket and the clocks."""
         before, self._now = self._now, self._world.steady()
         self._keep_lock_and_lease()
-        tpus, unlisted, taken = self._list()
-        # Read after the listing: if this process was suspended before it, that time counts, too.
+        tpus, silent, taken = self._find()
+        # Read after the answers: if this process was suspended before them, that time counts, too.
         self._now = self._world.steady()
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
         self._is_first = False
-        service_time = service_clock(self._service(self._state.machine))
+        service_time = self._service(self._state.machine).time()
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
@@ -154,7 +153,7 @@ class _Supervisor:
             watched=watched,
             service_time=service_time,
             tpus=tpus,
-            unlisted=unlisted,
+            silent=silent,
             taken=taken,
             operation=self._poll_operation(),
             stop=stop,
@@ -192,12 +191,12 @@ class _Supervisor:
         except BUCKET_FAULTS as error:
             self._world.say(f"bucket: {error}")
 
-    def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
-        """List this run's TPUs, the zones that did not answer, and others' machines of its name.
+    def _find(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
+        """Find this run's TPUs, the zones that did not answer, and others' machines of its name.
 
-        The name is looked up in zones that list nothing of ours. While a TPU runs, only used zones
-        are listed; in all other phases every zone is. A zone that does not answer, without the
-        run's TPU, is asked again after `RETRY_ZONE` seconds: each try delays the other zones.
+        All machines of a run have its name. While a TPU runs, only used zones are asked; in all
+        other phases every zone is. A zone that does not answer, without the run's TPU, is asked
+        again after `RETRY_ZONE` seconds: each try delays the other zones.
         """
         state = self._state
         zones = state.used_zones
@@ -205,28 +204,23 @@ class _Supervisor:
             zones = tuple(dict.fromkeys((*zones, *self._run.zones)))
         tpus: list[Tpu] = []
         taken: list[Tpu] = []
-        unlisted: dict[str, ServiceFault] = {}
+        silent: dict[str, ServiceFault] = {}
         for zone in zones:
             until, before = self._silent.get(zone, (0.0, None))
             if before is not None and self._now < until and zone != state.zone:
-                unlisted[zone] = before
+                silent[zone] = before
                 continue
             try:
                 for service in self._services(zone):
-                    ours = self._ours(service.list(zone))
-                    tpus += ours
-                    named = None if ours else service.find(zone, self._run.name)
-                    if named is not None and named.belongs_to(self._run):
-                        unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
-                    elif named is not None:
-                        taken.append(named)
+                    tpu = service.find(zone, self._run.name)
+                    if tpu is not None:
+                        (tpus if tpu.belongs_to(self._run) else taken).append(tpu)
                 self._silent.pop(zone, None)
             except ServiceFault as fault:
                 self._world.say(f"{zone}: {fault}")
-                unlisted[zone] = fault
-                tpus += self._ours(fault.listed)
+                silent[zone] = fault
                 self._silent[zone] = (self._now + RETRY_ZONE, fault)
-        return tpus, unlisted, taken
+        return tpus, silent, taken
 
     def _services(self, zone: str) -> list[Tpus]:
         """Return the clients of services that may have a machine of the run in a zone."""
@@ -239,14 +233,9 @@ class _Supervisor:
     def _service(self, machine: Machine | Tpu | None) -> Tpus:
         """Return the client for a machine: the record's, unless it was requested elsewhere."""
         run, world = self._run, self._world
-        if machine is None or world.connect is None:
-            return world.tpus
-        if (machine.service, machine.project) == (run.service, run.project):
+        if machine is None or (machine.service, machine.project) == (run.service, run.project):
             return world.tpus
         return world.connect(machine.service, machine.project)
-
-    def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
-        return [tpu for tpu in tpus if tpu.belongs_to(self._run)]
 
     def _poll_operation(self) -> Operation | None:
         if not self._state.operation:
@@ -345,14 +334,6 @@ def _answer(request: Callable[[], str]) -> str | ServiceFault:
         return request()
     except ServiceFault as fault:
         return fault
-
-
-def service_clock(tpus: Tpus) -> float | None:
-    """Return UNIX seconds by the service's clock; None if it has not answered."""
-    try:
-        return tpus.time()
-    except ServiceFault:
-        return None
 
 
 def describe(event: Event) -> str:

@@ -3,7 +3,7 @@
 A slice of several hosts is one node, with all hosts or none.
 """
 
-# Without it, `list[Tpu]` in the copies of methods that `make mutants` makes is `TpuNodes.list`.
+# Without it, `list[Tpu]` in the copies of methods that `make mutants` makes is `Client.list`.
 from __future__ import annotations
 
 import datetime
@@ -139,7 +139,7 @@ def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
     return [*queue, f"{parent}/nodes/{run.name}"]
 
 
-class TpuNodes:
+class Client:
     """Nodes and queued resources of a project.
 
     Args:
@@ -150,13 +150,13 @@ class TpuNodes:
     def __init__(self, project: str, client: rest.Rest) -> None:
         self._project, self._rest = project, client
 
-    def list(self, zone: str) -> list[Tpu]:
-        """List nodes and queued resources.
+    def list(self) -> list[Tpu]:
+        """List nodes and queued resources of all zones.
 
         Raises:
             ServiceFault: as in all methods; `listed` has the machines of a partial answer.
         """
-        parent = f"projects/{self._project}/locations/{zone}"
+        parent = f"projects/{self._project}/locations/-"
         # The queue first: a node of a queued resource that has become ACTIVE is in the later list.
         path, key = f"{parent}/queuedResources", "queuedResources"
         queues, missed = self._rest.items(path, key, list[_Queued])
@@ -194,7 +194,7 @@ class TpuNodes:
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
-    def time(self) -> float:
+    def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
@@ -204,15 +204,6 @@ class TpuNodes:
         if operation.error is not None:
             fault = rest.fault_of_status(operation.error.code, operation.error.message)
         return Operation(operation.done, fault)
-
-
-def connect(project: str) -> TpuNodes:
-    """Connect with the user's own credentials, or with an emulator on this machine.
-
-    Raises:
-        BadInput: no credentials; the message has the command to get them.
-    """
-    return TpuNodes(project, rest.connect_rest(API, EMULATOR_VARIABLE))
 
 
 def _zone_and_id(name: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -217,6 +217,11 @@ class Row:
     divides: bool  # whether devices times accumulation steps divide the global batch
     note: str  # all doubts, in short
 
+    @property
+    def is_free(self) -> bool:
+        """Return whether the machine costs nothing, as those of Kaggle and Colab."""
+        return self.pricing not in PRICINGS
+
 
 def make_rows(
     runs: Sequence[Plan], prices: Prices, names: Sequence[str] = (), near: str = ""
@@ -296,6 +301,21 @@ def make_row(
         divides=not odd,
         note="; ".join(filter(None, doubts)),
     )
+
+
+def bought(
+    run: Plan, about: dict[str, Any], rows: Sequence[Row], budget: float
+) -> list[dict[str, Any]]:
+    """Compute what a budget buys on each rented machine, most first."""
+    shares = [(affordable_share(run, row, budget), row) for row in rows if not row.is_free]
+    return [
+        {
+            **{"accelerator": row.accelerator, "pricing": row.pricing, "share": share},
+            **{key: share * about[key] for key in ("steps", "tokens", "epochs")},
+        }
+        for share, row in sorted(shares, key=lambda pair: -(pair[0] or 0.0))
+        if share is not None
+    ]
 
 
 def affordable_share(run: Plan, row: Row, budget: float) -> float | None:

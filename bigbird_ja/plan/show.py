@@ -8,7 +8,6 @@ from typing import Any
 
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import Plan, Row
-from bigbird_ja.plan.totals import is_free
 from bigbird_ja.process.console import human_count, table
 
 _WIDTH = 768  # hidden size of the models for which `accelerators` has shares of the peak
@@ -55,8 +54,8 @@ def describe(
 
     lost = (plans[0].checkpoint_interval / 2 + estimate.RESTART_SECONDS) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
-    rented = [row for row in rows if not is_free(row)]
-    pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if is_free(row))
+    rented = [row for row in rows if not row.is_free]
+    pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if row.is_free)
     width = min(each.config.model.hidden_size for each in plans)
     is_narrow = width < _WIDTH and any("MFU" in row.rate_source for row in rows)
     notes = [
@@ -97,8 +96,8 @@ def _table(rows: Sequence[Row]) -> str:
     cells = []
     for row in rows:
         if row.pricing != "on_demand":
-            demand = "-" if is_free(row) else on_demand[row.accelerator]
-            done = _duration(row.hours_range if is_free(row) else row.wall_hours_range)
+            demand = "-" if row.is_free else on_demand[row.accelerator]
+            done = _duration(row.hours_range if row.is_free else row.wall_hours_range)
             rate, usd = human_count(row.tokens_per_second), _between(row.cost_usd_range)
             cells.append((row.accelerator, rate, done, usd, row.zone or row.pricing, demand))
     return table(cells, _HEADER)

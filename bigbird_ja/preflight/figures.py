@@ -140,6 +140,12 @@ def describe(result: Mapping[str, Any], chip: Chip) -> str:
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
+    if "compile_seconds" in result:
+        lines.append(
+            f"before the first step: {result['trace_seconds']:.0f} s to trace,"
+            f" {result['lowering_seconds']:.0f} s to lower, {result['compile_seconds']:.0f} s to"
+            " compile on this machine"
+        )
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

@@ -67,7 +67,7 @@ def _prepare_and_train(
     if args.init_from:
         args["init_from"].value = hub.fetched(args.init_from, "--init_from", weights=True)
     if args.overwrite:  # the run in MODEL_DIR moves away
-        outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
+        outputs.refuse_overlap({"--data_dir": args.data_dir}, args.model_dir, "--model_dir")
     run_dir = RunDir(args.model_dir, args.overwrite)
     config, overrides, manifest, guard, notices = _settings(args, resolve, run_dir, deps.log)
     run_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])

@@ -92,9 +92,6 @@ class FakeCompute(Service):
                 case "GET", ["aggregated", "instances"]:
                     scopes = {zone: {"instances": self._inside(zone)} for zone in ZONES}
                     return self.refusal(self.list_script) or (200, {"items": scopes})
-                case "GET", ["zones", zone, "instances"]:
-                    items = self._inside(zone)
-                    return self.refusal(self.list_script) or (200, {"items": items})
                 case "POST", ["zones", zone, "instances"]:
                     return self._create(zone, body)
                 case _, ["zones", zone, "instances", name]:

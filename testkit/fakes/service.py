@@ -70,7 +70,7 @@ class Service:
         self.delete_script = []
         self.list_script = []
         self.http_script = []  # statuses for what machines ask of themselves
-        self.unread = {}  # lists of what is offered that are refused, by name: a key of REFUSALS
+        self.unread = {}  # "find" or lists of what is offered -> key of REFUSALS
         self.requests = []
         self.machines = {}  # by full name, dead ones too
         self.most_at_once = 0

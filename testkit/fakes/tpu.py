@@ -88,7 +88,8 @@ class FakeTpu(Service):
                     listing = [{"version": one} for one in self.images.get(zone, [])]
                     return self.offer("runtimeVersions", query, listing)
                 case "GET", _:
-                    return lookup({**nodes, **self.queued, **self._operations}.get(path), path)
+                    found = lookup({**nodes, **self.queued, **self._operations}.get(path), path)
+                    return self.refusal([self.unread.get("find", "")]) or found
                 case "POST", [*_, "nodes"]:
                     return self._create(f"{path}/{parse_qs(query)['nodeId'][0]}", body, None)
                 case "POST", [*_, "queuedResources"]:

@@ -115,8 +115,7 @@ def test_nothing_without_a_yes(tmp_path, fake, monkeypatch, capsys):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         status, result = support.run(down, fake)
         assert status == 2 and "nothing was deleted" in result["error"]
-    question = capsys.readouterr().err
-    assert f"a in {ZONE} from the Cloud TPU API, of run {tmp_path}/bucket/a" in question
+    assert "delete these 2 TPUs? [y/N]" in capsys.readouterr().err
     assert len(fake.node_names()) == 2
 
 

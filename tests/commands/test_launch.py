@@ -85,8 +85,8 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--price_file=/nonexistent.yaml"], "no such file"),
-        (["--zones=us-central9-z"], "v5litepod-8 is not offered there"),
-        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "nearest: us-central2-b"),
+        (["--zones=us-central9-z"], "in us-central9-z (neither the table (--price_file"),
+        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "that offer it: us-central2-b"),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
         (["--project=my secret"], "belong there"),
@@ -167,7 +167,7 @@ def test_a_limit_below_what_plan_computes_is_told(capsys):
 
 
 def test_an_api_that_is_off_is_reported_before_renting(root, fake_tpu):
-    fake_tpu.list_script += ["disabled"] * 2  # in both zones
+    fake_tpu.unread["find"] = "disabled"
     status, result = support.run(support.command(root), fake_tpu)
     assert status == 2
     assert "gcloud services enable tpu.googleapis.com" in result["error"]

@@ -40,7 +40,8 @@ def settle(serve, tmp_path):
         flags = {**support.FLAGS, "accelerator_type": kind, **flags}
         run = support.vm_of("run-1", "id-1", kind, pricing=flags["pricing"])
         offered = prepare.offered(replace(run, bucket=str(tmp_path)), flags, support.TABLE)
-        return *next(offered), offered
+        run, notes, warnings = next(offered)
+        return run, [*notes, *(f"warning: {text}" for text in warnings)], offered
 
     return settle
 

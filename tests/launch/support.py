@@ -18,14 +18,12 @@ from google.auth.transport.requests import AuthorizedSession
 from bigbird_ja import cli
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import compute, tpu_api
-from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.machine.startup import VM_VARIABLE
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import supervise
-from bigbird_ja.launch.tpu_api import TpuNodes
 from testkit import ROOT, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
@@ -98,8 +96,8 @@ def write_manifest(directory, masking="dynamic"):
 def client(fake):
     """Our client of the service that a fake stands for."""
     if isinstance(fake, FakeCompute):
-        return ComputeEngine("p", rest(f"{fake.url}/compute/v1/projects/p"))
-    return TpuNodes("p", rest(f"{fake.url}/v2"))
+        return compute.Client("p", rest(f"{fake.url}/compute/v1"))
+    return tpu_api.Client("p", rest(f"{fake.url}/v2"))
 
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):

@@ -13,7 +13,7 @@ from tests.launch import support
 def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
     machine = backends.find_accelerator(kind)
     (rental,) = backends.find_rentals(machine, "auto", "spot", True, support.TABLE)
-    assert rental.service == "tpu" and backends.image(rental, machine, "auto").endswith(image)
-    run = support.vm_of("run-1", kind=kind, queued=True)
+    run = backends.rented(support.vm_of("run-1", kind=kind, queued=True), rental)
+    assert run.service == "tpu" and run.runtime_version.endswith(image)
     body = tpu_api.creation(run, "z", 1, {}, 1.0)
     assert body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == kind.replace("5e", "5litepod")

@@ -24,17 +24,9 @@ def test_only_the_machine_that_was_requested_last_is_adopted():
 def test_a_zone_of_the_last_service_that_does_not_answer_holds_the_next_machine_up():
     state = RunState(used_zones=("zone-x",), attempt=1, machine=Machine.of(RECORD))
     fault = ServiceFault(Kind.UNAVAILABLE, "no answer")
-    seen = Observation(5.0, 5.0, 0.0, unlisted={"zone-x": fault}, checkpoint_step=-1)
+    seen = Observation(5.0, 5.0, 0.0, silent={"zone-x": fault}, checkpoint_step=-1)
     moved = replace(RECORD, project="q")
     assert decide(state, seen, RECORD).rents and not decide(state, seen, moved).rents
     assert accrue(state, seen, moved).trouble_seconds == 5.0  # for a day at most
-    decision = decide(state, replace(seen, unlisted={}), moved)
+    decision = decide(state, replace(seen, silent={}), moved)
     assert decision.rents and decision.state.used_zones == ("zone-a",)
-
-
-def test_a_machine_that_is_there_and_not_listed_holds_the_next_one_up():
-    unlisted = {"zone-a": ServiceFault(Kind.EXISTS, "there, and not listed")}
-    seen = Observation(5.0, 5.0, 0.0, unlisted=unlisted, checkpoint_step=-1)
-    state = RunState(attempt=1, zone="zone-a")
-    assert not decide(state, seen, RECORD).rents
-    assert decide(state, replace(seen, unlisted={}), RECORD).rents

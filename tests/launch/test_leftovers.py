@@ -10,7 +10,14 @@ from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu
 from bigbird_ja.process.errors import BadInput, StorageError
 
 TPU = Tpu(
-    "a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, created=1.0, resource="p/z/a"
+    "a",
+    "z",
+    Presence.READY,
+    "READY",
+    labels={ID_LABEL: "id-a"},
+    project="p",
+    created=1.0,
+    resource="p/z/a",
 )
 GOING = replace(TPU, presence=Presence.DELETING)
 AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
@@ -25,8 +32,8 @@ class Scripted:
         self.deleted: list[str] = []
         self.pauses: list[float] = []
 
-    def list(self, zone):
-        return self.find(zone, "")
+    def list(self):
+        return self.find("", "")
 
     def find(self, zone, name):
         shown = self.looks.pop(0) if self.looks[1:] else self.looks[0]
@@ -45,7 +52,7 @@ class Scripted:
 
 def delete(service, timeout=1e6):
     return delete_all(
-        {"tpu": service}, [TPU], timeout, lambda: sum(service.pauses), service.pauses.append
+        {("tpu", "p"): service}, [TPU], timeout, lambda: sum(service.pauses), service.pauses.append
     )
 
 
@@ -74,10 +81,11 @@ def test_a_service_that_does_not_answer_hides_nothing_of_the_other(capsys):
     foreign = replace(TPU, labels={})
     half = ServiceFault(Kind.INTERNAL, "half an answer", [GOING, foreign])
     with pytest.raises(StorageError, match=r"half an answer.*machines may remain") as caught:
-        list_ours({"tpu": Scripted(half), "compute": Scripted([TPU])}, "p")
+        list_ours({("tpu", "p"): Scripted(half), ("compute", "p"): Scripted([TPU])})
     assert [tpu["state"] for tpu in caught.value.results["tpus"]] == [GOING.state, TPU.state]
     assert capsys.readouterr().err.count("a:  READY in z\n") == 2
     # What is switched off rents nothing, unless all is.
-    assert list_ours({"tpu": Scripted(OFF), "compute": Scripted([TPU])}, "p") == ([TPU], 7.0)
+    clients = {("tpu", "p"): Scripted(OFF), ("compute", "p"): Scripted([TPU])}
+    assert list_ours(clients) == ([TPU], 7.0)
     with pytest.raises(BadInput, match="gcloud services enable"):
-        list_ours({"tpu": Scripted(OFF)}, "p")
+        list_ours({("tpu", "p"): Scripted(OFF)})

@@ -8,7 +8,7 @@ from bigbird_ja.accelerators.chips import find
 from bigbird_ja.launch import prepare
 from bigbird_ja.launch.advice import TRC
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.prepare import check_name, region_warnings
+from bigbird_ja.launch.prepare import bucket_region, check_name, region_warnings
 from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
@@ -32,7 +32,7 @@ def test_compute_engine_is_preferred_and_bills(settle, fake_tpu, fake_compute):
     assert run.usd_per_hour == support.TABLE.per_hour(find("v6e-8"), "spot", ["us-central1-b"])
     left_out = "us-east1-d is left out: Compute Engine does not offer ct6e-standard-8t"
     assert notes == [left_out, f"warning: {TRC}"] and fake_tpu.requests == []
-    run, notes = next(left)  # Compute Engine lacked quota
+    run, notes, _ = next(left)  # Compute Engine lacked quota
     assert run.service == "tpu" and "limited by the machine's own watcher" in notes[-1]
     assert [*left] == []
 
@@ -100,12 +100,12 @@ def test_flex_start_has_zones_of_its_own(settle, fake_tpu):
 
 def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs):
     far = LaunchedRun(bucket, "a", zones=("us-central1-b", "europe-west4-a", "europe-west4-b"))
-    (text,) = region_warnings(far)
+    (text,) = region_warnings(far, bucket_region(bucket))
     assert f"{bucket} is in us-central1, zones are in europe-west4: " in text
-    assert region_warnings(replace(far, zones=("us-central1-b",))) == []
-    assert region_warnings(replace(far, bucket="/disk")) == []
+    assert region_warnings(replace(far, zones=("us-central1-b",)), "us-central1") == []
+    assert region_warnings(far, bucket_region("/disk")) == []
     fake_gcs.fault("/b/b-", "status", code=403, times=-1)
-    assert region_warnings(far) == []
+    assert bucket_region(bucket) == ""
 
 
 def test_which_names_a_run_may_have():

@@ -8,10 +8,9 @@ from unittest import mock
 import pytest
 from google.auth.exceptions import RefreshError
 
-from bigbird_ja.launch import rest, tpu_api
+from bigbird_ja.launch import backends, rest, tpu_api
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.service import in_background
 from tests.launch import support
@@ -27,7 +26,7 @@ def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):
     assert caught.value.kind is Kind.EXISTS
     fake_tpu.list_script += ["unavailable"] * 1000
     with pytest.raises(ServiceFault) as caught:
-        tpus.list(support.ZONE)
+        tpus.list()
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
@@ -47,7 +46,7 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers):
         base = f"http://127.0.0.1:{server.getsockname()[1]}"
         try:
             with pytest.raises(ServiceFault) as caught:
-                TpuNodes("p", support.rest(base, 0.3, 0.01)).list(support.ZONE)
+                tpu_api.Client("p", support.rest(base, 0.3, 0.01)).list()
         finally:
             ended.set()
     assert caught.value.kind is Kind.UNAVAILABLE
@@ -84,4 +83,4 @@ def test_what_a_refusal_means(status, body, kind):
 def test_an_open_connection_stays_on_this_machine(monkeypatch):
     monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
-        tpu_api.connect("p")
+        backends.connect("tpu", "p")

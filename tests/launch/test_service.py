@@ -33,17 +33,18 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
         assert (
             finished(service, service.create(run, support.ZONE, 3, METADATA, 3600.0)).fault is None
         )
-        support.wait_until(lambda: service.list(support.ZONE)[0].presence is Presence.READY, 10)
-        (tpu,) = service.list("-")
+        support.wait_until(lambda: service.list()[0].presence is Presence.READY, 10)
+        (tpu,) = service.list()
+        assert service.find(support.ZONE, "run-1") == tpu
         assert (tpu.name, tpu.zone) == ("run-1", support.ZONE)
         assert (tpu.run, tpu.run_id, tpu.attempt) == ("run-1", "id-1", 3)
         assert (tpu.accelerator_type, tpu.run_dir) == (run.accelerator_type, "gs://b/run-1")
         assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is support.QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
-        assert service.list("us-central1-a") == []
+        assert service.find("us-central1-a", "run-1") is None
         with pytest.raises(ServiceFault) as caught:  # as where the reply to a creation was lost
             service.create(run, support.ZONE, 3, METADATA, 3600.0)
-        assert caught.value.kind is Kind.EXISTS and len(service.list(support.ZONE)) == 1
+        assert caught.value.kind is Kind.EXISTS and len(service.list()) == 1
         # Another run's machine, or another creation of its own, may have the name by now.
         of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
         of_a_copy = replace(tpu, run_dir="gs://b/run-2")
@@ -51,8 +52,10 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
             with pytest.raises(ServiceFault) as caught:
                 service.delete(expected)
             assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()
-        assert delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
-        assert service.list("-") == [] and fake.node_names() == []
+        assert (
+            delete_all({(tpu.service, "p"): service}, [tpu], 20, time.monotonic, time.sleep) == []
+        )
+        assert service.list() == [] and fake.node_names() == []
 
 
 @KINDS

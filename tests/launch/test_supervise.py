@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch import tpu_api
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import Machine
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_DIR_KEY, RUN_LABEL
 from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
-from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import StorageError
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
@@ -106,7 +106,7 @@ def test_flex_start_ends_by_the_cloud_at_its_limit_and_what_stays_listed_is_remo
     unwatched.create(record, "zone-a", 1, {}, 3600.0)
     unwatched.sleep(86_400.0)
     assert unwatched.rented_seconds == pytest.approx(3600)
-    assert unwatched.list("zone-a")[0].state == "SUSPENDED"
+    assert unwatched.find("zone-a", "run").state == "SUSPENDED"
 
 
 ZONE = "us-central1-a"
@@ -126,7 +126,7 @@ def launch(record, fake_tpu, stop, said=None):
 
     def connect(service, project):
         assert service == "tpu"
-        return TpuNodes(project, support.rest(f"{fake_tpu.url}/v2"))
+        return tpu_api.Client(project, support.rest(f"{fake_tpu.url}/v2"))
 
     world = World(
         tpus=connect(record.service, record.project),
@@ -268,7 +268,7 @@ def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
     assert cloud.rented_seconds < 20.2 * HOUR
 
 
-@pytest.mark.parametrize("act", ["beat", "list"])
+@pytest.mark.parametrize("act", ["beat", "find"])
 def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
     cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
     naps = iter([20 * HOUR])
@@ -294,15 +294,11 @@ def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone):
     assert (cloud.creations, cloud.foreign_touched) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "hides_names"), [(20.0, False), (600.0, False), (2 * HOUR, False), (20.0, True)]
-)
-def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(seconds, hides_names):
+def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_second_one():
     cloud = SimulatedCloud(TRAINER)
-    cloud.blinks = lambda zone, now: HOUR <= now % (4 * HOUR) < HOUR + seconds
     real = cloud.find
-    cloud.find = lambda zone, name: (  # type: ignore[method-assign]
-        None if hides_names and cloud.blinks(zone, cloud.now) else real(zone, name)
+    cloud.find = lambda *where, project: (  # type: ignore[method-assign]
+        None if HOUR <= cloud.now % (4 * HOUR) < HOUR + 20 else real(*where, project)
     )
     state = supervised(cloud)
     assert (state.ending, state.preemptions) == (Ending.FINISHED, 0)

@@ -8,7 +8,6 @@ import pytest
 from bigbird_ja.launch import tpu_api
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, Presence
-from bigbird_ja.launch.tpu_api import TpuNodes
 from tests.launch import support
 from tests.launch.support import finished
 
@@ -58,10 +57,10 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
     ):
         for state in states:
             queued["state"] = {"state": state}
-            assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
+            assert [tpu.presence for tpu in tpus.list()] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
-    (tpu,) = tpus.list(support.ZONE)
+    (tpu,) = tpus.list()
     assert tpu.presence is Presence.GONE
     assert tpu.fault is not None and tpu.fault.kind is Kind.QUOTA
     finished(tpus, tpus.delete(tpu))
@@ -70,7 +69,7 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
 
 def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
     """Else one that becomes ACTIVE between the two lists would show no node, as if it were lost."""
-    tpus.list(support.ZONE)
+    tpus.list()
     order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
@@ -88,7 +87,7 @@ def test_what_the_service_leaves_out_is_empty():
             error = {"code": 8, "message": "Quota"} if name == "o" else {"a": 1}
             return msgspec.convert({"done": True, "error": error}, kind)
 
-    service = TpuNodes("p", Bare())  # type: ignore[arg-type]
+    service = tpu_api.Client("p", Bare())  # type: ignore[arg-type]
     tpu = service.find(support.ZONE, "n")
     assert (tpu.presence, tpu.attempt, tpu.owner) == (Presence.GONE, 0, "no label")
     assert (tpu.resource, tpu.fault.kind) == (f"{place}/queuedResources/n", Kind.INTERNAL)
@@ -107,12 +106,12 @@ def test_every_state_is_ready_pending_or_dead(fake_tpu, tpus):
     ):
         for state in states:
             fake_tpu.preempt("run-1", state=state)
-            assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
+            assert [tpu.presence for tpu in tpus.list()] == [presence], state
 
 
 def test_a_zone_that_does_not_answer_hides_nothing_else(fake_tpu, tpus):
     tpus.create(support.NODE, support.ZONE, 1, {}, 3600.0)
     fake_tpu.unreachable.append("projects/p/locations/asia-east1-c")
     with pytest.raises(ServiceFault, match="no answer from asia-east1-c") as caught:
-        tpus.list("-")
+        tpus.list()
     assert [tpu.name for tpu in caught.value.listed] == ["run-1"]

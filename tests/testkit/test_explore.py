@@ -7,7 +7,6 @@ import pytest
 from bigbird_ja.launch import account, decide, idle, supervise
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import MAX_LIFETIME, Decision, Phase
-from bigbird_ja.launch.transitions import enter
 from testkit import simulated_cloud
 from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS
@@ -26,7 +25,6 @@ BOUNDS = {
     "long": replace(UNENDING, ticks=14),
     "long queue": replace(UNENDING, ticks=14, queued=1),
     "another record": replace(CHANGES, ticks=6),
-    "stale listings": Bounds(ticks=5, stale=True),
 }
 NIGHTLY = {
     "finishes, longer": Bounds(ticks=9),
@@ -34,7 +32,6 @@ NIGHTLY = {
     "queue, longer": Bounds(ticks=9, queued=1),
     "compute, longer": Bounds(ticks=9, service="compute"),
     "another record, longer": replace(CHANGES, ticks=9),
-    "stale listings, longer": Bounds(ticks=8, stale=True, target_step=ENDLESS),
     "two faults": Bounds(faults=2, ticks=3),
 }
 
@@ -68,7 +65,7 @@ def _counts_at_the_price_of_today(state, seen, run):
 
 
 def _trusts_the_answer(state, tpu, answer):
-    return Decision(enter(state, Phase.ENDED if state.ending else Phase.IDLE))
+    return Decision(state.enter(Phase.ENDED if state.ending else Phase.IDLE))
 
 
 FAULTS = {
@@ -76,7 +73,7 @@ FAULTS = {
     LEASE: (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
     BUDGET: (BUDGET, idle, "remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
     FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
-    TWO: (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
+    TWO: (TWO, supervise._Supervisor, "_find", lambda self: ([], {}, []), ALONE),
     LEFT: (LEFT, supervise, "after_deletion", _trusts_the_answer, ALONE),
     # By what was reported once, each from its issue.
     "price": (
