@@ -215,10 +215,10 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
 
 
 def _likely(encoder: Encoder, counts: np.ndarray) -> list[int]:
-    """Return tokens that a corpus does not use, those first that similar text is likely to use.
+    """Return the tokens that a corpus does not use, the most likely in similar text first.
 
-    A token is as likely as its characters are in the corpus, each by itself; of a Unigram model,
-    times its own probability. Tokens with a character that the corpus does not have are left out.
+    The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
+    Unigram model, its own probability. Tokens with other characters are left out.
     """
     written = encoder.tokenizer.written
     characters: Counter[str] = Counter()
@@ -248,7 +248,7 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
 
 
 def _stated_ids(encoder: Encoder) -> dict[str, int]:
-    """Return the ids of tokens that config.json states, by key; lists and what is none left out."""
+    """Return the token ids in config.json by key, without lists and ids outside the vocabulary."""
     size = encoder.tokenizer.vocab_size
     return {
         key: value

@@ -291,7 +291,7 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """Close the progress line and TensorBoard's file. Never raises, to not hide an error."""
+        """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -302,7 +302,7 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record the exit reason. Never raises, to not hide it.
+        """Record the exit reason; log a failure instead of raising it.
 
         A process that lost the lock writes nothing, as MODEL_DIR belongs to another one.
         """
