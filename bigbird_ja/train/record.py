@@ -16,7 +16,6 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -43,7 +42,6 @@ class Recorder:
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
-        evaluations: evaluations up to the step at which training continues.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -52,15 +50,11 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self.evaluations: list[Evaluation] = []
-        self._has_later_evaluations, self._beats = False, 0
+        self._beats = 0
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
-            lines = run_log.read_evaluations(self._dir)
-            self.evaluations = [line for line in lines if line["step"] <= self.step]
-            self._has_later_evaluations = self.evaluations != lines
         self._heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
@@ -91,7 +85,6 @@ class Recorder:
         self._run_dir.begin()
         if self._writes:
             self._metrics.drop_later()
-        if self._has_later_evaluations:
             run_log.drop_evaluations(self._dir, self.step)
 
     def started(self, init_from: dict[str, Any] | None) -> None:
