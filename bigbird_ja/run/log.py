@@ -163,9 +163,14 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         BadInput: The file is not a heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
-    if not (data := _data(path)):
+    if not (data := heartbeat_bytes(model_dir)):
         return None
     return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
+
+
+def heartbeat_bytes(model_dir: str) -> bytes:
+    """Read `heartbeat.json` as it is; empty before the first heartbeat."""
+    return _data(storage.join(model_dir, HEARTBEAT))
 
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:

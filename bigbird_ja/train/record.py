@@ -50,7 +50,7 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self._beats = 0
+        self._beats, self._heartbeat_before = 0, b""
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
@@ -226,9 +226,14 @@ class Recorder:
         self.sync()
 
     def beat(self) -> None:
-        """Write heartbeat.json and, every fourth time, metrics; check the lock before."""
+        """Write heartbeat.json and, every fourth time, metrics; check the lock before.
+
+        While a step compiles, only a continued run has heartbeats: see `refused`.
+        """
         self._run_dir.check_lock()
-        self.heartbeat(write=self._run_dir.has_begun)  # while it compiles it may yet be refused
+        if not self._run_dir.has_begun and not self._heartbeat_before:
+            self._heartbeat_before = run_log.heartbeat_bytes(self._dir)
+        self.heartbeat(write=self._run_dir.has_begun or bool(self._heartbeat_before))
         self._beats += 1
         if self._beats % _BEATS_PER_SYNC == 0:
             self.sync_metrics()
@@ -282,6 +287,11 @@ class Recorder:
             "model_dir": self._dir,
             "reason": reason,
         }
+
+    def refused(self) -> None:
+        """Put heartbeat.json back as it was, as a refused start changes no file."""
+        if self._heartbeat_before:
+            storage.write_bytes(storage.join(self._dir, run_log.HEARTBEAT), self._heartbeat_before)
 
     def close(self) -> None:
         """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
