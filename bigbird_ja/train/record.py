@@ -230,6 +230,8 @@ class Recorder:
 
         While a step compiles, only a continued run has heartbeats: see `refused`.
         """
+        if not self._writes:
+            return
         self._run_dir.check_lock()
         if not self._run_dir.has_begun and not self._heartbeat_before:
             self._heartbeat_before = run_log.heartbeat_bytes(self._dir)

@@ -105,8 +105,7 @@ class Trainer:
         self.saver = CheckpointSaver(job, run_dir, self.recorder)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        beat = self.recorder.beat if run_dir.lease is not None else None
-        self.periodic = Periodic(beat, HEARTBEAT_SECONDS, self.deps.log)
+        self.periodic = Periodic(self.recorder.beat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, run_dir, resumption.step, self.recorder)
         self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
         exit_process.before(self.outcome.record_exit)
