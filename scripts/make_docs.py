@@ -15,9 +15,9 @@ from absl import flags
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
+from bigbird_ja.settings.config_file import preset_names, preset_path
 from bigbird_ja.settings.data_facts import DATA_KEYS
 from bigbird_ja.settings.option import Setting
-from bigbird_ja.settings.preset_files import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
 from testkit import ROOT
 
@@ -147,7 +147,8 @@ def _row(option: Setting, set_by: list[str]) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values
-    needs = [option.only_with] if option.only_with else []
+    conditions = [f"{key}={'|'.join(values)}" for key, values in option.only_with.items()]
+    needs = [" & ".join(conditions)] if conditions else []
     needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []
     notes = "; ".join([f"only with `{need}`" for need in needs] + set_by)
     meaning = f"{option.meaning} *{notes}*" if notes else option.meaning

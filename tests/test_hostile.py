@@ -122,13 +122,12 @@ def problem(ended, before, after):
     return f"left behind: {left[:4]}" if left else None
 
 
-def test_every_command_that_reads_files_has_a_good_invocation_to_start_from():
+def test_every_command_has_a_good_invocation():
     assert {*GOOD, *OTHERS} == {*cli.COMMANDS}
 
 
 @pytest.mark.timeout(100_000 if ALL else 1200)
-def test_files(zygote, small_run, tmp_path):
-    """All cases at once: one report is better than the first failure."""
+def test_a_damaged_file_is_refused_or_not_needed(zygote, small_run, tmp_path):
     inputs = runs.copy_inputs(small_run, tmp_path / "whole/in")
     tokenizer_folders.wordpiece(inputs / "encoder", list(articles.documents(10, seed=5)))
     tokenizer_folders.add_weights(inputs / "encoder", "bert")

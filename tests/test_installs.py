@@ -93,7 +93,7 @@ def test_locks_pin_by_hash_and_name_no_registry(lock):
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_locks_hold_what_the_package_requires(lock):
+def test_locks_have_the_requirements_of_the_package(lock):
     extras, pythons = LOCKS[lock]
     for python in pythons:
         locked = pins(lock, python)
@@ -106,7 +106,7 @@ def test_locks_hold_what_the_package_requires(lock):
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_what_is_laid_over_the_main_environment_replaces_nothing(python):
+def test_the_extra_lock_replaces_nothing_of_the_main_one(python):
     main, over = pins("requirements/main.lock", python), pins(OVER, python)
     assert not set(main) & set(over)
     for required in requirements("all-tests"):
@@ -114,7 +114,7 @@ def test_what_is_laid_over_the_main_environment_replaces_nothing(python):
         assert required.specifier.contains({**main, **over}[name]), required
 
 
-def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone():
+def test_a_plain_install_keeps_tensorflow_jax_libtpu_and_numpy():
     clients = {"google-cloud-tpu", "google-cloud-compute", "grpcio", "grpcio-status", "protobuf"}
     for required in requirements():
         assert not LEAVE_ALONE.match(required.name) and required.name not in clients, required
@@ -144,7 +144,6 @@ def test_the_promised_pythons_are_the_same_everywhere():
 
 
 def test_every_python_gets_one_tensorflow_jax_and_libtpu():
-    """The same from requirements, extras, machine and the record that `plan` prices by."""
     for python in PYTHONS:
         locked = {**pins("requirements/main.lock", python), **pins(OVER, python)}
         assert environment.PACKAGES.items() <= locked.items()
@@ -159,7 +158,7 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
             assert not required.specifier.contains(f"{major}.{int(minor) + 1}.0"), required
 
 
-def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(uv, tmp_path):
+def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
     """Version, address and checksum: uv says what it expects when it gets another archive."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
@@ -179,7 +178,7 @@ def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(uv, 
 
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
-def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, uv, tmp_path):
+def test_it_installs_with_the_packages_of_free_tpu_images(image, uv, tmp_path):
     """Resolved by uv with the image's versions as constraints, as the notebooks ask pip to."""
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)

@@ -29,7 +29,7 @@ def made(request, tmp_path):
 
 
 @pytest.mark.both
-def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made, zygote):
+def test_a_run_of_a_release_continues_with_equal_losses(made, zygote):
     model = made / "model"
     ended = zygote.run(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={model}", "--num_train_steps=8"
@@ -43,7 +43,7 @@ def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made, z
             assert line[key] == pytest.approx(expected[key], rel=1e-4), (key, line)
 
 
-def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(made, zygote):
+def test_a_data_set_of_a_release_is_whole_and_finished(made, zygote):
     checked = zygote.run("check-data", f"--data_dir={made}/data", "--json")
     assert checked.status == 0 and checked.result["problems"] == []
     before = (made / "data/manifest.json").read_bytes()

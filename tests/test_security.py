@@ -21,8 +21,7 @@ def test_no_flag_takes_a_credential():
             assert not secret.search(flag), flag
 
 
-def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message():
-    """An answer repeats what it was sent."""
+def test_secrets_that_a_server_echoes_are_not_in_the_message():
     sent = {"error": {"message": "bad header Authorization: Bearer ya29.secret"}}
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
     error._response = types.SimpleNamespace(json=lambda: sent)

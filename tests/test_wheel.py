@@ -5,17 +5,17 @@ import zipfile
 from pathlib import Path
 
 from bigbird_ja.launch import package
-from bigbird_ja.settings.preset_files import preset_names, preset_path
+from bigbird_ja.settings.config_file import preset_names, preset_path
 from testkit import ROOT
 
 
-def test_the_package_for_a_vm_holds_every_preset():
+def test_the_package_for_a_machine_has_every_preset():
     with zipfile.ZipFile(io.BytesIO(package.build())) as archive:
         held = set(archive.namelist())
     presets = {f"bigbird_ja/settings/presets/{name}.yaml" for name in preset_names()}
     assert presets and presets <= held
 
 
-def test_configs_of_a_checkout_are_the_packages_presets():
+def test_configs_of_a_checkout_link_to_the_presets():
     assert (ROOT / "configs/tiny-cpu.yaml").resolve() == Path(preset_path("tiny-cpu")).resolve()
     assert (ROOT / "configs").is_symlink()

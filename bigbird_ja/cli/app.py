@@ -38,7 +38,7 @@ from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals, name_of
 from bigbird_ja.process.streams import ResultLine
 
-# In the order of use: this is what `bigbird-ja` alone prints.
+# In the order of use, as `bigbird-ja` without arguments prints them.
 COMMANDS: dict[str, str] = {
     "demo": "run every stage on a small generated corpus, on this machine's CPU",
     "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",

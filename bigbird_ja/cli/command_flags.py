@@ -234,19 +234,16 @@ def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
     """Refuse a command line that lacks required flags, naming all of them."""
-    missing: dict[str, list[str]] = {}
+    missing, excuse = [], ""
     for flag in own_flags(args):
         option = declared(flag)
         is_excused = option.unless and args[option.unless].value
         if option.required and not is_excused and flag.value in (None, []):
-            missing.setdefault(option.unless, []).append(f"--{flag.name}")
+            missing.append(f"--{flag.name}")
+            excuse = f" (or --{option.unless})" if option.unless else ""
     if missing:
-        texts = [
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} needed"
-            + (f" (or --{unless})" if unless else "")
-            for unless, names in missing.items()
-        ]
-        raise BadInput("; ".join(texts) + see)
+        verb = "is" if len(missing) == 1 else "are"
+        raise BadInput(f"{', '.join(missing)} {verb} needed{excuse}{see}")
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:

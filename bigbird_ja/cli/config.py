@@ -23,7 +23,7 @@ def resolve(
     If `--config` is repeatable, `config_name` is the value to use.
 
     Raises:
-        BadInput: as of `resolve_config`; or a setting has no effect without a missing flag.
+        BadInput: as in `resolve_config`; or a setting has no effect without a missing flag.
     """
     from bigbird_ja.settings.provenance import Override
     from bigbird_ja.settings.resolve import resolve_config

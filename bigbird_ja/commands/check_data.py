@@ -24,9 +24,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Check, print, and fail with the list of problems if there are any."""
-    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data.inspect import inspect
 
-    manifest = manifest_lib.load(args.data_dir)
-    from bigbird_ja.data import inspect  # imports TensorFlow: only if there is data
-
-    return inspect.inspect(manifest, args.data_dir, args.examples)
+    return inspect(args.data_dir, args.examples)

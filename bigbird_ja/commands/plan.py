@@ -142,7 +142,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     manifest = manifest_lib.load(place) if place else None
     adopted = []
     if source and manifest:
-        adopted = run_settings.adopted_settings(source, None, manifest, place)
+        adopted = run_settings.adopted_settings(source, manifest, place)
     elif source:
         adopted = run_settings.stated_settings(source)
     config, overrides = resolve(args, adopted, name)

@@ -2,18 +2,22 @@
 
   bigbird-ja preflight --config base-4096 --chip v5e
   bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4
+  bigbird-ja preflight --topology v5e:2x4 --data_dir gs://BUCKET/data --keep gs://BUCKET/run
 
 Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
 devices of each --topology together, with their all-reduces. Prints whether it fits, its cycles and
 milliseconds, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the config and the manifest
-of --data_dir; needs no network and no TPU. Writes only --output and --dump_hlo. A 12-layer step
-takes three to five minutes per chip on one CPU core; --search_batch compiles three or four times.
-With libtpu 0.0.42 or newer, cycles are also counted in the machine code (v5e, v5p, v6e, v7x), which
-takes some minutes more. Needs pip install 'bigbird-ja[preflight]'.
+of --data_dir; needs no network and no TPU. Writes only --output, --dump_hlo and --keep. A 12-layer
+step takes three to five minutes per chip on one CPU core; --search_batch compiles three or four
+times. With libtpu 0.0.42 or newer, cycles are also counted in the machine code (v5e, v5p, v6e,
+v7x), which takes some minutes more. With --keep a machine with the same slice, settings, data set
+and packages loads the step in seconds; any other compiles its own, and logs that. Needs
+pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from typing import TYPE_CHECKING, Any
@@ -52,6 +56,8 @@ def define_flags(flags: Flags) -> None:
     flags.path("dump_hlo", "Folder for the HLO before and after optimization.")
     lengths = "Data set of `make-data` that gives sequence and document lengths."
     flags.path("data_dir", lengths, none="the config's facts, assumed document lengths")
+    kept = "Run of `launch`, BUCKET/NAME: gets the compiled steps of each --topology."
+    flags.path("keep", kept)
     flags.path("output", "JSON file for the results, which `plan --preflight` reads.")
 
 
@@ -61,6 +67,7 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures
+    from bigbird_ja.preflight.keep import keeping
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.data_facts import requested_data
     from bigbird_ja.settings.provenance import echo_settings
@@ -81,13 +88,15 @@ def run(args: Args) -> dict[str, Any]:
     for warning in environment.compiler_warnings(versions):
         log(f"warning: {warning}")
     results = []
-    for target, batch in wanted:
-        result = estimate.examine(config, data, target, batch, args.dump_hlo)
-        if args.search_batch:
-            fits = functools.partial(estimate.examine, config, data, target, with_code=False)
-            result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
-        results.append(result)
-        print(figures.describe(result, target.chip), "\n")
+    with keeping(args.keep) if args.keep else contextlib.nullcontext("") as folder:
+        for target, batch in wanted:
+            kept_in = folder if target.is_slice else ""
+            result = estimate.examine(config, data, target, batch, args.dump_hlo, kept_in=kept_in)
+            if args.search_batch:
+                fits = functools.partial(estimate.examine, config, data, target, with_code=False)
+                result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
+            results.append(result)
+            print(figures.describe(result, target.chip), "\n")
     print(f"Compiled with {environment.describe(versions)}.")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"
@@ -116,6 +125,11 @@ def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.T
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate
 
+    if args.keep and not (args.topology and args.data_dir and args.batch_per_core is None):
+        raise BadInput(
+            "--keep: needs the machine's --topology and the run's --data_dir, and its batch: no"
+            " --batch_per_core"
+        )
     chips = [] if args.topology and not args["chip"].present else args.chip
     targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips)]
     targets += [compile_lib.of_topology(name) for name in dict.fromkeys(args.topology)]

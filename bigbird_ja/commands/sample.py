@@ -32,9 +32,9 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Write the corpus, unless the output holds it already."""
-    from bigbird_ja.text import sample_file
+    from bigbird_ja.text.articles import write_sample
 
-    return sample_file.write(
+    return write_sample(
         args.output,
         args.documents,
         args.seed,

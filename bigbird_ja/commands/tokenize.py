@@ -7,8 +7,6 @@ two cores, 1.3 hours for Wiki40b.
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
@@ -39,34 +37,8 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Train, or find that the model is there already."""
-    from bigbird_ja.process.console import human_time
-    from bigbird_ja.text import tokenizer_training
     from bigbird_ja.text.corpus import open_corpus
+    from bigbird_ja.text.tokenizer_training import make_model
 
-    started = time.monotonic()
-    settings = resolve(args)[0].tokenize
-    files = tokenizer_training.ModelFiles(args.output_prefix)
-    files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
-    fingerprint = corpus.fingerprint
-    record = None if args.overwrite else files.finished(settings, fingerprint)
-    if record:
-        print(f"finished already: {files.model}")
-    else:
-        files.check(replaces=True)
-        tokenizer, figures = tokenizer_training.train(corpus, settings)
-        corpus.check_unchanged()
-        record = files.write(
-            tokenizer,
-            settings=dataclasses.asdict(settings),
-            corpus_fingerprint=fingerprint,
-            seconds=round(time.monotonic() - started, 3),
-            **figures,
-        )
-        print(
-            f"wrote {files.model}: {record.vocab_size:,} tokens,"
-            f" {record.characters_per_token} characters per token,"
-            f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
-        )
-    shown = "vocab_size characters_per_token unknown_rate longest_piece lines seconds"
-    return {**{name: getattr(record, name) for name in shown.split()}, "model": files.model}
+    return make_model(corpus, resolve(args)[0].tokenize, args.output_prefix, args.overwrite)

@@ -190,7 +190,7 @@ def pack_block(block: Block) -> int:
     """Pack and write one block unless it exists; return the bytes of its text."""
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
-        write_block(path, packed(block))
+        storage.write_bytes(path, packed(block))
     return text_bytes(block)
 
 
@@ -244,35 +244,30 @@ def _stats(
     kept: npt.NDArray[np.bool_],
     spec: DataSpec,
 ) -> BlockStats:
-    fragments = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
-    text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
+    whole = [sequence for sequence, keep in zip(sequences, kept, strict=True) if keep]
+    fragments = np.minimum([len(sequence) for sequence in whole], MOST_FRAGMENTS - 1).astype(int)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
     wanted = masking.num_predictions(ordinary, spec.rule())
     return BlockStats(
         documents=len(lengths),
-        tokens=text,
+        tokens=sum(fragment.end - fragment.start for sequence in whole for fragment in sequence),
         sequences=len(tokens),
         used_positions=int((tokens != spec.special_ids["pad"]).sum()),
         predictions=int(wanted.sum()),
         unknown=int((tokens == spec.special_ids.get("unk", -1)).sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
-        documents_per_sequence=tuple(
-            np.bincount(
-                np.minimum(fragments, MOST_FRAGMENTS - 1).astype(int), minlength=MOST_FRAGMENTS
-            ).tolist()
-        ),
+        documents_per_sequence=tuple(np.bincount(fragments, minlength=MOST_FRAGMENTS).tolist()),
     )
 
 
 def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None:
     special = tokenizer.special
-    for name in ("pad", "cls", "sep", "mask"):
-        if (flat == getattr(special, name)).any():
+    for control in (special.pad, special.cls, special.sep, special.mask):
+        if (flat == control).any():
             raise BadInput(
                 f"{tokenizer.source}: encoding text produces the special token"
-                f" {tokenizer.tokens[getattr(special, name)]}: train a tokenizer with `bigbird-ja"
-                " tokenize`"
+                f" {tokenizer.tokens[control]}: train a tokenizer with `bigbird-ja tokenize`"
             )
 
 
@@ -299,11 +294,6 @@ def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
     data = rows.tobytes()
     header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
     return struct.pack("<I", len(header)) + header + data
-
-
-def write_block(path: str, data: bytes) -> None:
-    """Write the result of `packed` atomically."""
-    storage.write_bytes(path, data)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Request:
     num_workers: int
     overwrite: bool = False
     settings: str = ""  # logged when the request is accepted
-    pack: Callable[..., Generator[int]] | None = None  # replaces this machine's workers
+    pack: Callable[..., Generator[int]] | None = None  # in place of this machine's workers
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
@@ -77,7 +77,7 @@ def _check_places(request: Request) -> None:
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
         if not source.startswith(NAMED):
-            outputs.refuse_overlap({"--input": source}, {"--output_dir": output})
+            outputs.refuse_overlap({"--input": source}, output, "--output_dir")
     if request.spec.word_boundaries == "mecab":
         words.mecab_boundaries("")
 

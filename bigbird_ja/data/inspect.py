@@ -1,4 +1,4 @@
-"""Inspection of a data set: the check of every record, a summary, and masked examples."""
+"""What people see of a data set: a summary, the check of every record, masked examples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import masking, parsing, tfrecords
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.check import check
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.data.summary import data_report, data_summary
-from bigbird_ja.process.console import Progress, log, printable
+from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.load import tokenizer_of
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -29,23 +28,84 @@ _COLORS = {
 }
 _PLAIN = "\x1b[0m"
 _MOST_TOKENS = 200  # maximum per example
+_MOST_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
 
 
-def inspect(manifest: Manifest, data_dir: str, examples: int) -> dict[str, Any]:
+def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
+    """Collect the `--json` results that `make-data` and `check-data` share."""
+    predictions = manifest.train.predictions + manifest.eval.predictions
+    unknown = manifest.statistics.get("unknown")  # not counted by 0.1.0
+    unknown_rate = None if unknown is None else round(unknown / max(1, manifest.tokens), 6)
+    return {
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "sequences": manifest.sequences,
+        "shards": len(manifest.every_shard),
+        "density": manifest.density,
+        "mean_predictions": predictions / max(1, manifest.sequences),
+        "seconds": round(seconds, 3),
+        "skipped": manifest.statistics.get("skipped"),
+        "unknown_rate": unknown_rate,
+        "train_sequences": manifest.train.sequences,
+        "eval_sequences": manifest.eval.sequences,
+        "bytes": sum(s.bytes for s in manifest.every_shard),
+        "fingerprint": manifest.fingerprint,
+    }
+
+
+def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
+    """Describe a data set to people; log a warning if its tokenizer knows too little of it."""
+    fragments = manifest.statistics.get("documents_per_sequence", [])
+    skipped, unknown = results["skipped"], results["unknown_rate"]
+    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
+    rows = [
+        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
+        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
+        *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
+        ["tokens per epoch", console.human_count(manifest.train.tokens * manifest.dupe_factor)],
+        *([["unknown tokens", f"{unknown:.4%}"]] if unknown is not None else []),
+        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
+        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
+        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
+        ["predictions", f"{results['mean_predictions']:.1f} per sequence"],
+        ["documents per sequence", f"{mean_fragments:.2f} on average"],
+        ["size", console.human_bytes(results["bytes"])],
+        ["time", console.human_time(results["seconds"])],
+    ]
+    if unknown is not None and unknown > _MOST_UNKNOWN:
+        console.log(
+            f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer, and nothing can be"
+            " learned from these: is it a tokenizer of another language?"
+        )
+    lengths = manifest.statistics.get("document_tokens", [])
+    most = max(lengths, default=1)
+    bars = [
+        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
+        for i, n in enumerate(lengths)
+        if n
+    ]
+    tables = [
+        console.table(rows, ["what", "value"]),
+        console.table(bars, ["length of documents", "number", ""]),
+    ]
+    return f"{where}\n" + "\n\n".join(tables)
+
+
+def inspect(data_dir: str, examples: int) -> dict[str, Any]:
     """Check a data set, print a summary, and return the `--json` results.
 
     Args:
-        manifest: manifest of the data set.
         data_dir: folder of the data set, on disk or gs://.
         examples: number of masked examples to print.
 
     Raises:
-        BadInput: the data set has problems; the results list them.
+        BadInput: no data set, or one with problems; the results list them.
     """
+    manifest = manifest_lib.load(data_dir)
     began = time.monotonic()
     total = sum(shard.bytes for shard in manifest.every_shard)
-    with Progress(total, "B") as progress:
-        problems = [*map(printable, check(manifest, data_dir, progress.update))]
+    with console.Progress(total, "B") as progress:
+        problems = [*map(console.printable, check(manifest, data_dir, progress.update))]
     results = {
         **data_summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
@@ -54,7 +114,7 @@ def inspect(manifest: Manifest, data_dir: str, examples: int) -> dict[str, Any]:
     print(data_report(manifest, results, data_dir))
     if problems:
         for problem in problems:
-            log(f"problem: {problem}")
+            console.log(f"problem: {problem}")
         raise BadInput(
             f"{data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
             " again with --overwrite, or copy the shard again",
@@ -67,6 +127,10 @@ def inspect(manifest: Manifest, data_dir: str, examples: int) -> dict[str, Any]:
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> None:
     """Print the first train records, masked."""
+    import tensorflow as tf
+
+    from bigbird_ja.data import parsing
+
     path = storage.join(data_dir, TOKENIZER_NAME)
     tokenizer = tokenizer_of(storage.read_bytes(path), path)
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
@@ -115,15 +179,15 @@ def _masked_text(
             break
         if parts and starts_word:
             parts.append("|")
-        piece, other = (printable(tokenizer.tokens[i]) for i in (token, now))
+        text, other = (console.printable(tokenizer.tokens[i]) for i in (token, now))
         if not is_target:
-            parts.append(_painted(piece, "special" if token in special else "", color))
+            parts.append(_painted(text, "special" if token in special else "", color))
         elif now == manifest.special_ids["mask"]:
-            parts.append(_painted(f"[MASK]({piece})", "mask", color))
+            parts.append(_painted(f"[MASK]({text})", "mask", color))
         elif now == token:
-            parts.append(_painted(f"{piece}=", "kept", color))
+            parts.append(_painted(f"{text}=", "kept", color))
         else:
-            parts.append(_painted(f"{other}!({piece})", "random", color))
+            parts.append(_painted(f"{other}!({text})", "random", color))
     return "".join(parts)
 
 

@@ -211,17 +211,6 @@ class Manifest(DataSpec):
         return used / max(1, self.sequences * self.seq_length)
 
     @property
-    def mean_predictions(self) -> float:
-        """Return the mean number of positions to predict in a record."""
-        return (self.train.predictions + self.eval.predictions) / max(1, self.sequences)
-
-    @property
-    def unknown_rate(self) -> float | None:
-        """Return the share of unknown tokens; None for data sets that do not count them."""
-        unknown = self.statistics.get("unknown")
-        return None if unknown is None else round(unknown / max(1, self.tokens), 6)
-
-    @property
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
         values = {k: v for k, v in self.stated().items() if k not in _NOT_CONTENT}

@@ -66,21 +66,19 @@ class MaskingRule:
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
 
-@dataclass(frozen=True)
-class MaskRate:
-    """Masking rate that changes linearly over a run; replaces `prob` of the rule.
+def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY) -> Array:
+    """Return the masking rate at a step, which replaces `prob` of the rule: float64.
 
     Source: Yang et al. 2023, arXiv:2305.15096.
+
+    Args:
+        rates: rate at step 0, rate from the last step on, number of steps.
+        step: global step, int64, from 0.
+        arrays: operations of the library.
     """
-
-    first: float  # at step 0
-    last: float  # from step `steps` on
-    steps: int
-
-    def at(self, step: Any, arrays: ArrayOps = NUMPY) -> Array:
-        """Return the masking rate at a step (int64, from 0): float64."""
-        done = arrays.cast(arrays.xp.minimum(step, self.steps), "float64") / float(self.steps)
-        return self.first + (self.last - self.first) * done
+    first, last, steps = rates
+    done = arrays.cast(arrays.xp.minimum(step, steps), "float64") / float(steps)
+    return first + (last - first) * done
 
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:

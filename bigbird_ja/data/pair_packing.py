@@ -3,14 +3,13 @@
 A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
 between two sentences of a document. With label 0, B continues there. With label 1, B starts in a
 document that has no part in A, at a random place in all text that is left, again between two
-sentences: in both cases B starts where an A could have ended, so only the text itself distinguishes
-them. The rest of a document is used in a later pair, so every token is in
-exactly one pair.
+sentences. In both cases B starts where an A could have ended, so only the text itself distinguishes
+them. The rest of a document is used in a later pair: every token is in exactly one pair.
 
-The label is a fair coin with a hash of its own. Label 1 needs text of other documents, to the end
-of a block; so while one document has more than half of what is left, every A is taken from it. If
-it has more than three quarters of a block, the others are used up first, and label 0 is more
-frequent.
+The label is a fair coin, a hash of its own. Label 1 needs text of other documents until the end of
+the block. So while one document has more than half of the remaining text, every A is taken from it.
+If it has more than three quarters of a block, the other documents are used up first, and label 0 is
+more frequent.
 """
 
 from __future__ import annotations

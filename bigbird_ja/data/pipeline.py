@@ -15,7 +15,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import order, parsing
 from bigbird_ja.data.hashing import Purpose
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.masking import MaskingRule, MaskRate, mask_arrays
+from bigbird_ja.data.masking import MaskingRule, mask_arrays, rate_at
 from bigbird_ja.data.ops import TensorFlowOps
 from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.process.errors import BadInput
@@ -74,7 +74,7 @@ def batches(
     def features(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        prob = MaskRate(*rates).at(step, TENSORFLOW) if rates else None
+        prob = rate_at(rates, step, TENSORFLOW) if rates else None
         return to_features(manifest, rule, seed, *batch, prob)
 
     return _made_ahead(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))

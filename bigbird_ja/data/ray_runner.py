@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from bigbird_ja import storage
 from bigbird_ja.data import blocks
 from bigbird_ja.data.blocks import Block
 from bigbird_ja.data.manifest import DataSpec
@@ -17,7 +18,7 @@ from bigbird_ja.process.console import log, shortened, waiting
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.text.tokenizer import Tokenizer
 
-# Ray restarts an actor whose process or machine is lost, and sends it its block again.
+# Ray restarts an actor if its process or machine is lost, and sends the block again.
 _LOST = {"max_restarts": 5, "max_task_retries": 5}
 
 
@@ -54,7 +55,7 @@ def pack_blocks(
         log(f"Ray: {count} processes on {len(ray.nodes())} machines")
         pool = Pool(count, blocks.start_packer, (tokenizer, spec), ray_remote_args=_LOST)
         for name, data, size in pool.imap_unordered(_packed, missing()):
-            blocks.write_block(path_of(name), data)
+            storage.write_bytes(path_of(name), data)
             yield size
     except ray.exceptions.RayError as error:
         line = shortened(str(error), 300)

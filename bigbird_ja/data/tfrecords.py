@@ -11,7 +11,6 @@ TensorFlow takes seconds to import and packs one integer at a time; NumPy packs 
 Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_writer.h.
 """
 
-import base64
 import hashlib
 import itertools
 import struct
@@ -21,6 +20,8 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
+from bigbird_ja.storage.paths import encode_crc32c
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
 _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
@@ -54,7 +55,7 @@ class Summed:
 
     def sums(self) -> dict[str, Any]:
         """Return `bytes`, `sha256` (hex) and `crc32c` (base64, as Cloud Storage states it)."""
-        crc = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
+        crc = encode_crc32c(self._crc)
         return {"bytes": self._size, "sha256": self._sha256.hexdigest(), "crc32c": crc}
 
 

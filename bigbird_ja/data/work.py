@@ -10,14 +10,15 @@ that is replaced stays whole until the new one is, and moves to OUTPUT_DIR.repla
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import re
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import check
@@ -44,6 +45,14 @@ _OURS = {
     "shards": rf"{_SHARD}\.json",  # records
     "ready": _SHARD,
 }
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Content of `settings.json`."""
+
+    format_version: str
+    spec: DataSpec
 
 
 def exclusive(directory: str) -> AbstractContextManager[Lease]:
@@ -95,8 +104,8 @@ class Work:
         """
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: the output has other settings
-        settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
-        text = json.dumps(settings, ensure_ascii=False, indent=1)
+        settings = _Settings(decode.FORMAT_VERSION, spec)
+        text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
@@ -167,11 +176,7 @@ class Work:
         if moved := owned.set_aside([first, *others]):
             log(f"{self._output}: the data set that was there is now {moved}")
         owned.note(dict.fromkeys(ready))
-        moves = [
-            partial(storage.rename, storage.join(self.ready, n), storage.join(self._output, n))
-            for n in ready
-        ]
-        storage.run_all(moves)
+        storage.rename_all(ready, self.ready, self._output)
         return owned
 
 
@@ -191,15 +196,14 @@ def _spec_in(folder: str) -> DataSpec | None:
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
-        settings = decode.read_json(path, dict[str, Any], advice)
+        data = storage.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
                 f"{folder}: holds files and no {_SETTINGS} of make-data: move it away"
             ) from None
         return None
-    decode.check_format(str(settings.get("format_version", "")), path, advice)
-    return decode.convert(settings.get("spec"), DataSpec, path, advice)
+    return decode.decode_versioned(data, _Settings, path, advice).spec
 
 
 def _remove_ours(folder: str, **temporary: float) -> None:

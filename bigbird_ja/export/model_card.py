@@ -13,12 +13,12 @@ import yaml
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
@@ -191,10 +191,10 @@ def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | Non
         weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:
-        return {"beginning": "pretrained from scratch", "first_values": "random"}, None
+        return {"beginning": "pretrained from scratch", "initial_weights": "random"}, None
     chain = ", itself from ".join(names)
-    first_values = f"{chain}: {', '.join(weights)}"
-    return {"beginning": f"trained on from {chain}", "first_values": first_values}, base_model
+    initial_weights = f"{chain}: {', '.join(weights)}"
+    return {"beginning": f"trained on from {chain}", "initial_weights": initial_weights}, base_model
 
 
 def _stock_shape(model_type: str, stock: str) -> dict[str, str]:

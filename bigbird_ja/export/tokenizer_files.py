@@ -21,8 +21,8 @@ from typing import Any
 
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
-from bigbird_ja.text.markers import MASK
-from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
+from bigbird_ja.text.markers import MARKERS, MASK
+from bigbird_ja.text.tokenizer import CONTROL_TOKENS, SentencePieceTokenizer, Tokenizer
 
 # transformers' name for the role of each control symbol.
 _ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
@@ -67,7 +67,7 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace("▁", scheme, split=False),
-            pre_tokenizers.Split(Regex("|".join(USER_PIECES)), "isolated"),
+            pre_tokenizers.Split(Regex("|".join(MARKERS)), "isolated"),
         ]
     )
     special = tokenizer.special
@@ -80,7 +80,7 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     made.decoder = decoders.Metaspace("▁", scheme, split=False)
     if _has_bytes(tokenizer):
         made.decoder = decoders.Sequence([decoders.ByteFallback(), made.decoder])
-    made.add_special_tokens([tokenizers.AddedToken(**_as_token(piece)) for piece in CONTROL_PIECES])
+    made.add_special_tokens([tokenizers.AddedToken(**_as_token(piece)) for piece in CONTROL_TOKENS])
     return dict(json.loads(made.to_str()))
 
 
@@ -127,7 +127,7 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
             str(tokenizer.tokens.index(piece)): {**_as_token(piece), "special": True}
-            for piece in CONTROL_PIECES
+            for piece in CONTROL_TOKENS
         },
         **_ROLES,
     }

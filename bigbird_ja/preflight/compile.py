@@ -7,11 +7,11 @@ and libtpu; TensorFlow is not imported.
 """
 
 import importlib.metadata
-import math
 import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.train.engines import compile_cache
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
@@ -90,8 +91,9 @@ def of_topology(name: str) -> Target:
             " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
         )
     options: dict[str, Any] = {}
-    if math.prod(map(int, shape.split("x"))) == 1:
-        options["chips_per_host_bounds"] = (1, 1, 1)
+    if machine.hosts == 1:  # otherwise libtpu divides it into hosts of four chips
+        sides = (*map(int, shape.split("x")), 1)
+        options["chips_per_host_bounds"] = sides[:3]
     if machine.chip in MEGACORE:
         options["chip_config_name"] = "megacore"
     chip = MEGACORE.get(machine.chip, CHIPS[machine.chip])
@@ -118,6 +120,7 @@ class Job:
     options: dict[str, Any]  # for `get_topology_desc`
     lists_code: bool = False  # whether libtpu lists its final code
     kernel_trips: tuple[tuple[float, ...], ...] = ()  # see `machine_code.collect`
+    kept_in: str = ""  # local folder for the program, as JAX stores it
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class Program:
     bytes_accessed: float = 0.0
     compiler: str = ""  # its version
     code: dict[str, machine_code.Code] | None = None  # by op name, if requested
+    lowering_seconds: float = 0.0  # wall-clock time on this machine
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,7 @@ def compile_for(
     target: Target,
     with_code: bool = False,
     kernel_trips: tuple[tuple[float, ...], ...] = (),
+    kept_in: str = "",
 ) -> Program | Shortage:
     """Compile a step for a target.
 
@@ -180,6 +186,7 @@ def compile_for(
         target: one device or a slice.
         with_code: whether to read the machine code too, if this libtpu lists it.
         kernel_trips: see `machine_code.collect`.
+        kept_in: local folder for the program, in the form in which `pretrain` finds it; "": none.
 
     Returns:
         The program, or what it needs if it does not fit.
@@ -191,7 +198,7 @@ def compile_for(
     libtpu = versions()["libtpu"]
     listed = with_code and lists_code(target.chip.name, libtpu)
     who = f"the compiler for {target.name}"
-    program = _run(Job(step, target.topology, target.options, listed, kernel_trips), who)
+    program = _run(Job(step, target.topology, target.options, listed, kernel_trips, kept_in), who)
     if program.unknown_place:
         raise BadInput(
             f"the installed libtpu ({libtpu}) does not know {target.name}: use a newer one"
@@ -317,8 +324,16 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     from bigbird_ja.train.engines.lowering.device_step import AXIS, make_step, shapes
 
     _take_layouts_as_they_are()
+    if job.kept_in:
+        compile_cache.use(job.kept_in)
+        # A part of the key under which it's found. libtpu has read its flags, which change no code.
+        os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
-    compiled = make_step(job.step, "tpu", mesh).lower(*shapes(job.step, mesh)).compile()
+    began = time.monotonic()
+    lowered = make_step(job.step, "tpu", mesh).lower(*shapes(job.step, mesh))
+    lowering = time.monotonic() - began
+    compiled = lowered.compile()
+    compiling = time.monotonic() - began - lowering
     memory = compiled.memory_analysis()
     cost = compiled.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
@@ -330,6 +345,8 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
         bytes_accessed=cost["bytes accessed"],
         compiler=" ".join(devices[0].client.platform_version.split()),
         code=machine_code.collect(str(folder), job.kernel_trips) if job.lists_code else None,
+        lowering_seconds=round(lowering, 1),
+        compile_seconds=round(compiling, 1),
     )
 
 

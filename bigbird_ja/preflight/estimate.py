@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -39,10 +40,13 @@ STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 
 _MOST, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
 # Keys of a result that are None if the program does not fit, or cannot be counted.
 _KEYS = (
-    "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
-    " tokens_per_second_per_core unestimated_ops"
-)
-_SLICE_KEYS = "tokens_per_second collectives collective_bytes collective_cycles collective_link_ms"
+    "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
+    "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
+)  # fmt: skip
+_SLICE_KEYS = (
+    "tokens_per_second", "collectives", "collective_bytes", "collective_cycles",
+    "collective_link_ms",
+)  # fmt: skip
 
 
 def batch_per_core(config: Config, target: Target) -> int:
@@ -104,6 +108,7 @@ def examine(
     batch: int,
     dump_dir: str | None = None,
     with_code: bool = True,
+    kept_in: str = "",
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
 
@@ -116,30 +121,32 @@ def examine(
         batch: sequences per device and micro-batch.
         dump_dir: folder for the HLO before and after compilation, or None.
         with_code: whether to count machine code too, if this compiler lists it.
+        kept_in: see `compile_for`.
 
     Raises:
         BadInput: Shapes that the step refuses; the extra is not installed.
         CompilerFailed: The compiler crashed or took too long.
     """
     resolved = kernels.resolved(config, data, "tpu", target.chip.name)
+
+    def attempt(config: Config) -> tuple[LoweredStep, float, Program | Shortage]:
+        began = time.monotonic()
+        with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
+            step = trace(config, data, batch, target.devices)
+        seconds, trips = time.monotonic() - began, by_documents(config, data)[0]
+        takes = "minutes, and some 7.5 GB of memory for a base model"
+        with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
+            return step, seconds, compile_for(step, target, with_code, trips, kept_in)
+
     try:
-        step, compiled = _compile(resolved, data, target, batch, with_code)
+        step, seconds, compiled = attempt(resolved)
     except CompilerFailed as error:
         resolved = kernels.without_kernels(config, resolved, error)
-        step, compiled = _compile(resolved, data, target, batch, with_code)
+        step, seconds, compiled = attempt(resolved)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    return _figures(resolved, data, target, batch, compiled)
-
-
-def _compile(
-    config: Config, data: Data, target: Target, batch: int, with_code: bool
-) -> tuple[LoweredStep, Program | Shortage]:
-    with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
-        step = trace(config, data, batch, target.devices)
-    takes = "minutes, and some 7.5 GB of memory for a base model"
-    with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
-        return step, compile_for(step, target, with_code, by_documents(config, data)[0])
+    result = _figures(resolved, data, target, batch, compiled)
+    return {**result, "trace_seconds": round(seconds, 1)}
 
 
 def _figures(
@@ -161,7 +168,7 @@ def _figures(
         "model_flops": flops * accumulated,
         **stated,
     }
-    keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
+    keys = [*_KEYS, *figures.CODE_KEYS, *(_SLICE_KEYS if target.is_slice else ())]
     missing = common | dict.fromkeys(keys) | {"top_ops": []}
     if isinstance(compiled, Shortage):
         needed = {"hbm_peak_bytes": compiled.used or None, "largest_buffers": compiled.largest}
@@ -169,6 +176,7 @@ def _figures(
     # An output that reuses its argument's buffer counts once.
     peak = sum(compiled.sizes.values()) - 2 * compiled.sizes["alias_bytes"]
     sizes = {**compiled.sizes, "hbm_peak_bytes": peak, "compiler": compiled.compiler}
+    sizes |= {key: getattr(compiled, key) for key in ("lowering_seconds", "compile_seconds")}
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
     for cost in priced:

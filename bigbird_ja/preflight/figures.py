@@ -12,10 +12,10 @@ from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
-_CODE_KEYS = (
-    "code_cycles code_coverage code_roofline_cycles code_by_kind code_bound_by code_waiting_cycles"
-)
-CODE_KEYS = tuple(_CODE_KEYS.split())
+CODE_KEYS = (
+    "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
+    "code_waiting_cycles",
+)  # fmt: skip
 
 # The innermost of these name scopes decides; the first in this order breaks ties.
 _SCOPES: dict[str, str] = {
@@ -140,6 +140,12 @@ def describe(result: Mapping[str, Any], chip: Chip) -> str:
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
+    if "compile_seconds" in result:
+        lines.append(
+            f"before the first step: {result['trace_seconds']:.0f} s to trace,"
+            f" {result['lowering_seconds']:.0f} s to lower, {result['compile_seconds']:.0f} s to"
+            " compile on this machine"
+        )
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

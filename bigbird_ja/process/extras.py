@@ -6,7 +6,7 @@ from bigbird_ja.process.errors import BadInput
 
 # Module -> how to install it.
 INSTALL = {
-    "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] beside Colab's jax",
+    "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] with Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
     "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
     "libtpu": "pip install 'bigbird-ja[preflight]', or [tpu] on a TPU",

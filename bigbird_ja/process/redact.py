@@ -32,7 +32,7 @@ _IS = (
     r"""|\s*(?:[=:：＝]|%3[dD]|[=-]>|>(?=[^<\s]+</)|,(?=\s*b?\\*["'](?!value))))\s*(?:\[(?!redac))?"""
 )
 # Placeholders that programs and manuals show for a credential stay: `$TOKEN`, `<your token>`, None;
-# and where a file of them lies.
+# and so do paths of credential files.
 _PLACEHOLDER = (
     r"""(?!\[redacted\]|\\*["']?(?:\$[\w({]|<|%s|\{|\*\*|[/~.]|(?:none|null|true|false)\b))"""
 )

@@ -41,19 +41,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, "FrameType | None"], Any]
 
 
-def set_handlers(handler: Handler) -> dict[int, Any]:
-    """Set the handler of `SIGNALS` (main thread) and return the previous ones, by number.
-
-    SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since shells
-    ignore it for every background job.
-    """
-    return {
-        number: signal.signal(number, handler)
-        for number in SIGNALS
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-    }
-
-
 def name_of(number: int) -> str:
     """Return the name of a signal as users know it."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -99,7 +86,13 @@ class Listener:
     def __enter__(self) -> Self:
         _start_listening()
         _listeners.append(self)
-        self._outer_handlers = set_handlers(self._handler)  # last: from here on it may raise
+        # SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since
+        # shells ignore it for every background job.
+        self._outer_handlers = {  # last: from here on the handler may raise
+            number: signal.signal(number, self._handler)
+            for number in SIGNALS
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        }
         return self
 
     def install(self) -> None:

@@ -155,19 +155,19 @@ def write_results(results: dict[str, Any]) -> None:
             ResultLine._current.write(results)
 
 
-def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> None:
+def leave(error: CommandError) -> None:
     """End the process at once, from any thread: one line, the `--json` results, the status."""
     with contextlib.suppress(OSError, ValueError):
         print(f"bigbird-ja: {error}", file=sys.stderr, flush=True)
     write_results({**error.results, "reason": error.reason, "error": str(error)})
-    leave_with(error.status)
+    os._exit(error.status)
 
 
 @contextlib.contextmanager
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
     """Keep working if standard error fails.
 
-    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader has gone.
+    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader closed it.
     """
     stream: Any = sys.stderr
     stream.on_gone = on_gone

@@ -82,9 +82,10 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 def drop_evaluations(model_dir: str, last_step: int) -> None:
     """Remove evaluations after a step, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
+    lines = list(decode.numbered_lines(_data(path), Evaluation, path, _ADVICE))
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
-    storage.write_bytes(path, b"".join(kept))
+    if len(kept) < len(lines):
+        storage.write_bytes(path, b"".join(kept))
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -150,10 +151,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: A line of `eval.jsonl` does not belong there.
     """
-    return _on_held_out(_read(model_dir, EVAL, Evaluation))
-
-
-def _on_held_out(lines: list[Evaluation]) -> list[Evaluation]:
+    lines = _read(model_dir, EVAL, Evaluation)
     # Other lines are results of a probe in earlier versions.
     return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
 
@@ -165,9 +163,14 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         BadInput: The file is not a heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
-    if not (data := _data(path)):
+    if not (data := heartbeat_bytes(model_dir)):
         return None
     return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
+
+
+def heartbeat_bytes(model_dir: str) -> bytes:
+    """Read `heartbeat.json` as it is; empty before the first heartbeat."""
+    return _data(storage.join(model_dir, HEARTBEAT))
 
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
@@ -215,10 +218,7 @@ class MetricsLog:
             storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step later than all before; others are ignored."""
-        if self.last is not None and record["step"] <= self.last["step"]:
-            return
-        self.last = record
+        """Add a step, later than all before."""
         if storage.is_remote(self._path):
             with self._lock:
                 self._lines.append(json_line(record))
@@ -267,15 +267,13 @@ class Heartbeat:
             **fields,
         }
 
-    def update(self, **fields: Any) -> None:
-        """Change fields of the next write."""
+    def update(self, fields: JsonRecord, write: bool = True) -> None:
+        """Change fields, and write now or the next time."""
         self._fields.update(fields)
-
-    def write(self, **fields: Any) -> None:
-        """Write now."""
-        with self._lock:
-            self._fields.update(fields, time=round(self._clock(), 3))
-            storage.write_bytes(self._path, json_line(dict(self._fields)))
+        if write:
+            with self._lock:
+                self._fields["time"] = round(self._clock(), 3)
+                storage.write_bytes(self._path, json_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

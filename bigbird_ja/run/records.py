@@ -32,6 +32,7 @@ class HeartbeatRecord(_Heartbeat, total=False):
     num_train_steps: Count | None
     loss: Finite | None
     step_time: Time
+    compile_seconds: Time  # of the engine's start
 
 
 class _Event(TypedDict):

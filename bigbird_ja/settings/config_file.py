@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
@@ -11,9 +13,50 @@ from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import varied
 
+_PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 _RESTORE = "restore the file from a copy of the run"
+
+
+def preset_names() -> list[str]:
+    """List the presets, in alphabetical order."""
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def preset_purposes() -> dict[str, str]:
+    """Map each preset to its purpose, the first line of its file."""
+    texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
+    return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
+
+
+def preset_path(name: str) -> str:
+    """Return the path of a preset."""
+    return str(_PRESETS / f"{name}.yaml")
+
+
+def locate(config: str) -> tuple[str, str]:
+    """Find the preset or file that `--config` names: its path, and its name for messages.
+
+    A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
+
+    Raises:
+        BadInput: an empty name, or no such preset.
+    """
+    if not config:
+        raise BadInput("--config is empty: name a preset or a YAML file, or leave it out")
+    if config in preset_names():
+        return preset_path(config), f"preset {config}"
+    is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
+    if is_name and not os.path.lexists(config):
+        raise BadInput(
+            f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
+            f" the presets are {', '.join(preset_names())}"
+        )
+    if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
+        return config, f"preset {pathlib.Path(config).stem}"
+    return config, config
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:
@@ -47,7 +90,7 @@ def read_config(path: str) -> tuple[Config, Data]:
 
 
 def read_overrides(path: str, source: str) -> list[Override]:
-    """Read what a file of settings states, in its order.
+    """Read the values of a file of settings, in its order.
 
     Args:
         path: file, on disk or gs://.
@@ -73,7 +116,7 @@ def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, A
         why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
         raise BadInput(why) from error
     values = decode.read_yaml(text, path)
-    if values is None:  # cut off, or not yet written: nobody means the defaults by it
+    if values is None:  # truncated, or not yet written: not a request for the defaults
         raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
     if not isinstance(values, dict):
         raise BadInput(f"{path}: expected sections such as `model:` and `training:`")

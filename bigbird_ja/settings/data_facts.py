@@ -1,6 +1,6 @@
 """Facts of a data set that models, steps and evaluation depend on.
 
-A run is a pair of `Config` (`schema`), what the run decides, and `Data`, what its data set decides.
+A run is a pair of `Config` (`schema`), its own settings, and `Data`, the facts of its data set.
 A fact that both have has one type, with its range, in `schema`.
 """
 
@@ -11,17 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.settings.schema import (
-    Config,
-    Id,
-    MakeDataConfig,
-    Masking,
-    MaskRate,
-    MaskUnit,
-    Positive,
-    Predictions,
-    SeqLength,
-)
+from bigbird_ja.settings import schema
 
 PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
 
@@ -30,14 +20,14 @@ PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
 class Data:
     """Facts of a data set."""
 
-    seq_length: SeqLength
-    max_predictions_per_seq: Predictions
-    masked_lm_prob: MaskRate
-    masking: Masking
-    mask_unit: MaskUnit
+    seq_length: schema.SeqLength
+    max_predictions_per_seq: schema.Predictions
+    masked_lm_prob: schema.MaskRate
+    masking: schema.Masking
+    mask_unit: schema.MaskUnit
     nsp: bool
-    vocab_size: Positive
-    special_ids: dict[str, Id]  # by name; `pad` at least
+    vocab_size: schema.Positive
+    special_ids: dict[str, schema.Id]  # by name; `pad` at least
 
     @property
     def pad_id(self) -> int:
@@ -49,7 +39,7 @@ _SHARED = [field.name for field in dataclasses.fields(Data)][:-2]  # with MakeDa
 DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 
 
-def requested_data(config: Config, pad_id: int = 0) -> Data:
+def requested_data(config: schema.Config, pad_id: int = 0) -> Data:
     """Describe the data set that `make-data` would make by a config, before there is one."""
     values = {name: getattr(config.make_data, name) for name in _SHARED}
     values["max_predictions_per_seq"] = predictions_of(config.make_data)
@@ -57,7 +47,7 @@ def requested_data(config: Config, pad_id: int = 0) -> Data:
     return Data(**values, vocab_size=vocab_size, special_ids={"pad": pad_id})
 
 
-def predictions_of(making: MakeDataConfig) -> int:
+def predictions_of(making: schema.MakeDataConfig) -> int:
     """Return the maximum number of predictions in a sequence, by default that of a full one."""
     stated = making.max_predictions_per_seq
     return places_for(making.seq_length, making.masked_lm_prob) if stated is None else stated

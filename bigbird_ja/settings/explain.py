@@ -8,7 +8,7 @@ from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.preset_files import preset_purposes
+from bigbird_ja.settings.config_file import preset_purposes
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 from bigbird_ja.settings.values import flatten

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -95,8 +95,8 @@ class Setting(Option):
     # Changes that a resumed run accepts. "free": any; "logged": one on the command line, recorded
     # as an event; "fixed": none.
     change: str = "fixed"
-    # Conditions, "section.key=value|value", joined by " & ", without which it has no effect.
-    only_with: str = ""
+    # Conditions without which it has no effect: values by the key of another setting.
+    only_with: Mapping[str, Sequence[str]] = field(default_factory=dict)
     needs_flag: str = ""  # flag, or flag=value, without which it has no effect in a command
     modernbert: Any = None  # default with model.architecture=modernbert, if another
 
@@ -109,12 +109,6 @@ class Setting(Option):
     def name(self) -> str:
         """Return the part of the key after the dot, which is also its flag's name."""
         return self.key.partition(".")[2]
-
-    @property
-    def conditions(self) -> list[tuple[str, list[str]]]:
-        """Return `only_with` as keys with their allowed values."""
-        parts = [part.partition("=") for part in self.only_with.split(" & ") if part]
-        return [(key, values.split("|")) for key, _, values in parts]
 
 
 def setting(

@@ -95,10 +95,10 @@ def echo_settings(
         by_data = key not in DATA_KEYS and override.is_of_preset and final[key] != base
         if key not in uses or (override.value == base and not by_data):
             continue
-        whose = "default" if key not in preset else "run" if run else "preset"
-        shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
+        origin = "default" if key not in preset else "run" if run else "preset"
+        shown = OPTIONS[key].default_text if origin == "default" else format_value(base)
         source = "the data" if by_data else override.source
-        lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
+        lines.append(f"  {key} = {format_value(final[key])}  ({origin} {shown}; from {source})")
     lines += [f"  {line}" for line in decided_by_data(last.values(), data)] if data else []
     return "\n".join(lines) if lines else "  (all defaults)"
 

@@ -11,10 +11,9 @@ from typing import Any
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import validate_config, validate_on_data
-from bigbird_ja.settings.config_file import read_overrides
+from bigbird_ja.settings.config_file import locate, read_overrides
 from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
 from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.preset_files import locate
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, varied
@@ -84,14 +83,13 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
 def _is_of_bigbird(key: str) -> bool:
     """Tell whether a setting is for BigBird only, or has another default for it."""
     option = OPTIONS[key]
-    conditions = option.conditions
-    return option.modernbert is not None or ("model.architecture", ["bigbird"]) in conditions
+    is_conditional = option.only_with.get("model.architecture") == ["bigbird"]
+    return option.modernbert is not None or is_conditional
 
 
 def _depends_on_data(key: str) -> bool:
     option = OPTIONS[key]
-    depends = any(other in DATA_KEYS for other, _ in option.conditions)
-    return option.section != "make_data" and depends
+    return option.section != "make_data" and any(other in DATA_KEYS for other in option.only_with)
 
 
 def fit_to_data(
@@ -150,7 +148,7 @@ def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -
     for override in overrides:
         if not override.is_explicit:
             continue
-        for key, needed in OPTIONS[override.key].conditions:
+        for key, needed in OPTIONS[override.key].only_with.items():
             value = values[key]
             if value not in needed:
                 raise BadInput(

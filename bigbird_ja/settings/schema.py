@@ -13,9 +13,12 @@ from msgspec import Meta
 
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Setting, setting, settings_of
 
-_BIGBIRD = "model.architecture=bigbird"
-_MODERNBERT = "model.architecture=modernbert"
-_IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
+_BIGBIRD = {"model.architecture": ["bigbird"]}
+_MODERNBERT = {"model.architecture": ["modernbert"]}
+_IN_BLOCKS = {**_BIGBIRD, "model.attention_type": ["block_sparse", "simulated_sparse"]}
+_DYNAMIC = {"make_data.masking": ["dynamic"]}
+_STATIC = {"make_data.masking": ["static"]}
+_WSD = {"training.schedule": ["wsd"]}
 
 # Commands, for `by`: settings that only a run uses, settings of the compiled step (`preflight`),
 # and those that operations, steps and the work lost to preemptions depend on (`plan`).
@@ -87,11 +90,11 @@ class MakeDataConfig:
         "dynamic",
         "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
     )
-    dupe_factor: int = setting(
-        10, "Copies, each masked anew.", (1, 1000), only_with="make_data.masking=static"
-    )
+    dupe_factor: int = setting(10, "Copies, each masked anew.", (1, 1000), only_with=_STATIC)
     max_predictions_per_seq: Predictions | None = _fact(
-        None, "Maximum number of predicted tokens.", none="what seq_length and masked_lm_prob need"
+        None,
+        "Maximum number of predicted tokens.",
+        none="as many as seq_length and masked_lm_prob need",
     )
     masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
     mask_unit: MaskUnit = _fact(
@@ -210,7 +213,7 @@ class TrainingConfig:
         " google: as in BERT's code, linear from step 0 on.",
     )
     decay_fraction: Fraction = _in_step(
-        0.1, "Fraction of the steps in the final decay phase.", only_with="training.schedule=wsd"
+        0.1, "Fraction of the steps in the final decay phase.", only_with=_WSD
     )
     optimizer: Literal["adamw", "muon"] = _in_step(
         "adamw",
@@ -231,7 +234,7 @@ class TrainingConfig:
     masked_lm_prob: Rate | None = setting(
         None,
         "Masking rate at the first step, for dynamic masks; evaluation uses the data set's.",
-        only_with="make_data.masking=dynamic",
+        only_with=_DYNAMIC,
         none="the data set's, at every step",
     )
     final_masked_lm_prob: Rate | None = setting(

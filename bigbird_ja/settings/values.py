@@ -15,7 +15,7 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
     """Return `section.key` to value, in the order of definition.
 
-    With `data`, the facts of the data set stand in for what the config asks of `make-data`.
+    With `data`, the facts of the data set replace the settings of `make-data`.
     """
     values = {
         f"{section}.{key}": value

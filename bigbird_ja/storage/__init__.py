@@ -13,14 +13,24 @@ docs/design/storage.md explains the implementation, and why TensorFlow's own gs:
 used for this.
 """
 
-from bigbird_ja.storage.disk import clean_temporary as clean_temporary
-from bigbird_ja.storage.disk import crc32c_of_file as crc32c_of_file
-from bigbird_ja.storage.files import *  # noqa: F403 - all functions on files
-from bigbird_ja.storage.paths import TEMPORARY_PREFIX as TEMPORARY_PREFIX
-from bigbird_ja.storage.paths import Stat as Stat
-from bigbird_ja.storage.paths import base_name as base_name
-from bigbird_ja.storage.paths import check_inside as check_inside
-from bigbird_ja.storage.paths import crc32c_text as crc32c_text
-from bigbird_ja.storage.paths import directory_of as directory_of
-from bigbird_ja.storage.paths import is_remote as is_remote
-from bigbird_ja.storage.paths import join as join
+# fmt: off
+# isort: off
+from bigbird_ja.storage.disk import clean_temporary, crc32c_of_file
+from bigbird_ja.storage.files import (
+    bucket_location, create_exclusive, delete, delete_if, delete_many, download, exists, fetch,
+    free_name, glob, list_files, list_stats, list_tree, make_directory, open_read, place_of,
+    read_bytes, read_text, read_with_token, rename, rename_all, replace_if, run_all, stat, take,
+    upload, write_bytes, write_text, writing,
+)
+from bigbird_ja.storage.paths import (
+    TEMPORARY_PREFIX, Stat, base_name, check_inside, crc32c_text, directory_of, is_remote, join,
+)
+
+__all__ = [
+    "TEMPORARY_PREFIX", "Stat", "base_name", "bucket_location", "check_inside", "clean_temporary",
+    "crc32c_of_file", "crc32c_text", "create_exclusive", "delete", "delete_if", "delete_many",
+    "directory_of", "download", "exists", "fetch", "free_name", "glob", "is_remote", "join",
+    "list_files", "list_stats", "list_tree", "make_directory", "open_read", "place_of",
+    "read_bytes", "read_text", "read_with_token", "rename", "rename_all", "replace_if", "run_all",
+    "stat", "take", "upload", "write_bytes", "write_text", "writing",
+]

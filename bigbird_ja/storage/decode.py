@@ -45,12 +45,12 @@ def check_format(version: str, where: str, advice: str) -> None:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: it was written before 0.1.0, or by a later version.
+        BadInput: it has none, or was written by another version.
     """
     if version != FORMAT_VERSION:
-        found = repr(version) if version else "None (written before 0.1.0)"
         raise BadInput(
-            f"{where}: has format {found}, this version reads {FORMAT_VERSION}: {advice}"
+            f"{where}: has format {version or None!r},"
+            f" this version reads {FORMAT_VERSION}: {advice}"
         )
 
 
@@ -123,10 +123,9 @@ def numbered_lines(
 ) -> Iterator[tuple[bytes, T]]:
     """Decode a file of JSON lines, and yield each line with its object.
 
-    Skipped is what a killed writer or a power failure can leave: the beginning of an object without
-    its end (on the last line, or before the line of the next writer), blank lines, and zero bytes.
-    Anything else that is not a `kind` is refused: this program did not write it, and skipping it
-    would hide that.
+    Lines that a killed writer or a power failure leaves are skipped: a truncated object (on the
+    last line, or before the line of the next writer), blank lines, and zero bytes. Any other line
+    that is not a `kind` is refused, since this program did not write it.
 
     Raises:
         BadInput: naming the line.

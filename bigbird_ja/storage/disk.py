@@ -79,7 +79,7 @@ class Disk:
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
             path = os.path.join(directory, name)
             if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
-                with contextlib.suppress(FileNotFoundError):  # gone since, or a link to nothing
+                with contextlib.suppress(FileNotFoundError):  # removed since, or a broken link
                     stats[name] = _stat(os.stat(path))
         return stats
 
@@ -115,7 +115,8 @@ class Disk:
         """Open a file that becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
-            _sync(file)
+            file.flush()
+            os.fsync(file.fileno())
             with _errors_named(path):
                 os.replace(file.name, path)
             _sync_directory(path)
@@ -195,7 +196,7 @@ def _token(info: os.stat_result) -> str:
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
     """Open a temporary file next to `path`, deleted at the end; errors name `path`."""
-    with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
+    with contextlib.suppress(OSError):  # opening the temporary file reports the error
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
@@ -237,11 +238,6 @@ def _errors_named(path: str) -> Iterator[None]:
         if error.filename is None or TEMPORARY_PREFIX in str(error.filename):
             error.filename = path
         raise
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _sync_directory(path: str) -> None:

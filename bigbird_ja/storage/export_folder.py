@@ -33,7 +33,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
     Raises:
         BadInput: it overlaps with an input, is a file, or holds what no export made.
     """
-    outputs.refuse_overlap(inputs, {FLAG: output_dir})
+    outputs.refuse_overlap(inputs, output_dir, FLAG)
     outputs.check_folder(output_dir, FLAG, _KIND, "choose another folder")
 
 
@@ -76,9 +76,9 @@ def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) 
     if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
     parent = storage.directory_of(output_dir)
-    beside = None if is_remote else parent  # one file system: files are renamed, not copied
+    scratch = None if is_remote else parent  # the same file system: files are renamed
     prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
-    with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
+    with outputs.new_folder(parent), scratch_directory(scratch, prefix) as local:
         fill(local)
         with outputs.new_folder(output_dir), mid_run():
             _put_in_place(local, Owned.create(output_dir, _KIND), record)
@@ -86,7 +86,7 @@ def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) 
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    if RECORD not in owned.files:  # what a kill has left of another try
+    if RECORD not in owned.files:  # files of a killed command
         owned.remove(owned.files)
     if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
         log(f"{owned.path}: the export that was there is now {moved}")

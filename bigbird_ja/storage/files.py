@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.disk import Disk
-from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote
+from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote, join
 
 if TYPE_CHECKING:
     from bigbird_ja.storage.gcs import Bucket
@@ -140,6 +140,11 @@ def free_name(path: str) -> str:
 def bucket_location(path: str) -> str | None:
     """Return the bucket's region in lower case; None on disk or without the permission to ask."""
     return _bucket().location(path) if is_remote(path) else None
+
+
+def rename_all(names: Iterable[str], source: str, target: str) -> None:
+    """Rename files of a folder to the same names in another folder, several at a time."""
+    run_all([partial(rename, join(source, name), join(target, name)) for name in names])
 
 
 def delete_many(paths: Iterable[str]) -> None:

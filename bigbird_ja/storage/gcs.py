@@ -41,15 +41,15 @@ _logger = logging.getLogger(__name__)
 
 
 def client() -> Any:
-    """Return the client; a forked child has its own connections.
+    """Return the client.
 
     `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
     """
-    return _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
+    return _client(os.environ.get("STORAGE_EMULATOR_HOST"))
 
 
 @functools.cache
-def _client(process: int, emulator: str | None) -> Any:
+def _client(emulator: str | None) -> Any:
     # Objects need no project, but the client insists on one.
     return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 

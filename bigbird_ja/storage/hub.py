@@ -1,4 +1,4 @@
-"""Fetches from and puts on the Hugging Face Hub by `huggingface_hub`, if that is there."""
+"""Downloads from and uploads to the Hugging Face Hub, by `huggingface_hub`."""
 
 import hashlib
 import importlib.resources
@@ -21,15 +21,15 @@ _ROWS = re.compile(
     rf"hf:(?P<name>{NAME.pattern})(?:@(?P<revision>[\w.-]+))?"
     r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
 )
-_BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone when it is run again
+_BAD_INPUT = {400, 401, 402, 403, 404, 409}  # HTTP statuses; a retry may help with others
 
-# The folder in which its client keeps a model: NAME, REPO and the commit.
+# Path of a model in the client's cache: NAME, REPO and the commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
 _SMALL = ["*.json", "*.txt", "*.model", "README.md"]  # settings, tokenizer and model card
 
 
 def cached_name(path: str) -> tuple[str, str]:
-    """Return NAME/REPO and the commit of a path in the client's cache; "" twice of others."""
+    """Return NAME/REPO and the commit of a path in the client's cache, else two empty texts."""
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
 
@@ -41,21 +41,21 @@ def licenses() -> list[str]:
 
 
 def download_advice(path: str) -> str:
-    """Say how to fetch what may be a name on the Hub; empty for other paths."""
+    """Return the command that downloads a repository of the Hub; "" if `path` cannot name one."""
     owner, _, name = path.partition("/")
     if not NAME.fullmatch(path) or os.path.isdir(owner):
         return ""
-    return f"`hf download {path} --local-dir {name}` fetches what has that name on the Hub"
+    return f"`hf download {path} --local-dir {name}` downloads the repository of that name"
 
 
 def fetched(path: str, flag: str, weights: bool = False) -> str:
-    """Fetch what `path` names on the Hub, if it is no path of this machine.
+    """Download the newest commit of the repository that `path` names, unless it is a local path.
 
     Returns:
-        The folder in the client's cache, of the newest commit; `path` where that is a path.
+        The folder in the client's cache, or `path`.
 
     Raises:
-        BadInput: no client, no network, or nothing there; with the command that fetches it.
+        BadInput: no client, no network, or no such repository; names the command to download it.
     """
     if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
         return path
@@ -66,7 +66,7 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
 
     disable_progress_bars()
     log(f"{flag} {path}: fetching it from the Hub")
-    # Of folders only sentence-transformers' second module, its pooling.
+    # The only folder to download is the pooling of sentence-transformers, `1_Pooling`.
     more: dict[str, Any] = {"ignore_patterns": "[!1]*/*"}
     try:
         small = [*_SMALL, "*.safetensors"] if weights else _SMALL
@@ -85,7 +85,7 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
+    """Split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
 
     label: str  # with its commit
     place: tuple[str, str | None, str, str]  # as `_rows` takes it
@@ -113,7 +113,7 @@ def open_rows(source: str, text_field: str) -> HubSource:
     """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit; by default `train`.
 
     Raises:
-        BadInput: not of this form; or as of `_pinned`.
+        BadInput: another form; or as in `_pinned`.
     """
     match = _ROWS.fullmatch(source)
     if not match:
@@ -125,10 +125,11 @@ def open_rows(source: str, text_field: str) -> HubSource:
 
 
 def _pinned(name: str, revision: str | None) -> str:
-    """Return the commit of a data set's revision, the newest where that is None.
+    """Return the commit of a data set's revision; None stands for the newest.
 
     Raises:
-        BadInput: no client, no `datasets`, no network, or nothing there; with what fetches it.
+        BadInput: no client, no `datasets`, no network, or no such data set; names the command to
+            download it.
     """
     advice = f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for --input DIR"
     try:
@@ -197,7 +198,7 @@ def push(folder: str, names: list[str], repo: str) -> str:
             repo_id=repo, folder_path=folder, allow_patterns=names, commit_message="bigbird-ja"
         )
     except Exception as error:  # of the client, its HTTP library or its uploader
-        advice = f"{folder} holds the export: run the same command again for the push alone"
+        advice = f"{folder} holds the export: run the same command again to repeat the push only"
         raise _kind(error)(f"--push_to_hub {repo}: {summary_line(error)}: {advice}") from error
     return str(commit.commit_url)
 

@@ -9,7 +9,7 @@ monotonic clock, is considered dead, and its object is replaced by a compare-and
 of several wins. A holder that lost the lease (its machine slept) learns of it from `renew` or
 `check`, and must not write any more.
 
-The content names the holder, for messages. Times in it are for people: clocks need not agree.
+The content names the holder, for messages. The time in it is only shown: clocks may differ.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Holder:
     host: str
     pid: int
     id: str  # random, one per acquisition
-    renewed: float = 0.0  # UNIX seconds by the holder's clock, for people
+    renewed: float = 0.0  # UNIX seconds by the holder's clock, only shown
     format_version: str = ""
 
     @property
@@ -70,7 +70,7 @@ class Lease:
         clock: seconds, monotonic.
         sleep: waits some seconds.
         owner: the holder to be; this process by default.
-        wall: UNIX seconds, written for people and compared with nothing.
+        wall: UNIX seconds, written to the file and never compared.
 
     Attributes:
         owner: the acquisition that this lease stands for.
@@ -187,7 +187,7 @@ class Lease:
         """Return the object's token.
 
         Raises:
-            LeaseLost: It names another holder, or is gone.
+            LeaseLost: It names another holder, or does not exist.
         """
         name = "another process"
         with contextlib.suppress(FileNotFoundError, BadInput):

@@ -32,18 +32,18 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     paths.check_name(path, flag)
     if path.endswith("/"):
         raise paths.refusal(path, flag, "a folder's name: name a file")
-    if storage.is_remote(path):
-        if not storage.exists(path):
-            return
-    else:
+    if not storage.is_remote(path):
         if os.path.islink(path):
             raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
-        is_there = paths.is_file(path, flag, "name a file")
+        if (info := paths.stat_or_none(path)) is not None:
+            if stat.S_ISDIR(info.st_mode):
+                raise paths.refusal(path, flag, "a folder: name a file")
+            paths.refuse_special(path, flag, info, "name a file")
         _check_parent(path, flag)
-        if not is_there:
-            return
-    owned = Owned.load(storage.directory_of(path)) if replaces else None
-    if replaces and (owned is None or storage.base_name(path) not in owned.files):
+    if not replaces or not storage.exists(path):
+        return
+    owned = Owned.load(storage.directory_of(path))
+    if owned is None or storage.base_name(path) not in owned.files:
         reason = "a file that this program did not make here: choose another name, or move it away"
         raise paths.refusal(path, flag, reason)
 
@@ -90,7 +90,7 @@ def check_folder(
         single files of ours.
 
     Raises:
-        BadInput: as of `check_folder_place`; or the folder holds something else.
+        BadInput: as in `check_folder_place`; or the folder holds other files.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)
@@ -117,24 +117,23 @@ def _names(path: str) -> list[str]:
     return sorted(name for name in names if not name.startswith(storage.TEMPORARY_PREFIX))
 
 
-def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str | None]) -> None:
+def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> None:
     """Refuse an output that is an input, holds one, or lies in an input folder.
 
     Args:
         inputs: path by flag; None if the flag was not given.
-        outputs: path by flag, likewise.
+        output: path of the output.
+        flag: flag that named it.
 
     Raises:
-        BadInput: two of them overlap.
+        BadInput: the output overlaps with an input.
     """
-    for out_flag, output in outputs.items():
-        for in_flag, source in inputs.items():
-            if not output or not source:
-                continue
-            one, other = f"{_real(output)}/", f"{_real(source)}/"
-            if one.startswith(other) or other.startswith(one):
-                reason = f"overlaps with {in_flag} {source}: choose another place"
-                raise paths.refusal(output, out_flag, reason)
+    one = f"{_real(output)}/"
+    for in_flag, source in inputs.items():
+        other = f"{_real(source)}/" if source else ""
+        if other and (one.startswith(other) or other.startswith(one)):
+            reason = f"overlaps with {in_flag} {source}: choose another place"
+            raise paths.refusal(output, flag, reason)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """Ownership manifest of a folder, `.bigbird-ja.json`: the files in it that are ours, by name.
 
-A folder with a manifest is ours; docs/ownership.md is the rule. A file is listed before it appears,
-so that what a kill leaves is known as ours. What isn't listed is never touched. What is listed and
-would be replaced is kept as `NAME.replaced-N`. Files on which others rely, such as the metadata of
-a checkpoint, are listed with size and checksum.
+A folder with a manifest is ours; docs/ownership.md states the rule. A file is listed before it is
+written, so that the files of a killed process are known as ours. Unlisted files are never touched,
+and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others rely,
+such as the metadata of a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "--output_dir", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
@@ -21,7 +21,6 @@ import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import IO, Annotated
 
 import msgspec
@@ -52,10 +51,7 @@ class Made:
     def of_file(cls, path: str) -> Made:
         """Return the version of a file; one on a disk is read in chunks."""
         info = storage.stat(path)
-        if info.crc32c:
-            return cls(info.size, info.crc32c)
-        crc32c, size = storage.crc32c_of_file(path)
-        return cls(size, crc32c)
+        return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
 
 
 # One; 0.1.0 also stated the version before. None for a file that is ours whatever it holds.
@@ -165,7 +161,7 @@ class Owned:
 
         Raises:
             BadInput: Something that isn't ours has one of the names.
-            StorageError: The manifest is gone, or was made anew by another process.
+            StorageError: The manifest was removed or replaced by another process.
         """
         self.refuse_foreign(files)
         self._change(added=files)
@@ -186,7 +182,7 @@ class Owned:
         """List files that exist, and that the caller has proved to be ours.
 
         Raises:
-            StorageError: As of `note`.
+            StorageError: As in `note`.
         """
         self._change(added={n: made for n, made in files.items() if n not in self.files})
 
@@ -194,7 +190,7 @@ class Owned:
         """Take files off the list: from now on they are the user's.
 
         Raises:
-            StorageError: As of `note`.
+            StorageError: As in `note`.
         """
         self._change(gone=names)
 
@@ -202,7 +198,7 @@ class Owned:
         """List and write a file; one with other content is kept as `NAME.replaced-N`.
 
         Raises:
-            BadInput, StorageError: As of `note`.
+            BadInput, StorageError: As in `note`.
         """
         with self.writing(name) as file:
             file.write(data)
@@ -246,13 +242,8 @@ class Owned:
         moved = {name: self._manifest.files[name] for name in (first, *others)}
         aside = replace(self._manifest, files=moved)
         storage.write_bytes(storage.join(target, MARK), msgspec.json.encode(aside))
-        for batch in ([first], others):
-            storage.run_all(
-                [
-                    partial(storage.rename, storage.join(self.path, n), storage.join(target, n))
-                    for n in batch
-                ]
-            )
+        storage.rename_all([first], self.path, target)
+        storage.rename_all(others, self.path, target)
         self.forget(moved)
         return target
 

@@ -130,36 +130,6 @@ def check_name(path: str, flag: str) -> None:
         split_remote(path)
 
 
-def check_input_file(path: str, flag: str) -> None:
-    """Refuse a path that cannot be read as a file.
-
-    On gs:// only the name is checked: reading the object shows the other problems.
-
-    Raises:
-        BadInput: missing, a folder, a FIFO, socket or device, a loop of links, not readable.
-    """
-    check_name(path, flag)
-    if is_remote(path):
-        return
-    if not is_file(path, flag, "copy what it gives into a file first"):
-        raise refusal(path, flag, "no such file: check the path")
-
-
-def is_file(path: str, flag: str, advice: str) -> bool:
-    """Tell whether a local path is a regular file; False if nothing has the name.
-
-    Raises:
-        BadInput: a folder, or as of `refuse_special`, with `advice`.
-    """
-    info = stat_or_none(path)
-    if info is None:
-        return False
-    if stat.S_ISDIR(info.st_mode):
-        raise refusal(path, flag, "a folder: name a file")
-    refuse_special(path, flag, info, advice)
-    return True
-
-
 def stat_or_none(path: str) -> os.stat_result | None:
     """Return `stat` of a local path; None if nothing has the name."""
     try:

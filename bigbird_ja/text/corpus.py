@@ -115,9 +115,14 @@ class Corpus:
             yield from part.texts()
 
     @property
+    def opened(self) -> list[TextSource]:
+        """List the opened sources of all parts, in order."""
+        return [source for part in self.parts for source in part.opened]
+
+    @property
     def sources(self) -> list[str]:
         """List the sources in order: paths, and `tfds:NAME:SPLIT`."""
-        return [source.label for part in self.parts for source in part.opened]
+        return [source.label for source in self.opened]
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -131,10 +136,10 @@ class Corpus:
     @property
     def weights(self) -> list[tuple[str, float]]:
         """Return fingerprint and weight (default 1) of each part; empty if none has a weight."""
-        if all(part.weight is None for part in self.parts):
+        weights = [part.weight for part in self.parts]
+        if not any(weights):
             return []
-        weights = [1.0 if part.weight is None else part.weight for part in self.parts]
-        return list(zip(map(_sha256, self._digests), weights, strict=True))
+        return [(_sha256(d), w or 1.0) for d, w in zip(self._digests, weights, strict=True)]
 
     @functools.cached_property
     def _digests(self) -> list[list[bytes]]:
@@ -142,8 +147,8 @@ class Corpus:
         return [[source.digest() for source in part.opened] for part in self.parts]
 
     def _file_versions(self) -> dict[str, str]:
-        every = [source for part in self.parts for source in part.opened]
-        return {s.path: version_of(s.path) for s in every if isinstance(s, FileSource)}
+        files = [source.path for source in self.opened if isinstance(source, FileSource)]
+        return {path: version_of(path) for path in files}
 
     def check_unchanged(self) -> None:
         """Check after the last pass that the files are those of the `fingerprint`.
@@ -193,26 +198,26 @@ def open_corpus(
             parts.append(Input(place, (open_rows(place, text_field),), weight))
         else:
             parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
-    _check_used(parts, tfds_data_dir, txt_documents, text_field)
-    if not any(_has_text(source) for part in parts for source in part.opened):
+    corpus = Corpus(tuple(parts))
+    _check_used(corpus, tfds_data_dir, txt_documents, text_field)
+    if not any(_has_text(source) for source in corpus.opened):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
-    return Corpus(tuple(parts))
+    return corpus
 
 
 def _check_used(
-    parts: Sequence[Input], tfds_data_dir: str | None, txt_documents: str, text_field: str
+    corpus: Corpus, tfds_data_dir: str | None, txt_documents: str, text_field: str
 ) -> None:
     """Check that no source is given twice, and that each argument applies to a source.
 
     Raises:
         BadInput: the source or the argument.
     """
-    every = [source for part in parts for source in part.opened]
-    for label, count in Counter(source.label for source in every).items():
+    every = corpus.opened
+    for label, count in Counter(corpus.sources).items():
         if count > 1:
             raise BadInput(f"--input names {label} more than once: its text would count twice")
-    files = [source for source in every if isinstance(source, FileSource)]
-    texts = sum(file.is_text for file in files)
+    texts = sum(isinstance(source, FileSource) and source.is_text for source in every)
     of_tfds = sum(isinstance(source, TfdsSource) for source in every)
     for is_unused, flag, what in (
         (tfds_data_dir and not of_tfds, "tfds_data_dir", "is tfds:..."),

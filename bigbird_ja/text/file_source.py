@@ -26,19 +26,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import paths
-from bigbird_ja.text.stored import (
-    ARROW_SUFFIXES,
-    CONVERT,
-    SUFFIXES,
-    TABLES,
-    check_column,
-    members,
-    open_stored,
-    open_unpacked,
-    read_rows,
-    size_of,
-)
+from bigbird_ja.text import stored
 
 _OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP can nearly always be decoded as CP932, too
 TEXT_FIELD = "text"
@@ -69,11 +57,11 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Return whether it is a .txt file."""
-        return self.path.endswith((".txt", ".txt.gz", ".txt.zst"))
+        return stored.kind_of(self.path) == ".txt"
 
     @property
     def _comma(self) -> str:
-        return next((comma for end, comma in TABLES.items() if self.path.endswith(end)), "")
+        return stored.SEPARATORS.get(stored.kind_of(self.path), "")
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order.
@@ -81,8 +69,8 @@ class FileSource:
         Raises:
             BadInput: invalid content; the message names file, and line or column.
         """
-        if self.path.endswith(ARROW_SUFFIXES):
-            for row, text in enumerate(read_rows(self.path, self.text_field), 1):
+        if self.path.endswith(stored.ARROW_SUFFIXES):
+            for row, text in enumerate(stored.read_rows(self.path, self.text_field), 1):
                 if 4 * len(text) > MAX_DOCUMENT_BYTES < len(text.encode()):
                     _refuse_long(self.path, row, "row")
                 yield text
@@ -106,11 +94,11 @@ class FileSource:
     def digest(self) -> bytes:
         """Return the SHA-256 of the file's bytes and the way in which they are read."""
         kind = f"table{self._comma}" if self._comma else "jsonl"
-        kind = "column" if self.path.endswith(ARROW_SUFFIXES) else kind
+        kind = "column" if self.path.endswith(stored.ARROW_SUFFIXES) else kind
         how = f"{kind}={self.text_field}"
         how = f"txt={self.txt_documents}" if self.is_text else how
         digest = hashlib.sha256(f"{how}\0".encode())
-        with open_stored(self.path) as stream:
+        with stored.open_stored(self.path) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
         return digest.digest()
@@ -124,7 +112,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     """
     # Bytes that are not UTF-8 become lone surrogates, so that the message can name the line.
     with (
-        open_unpacked(path) as stream,
+        stored.open_unpacked(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
         number = 0
@@ -222,7 +210,7 @@ def _cells(path: str, field: str, comma: str) -> Iterator[str]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     rows = csv.reader((f"{line}\n" for _, line in _lines(path)), delimiter=comma, strict=True)
     header = next(rows, [field])  # of an empty file
-    check_column(path, header, field)
+    stored.check_column(path, header, field)
     column = header.index(field)
     try:
         for row in rows:
@@ -243,7 +231,7 @@ def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSo
     texts = [file.path for file in files if file.is_text]
     if txt_documents != AUTO or not texts:
         return tuple(files)
-    if len(texts) > 1 and all(size_of(path) <= _LONGEST_BOOK for path in texts):
+    if len(texts) > 1 and all(stored.size_of(path) <= _LONGEST_BOOK for path in texts):
         taken, what = BY_FILE, f"each of {len(texts):,} .txt files is a document"
     else:
         taken, what = BLANK_LINE, "a blank line ends a document"
@@ -262,14 +250,8 @@ def _paths(source: str) -> list[str]:
         if not files:
             raise BadInput(f"no file matches {source}: check --input")
     for path in files:
-        paths.check_input_file(path, "--input")
         storage.open_read(path).close()  # before anything is started
-        if not path.endswith(SUFFIXES):
-            advice = next((f" ({a})" for end, a in CONVERT.items() if path.endswith(end)), "")
-            raise BadInput(
-                f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
-            )
-    return [one for path in files for one in (members(path) if path.endswith(".zip") else [path])]
+    return [member for path in files for member in stored.members(path)]
 
 
 def _files_of_folder(folder: str) -> list[str]:
@@ -279,7 +261,7 @@ def _files_of_folder(folder: str) -> list[str]:
         folder = storage.join(folder, "train")
         names = storage.list_tree(folder)
     # `datasets` caches results as cache-*.arrow next to the data.
-    names = [n for n in names if n.endswith(SUFFIXES) and not n.startswith("cache-")]
+    names = [n for n in names if n.endswith(stored.SUFFIXES) and not n.startswith("cache-")]
     if not names:
-        raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")
+        raise BadInput(f"--input {folder}: a folder without files of {', '.join(stored.SUFFIXES)}")
     return [storage.join(folder, name) for name in names]

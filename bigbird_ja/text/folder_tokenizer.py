@@ -306,12 +306,9 @@ class FolderTokenizer(Tokenizer):
         # For byte-level BPE the characters, if they are complete.
         self.tokens = self.written if known.is_byte_level else self.names
         if known.prefix:
-            self.continues_word = np.array(
-                [
-                    n.startswith(known.prefix) and i not in known.added
-                    for i, n in enumerate(self.names)
-                ]
-            )
+            starts = [name.startswith(known.prefix) for name in self.names]
+            self.continues_word = np.array(starts)
+            self.continues_word[[*known.added]] = False
         else:
             self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 

@@ -7,13 +7,13 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import hub
 from bigbird_ja.text import folder_tokenizer, model_proto
-from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer, has_our_pieces
+from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer, has_our_tokens
 
 
 def read_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    A SentencePiece model with our special pieces in the folder, such as one of `export`, has
+    A SentencePiece model with our special tokens in the folder, such as one of `export`, has
     priority.
 
     Raises:
@@ -28,7 +28,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     names = storage.list_files(path)
     for name in (name for name in model_proto.MODEL_NAMES if name in names):
         data = storage.read_bytes(storage.join(path, name))
-        if has_our_pieces(data):
+        if has_our_tokens(data):
             return SentencePieceTokenizer(data, storage.join(path, name))
     if {*folder_tokenizer.WITH_TOKENS} & {*names}:
         return folder_tokenizer.read(path)

@@ -1,4 +1,4 @@
-"""SentencePiece `.model` files: reading, changing, and adding our special pieces.
+"""SentencePiece `.model` files: reading, changing, and adding our special tokens as pieces.
 
 The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
 messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.

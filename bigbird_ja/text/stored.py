@@ -5,6 +5,7 @@ Parquet and Arrow files are read one group of rows at a time.
 
 import contextlib
 import gzip
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,27 +17,25 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-TABLES = {
-    f"{kind}{packed}": comma
-    for kind, comma in ((".csv", ","), (".tsv", "\t"))
-    for packed in ("", ".gz", ".zst")
-}
-_PLAIN = (
-    *(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst")),
-    *TABLES,
-    *ARROW_SUFFIXES,
-)
+SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of columns
+_LINES = (".jsonl", ".txt", *SEPARATORS)
+_PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
 _ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
 _BATCH_BYTES = 256 << 20
 _MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
 _IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
-CONVERT = {
+_CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
     ".xlsx": "save it as CSV in UTF-8",
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".7z"), "unpack it"),
 }
+
+
+def kind_of(path: str) -> str:
+    """Return the suffix of a file of text, such as ".csv", without that of its compression."""
+    return os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
 
 
 @contextmanager
@@ -85,7 +84,20 @@ def check_column(path: str, names: list[str], field: str) -> None:
 
 
 def members(path: str) -> list[str]:
-    """List the files of text in an archive by name, without the files that macOS adds."""
+    """List the files of text in an archive by name, without the files that macOS adds.
+
+    A file of text is its own only member.
+
+    Raises:
+        BadInput: an archive without text, or a suffix that does not state a format.
+    """
+    if path.endswith(_PLAIN):
+        return [path]
+    if not path.endswith(".zip"):
+        advice = next((f" ({a})" for end, a in _CONVERT.items() if path.endswith(end)), "")
+        raise BadInput(
+            f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
+        )
     with _archive(path) as opened:
         names = sorted(name for name in opened.namelist() if not name.startswith("__MACOSX/"))
     if not (texts := [name for name in names if name.endswith(_PLAIN)]):

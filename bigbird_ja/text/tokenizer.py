@@ -17,13 +17,12 @@ import sentencepiece
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
-from bigbird_ja.text.markers import MARKERS, MASK
+from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE
 
-# In the order of their ids, from 0. Encoding never produces "control" pieces; user-defined pieces
-# in a text are always one token.
-CONTROL_PIECES: tuple[str, ...] = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-USER_PIECES: tuple[str, ...] = MARKERS
-SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
+# In the order of their ids, from 0. Encoding never produces control tokens; the markers that follow
+# them are always one token each.
+CONTROL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS: tuple[str, ...] = CONTROL_TOKENS + MARKERS
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Tokenizer(abc.ABC):
         is_text_token: bool [vocab_size], whether a token is ordinary text: not special, unknown or
             bytes.
         characters: int32 [vocab_size], approximate number of characters that a token writes.
-        changes: changes of another project's SentencePiece model, by piece.
+        changes: changes of another project's SentencePiece model, by token.
         files: files of a Hugging Face folder, for `export`; empty if `export` makes them.
         continues_word: bool [vocab_size], whether a token continues the previous token's word;
             None if tokens do not state it.
@@ -148,7 +147,7 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece model; our special pieces are added if they are missing, see `changes`.
+    """SentencePiece model; our special tokens are added if they are missing, see `changes`.
 
     Raises:
         BadInput: `model` is not a SentencePiece model, or neither unigram nor BPE.
@@ -158,12 +157,12 @@ class SentencePieceTokenizer(Tokenizer):
         """Load `model`, a serialized SentencePiece model, read from `source`."""
         processor = _processor_of(model, source)
         changes: dict[str, str] = {}
-        if any(processor.IdToPiece(processor.PieceToId(name)) != name for name in SPECIAL_PIECES):
-            model, changes = model_proto.adapt(model, USER_PIECES, source)
+        if any(processor.IdToPiece(processor.PieceToId(name)) != name for name in SPECIAL_TOKENS):
+            model, changes = model_proto.adapt(model, MARKERS, source)
             processor = _processor_of(model, source)
         super().__init__(model, source)
         self._processor, self.changes = processor, changes
-        self.special = SpecialIds(*(processor.PieceToId(name) for name in SPECIAL_PIECES))
+        self.special = SpecialIds(*(processor.PieceToId(name) for name in SPECIAL_TOKENS))
         self.special_ids = self.special.by_name()
         self.vocab_size = processor.GetPieceSize()
         self.tokens = [processor.IdToPiece(i) for i in range(self.vocab_size)]
@@ -172,10 +171,10 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def is_text_token(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.is_text_token`."""
-        processor, special = self._processor, set(SPECIAL_PIECES)
+        processor, special = self._processor, set(SPECIAL_TOKENS)
         kinds = (processor.IsControl, processor.IsUnknown, processor.IsByte, processor.IsUnused)
         return np.array(
-            [p not in special and not any(k(i) for k in kinds) for i, p in enumerate(self.tokens)]
+            [t not in special and not any(k(i) for k in kinds) for i, t in enumerate(self.tokens)]
         )
 
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -193,36 +192,33 @@ class SentencePieceTokenizer(Tokenizer):
             raise
 
     @functools.cached_property
-    def _piece_lengths(self) -> np.ndarray:
-        """Return the characters of each piece in text: int32 [vocab_size]; 0 if unknown."""
-        pieces = zip(self.tokens, self.is_text_token, strict=True)
-        lengths = [
-            len(piece) if is_text or piece in USER_PIECES else 0 for piece, is_text in pieces
-        ]
-        return np.array(lengths, np.int32)
+    def _token_lengths(self) -> np.ndarray:
+        """Return the characters of each token in text: int32 [vocab_size]; 0 if unknown."""
+        lengths = np.array([len(token) for token in self.tokens], np.int32)
+        return np.where(self.is_text_token | np.isin(self.tokens, MARKERS), lengths, 0)
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Implement `Tokenizer.surface_and_offsets`."""
         check_encodable([text])
-        lengths = self._piece_lengths[ids]
-        if not lengths.all():  # an unknown piece has the length of the text that it replaces
+        lengths = self._token_lengths[ids]
+        if not lengths.all():  # an unknown token has the length of the text that it replaces
             lengths = np.array([len(piece) for piece in self._processor.EncodeAsPieces(text)])
         offsets = np.cumsum(lengths, dtype=np.int64) - lengths
         return self._processor.Normalize(text), offsets
 
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`; an unknown piece replaces at least one character."""
-        return np.maximum(self._piece_lengths, 1)
+        """Implement `Tokenizer.characters`; an unknown token replaces at least one character."""
+        return np.maximum(self._token_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
 
         The mask replaces a token, as in training and in Hugging Face's tokenizer: no space is added
         after it, and spaces before it are removed. Each mask is encoded as a marker that is always
-        one piece.
+        one token.
         """
-        marker = "_NEWLINE_"
+        marker = NEWLINE
         parts = text.split(MASK)
         is_mask: list[bool] = []  # of each marker in the text, in order
         for part in parts:
@@ -251,9 +247,9 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     return processor
 
 
-def has_our_pieces(model: bytes) -> bool:
-    """Return whether a file names all our special pieces, as models of `tokenize` do."""
-    return all(name.encode() in model for name in SPECIAL_PIECES)
+def has_our_tokens(model: bytes) -> bool:
+    """Return whether a file names all our special tokens, as models of `tokenize` do."""
+    return all(name.encode() in model for name in SPECIAL_TOKENS)
 
 
 def check_encodable(texts: Sequence[str]) -> None:

@@ -4,11 +4,12 @@ SentencePiece trains in a child process: its C++ code ignores signals, so Ctrl-C
 might wait for hours; a child can be stopped at once.
 
 PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
-The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
+The ownership manifest of the folder tells which of the three are ours to replace.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -16,6 +17,7 @@ import json
 import multiprocessing
 import random
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,17 +27,17 @@ import sentencepiece
 from bigbird_ja import storage
 from bigbird_ja.process import children
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.console import Progress, waiting
+from bigbird_ja.process.console import Progress, human_time, waiting
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import Corpus
+from bigbird_ja.text.markers import MARKERS
 from bigbird_ja.text.sentences import split_sentences
 from bigbird_ja.text.tokenizer import (
-    CONTROL_PIECES,
-    SPECIAL_PIECES,
-    USER_PIECES,
+    CONTROL_TOKENS,
+    SPECIAL_TOKENS,
     SentencePieceTokenizer,
     Tokenizer,
 )
@@ -51,16 +53,58 @@ _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 _FLAG = "--output_prefix"
 
 
+def make_model(
+    corpus: Corpus, settings: TokenizeConfig, prefix: str, overwrite: bool
+) -> dict[str, Any]:
+    """Train a model and write its files, unless they are there; return the `--json` results.
+
+    Raises:
+        BadInput: files of other settings or of another program, or a vocabulary size that does not
+            suit the text.
+    """
+    started = time.monotonic()
+    files = ModelFiles(prefix)
+    files.check(replaces=overwrite or files.read_record() is None)
+    fingerprint = corpus.fingerprint  # before the text is read
+    record = None if overwrite else files.finished(settings, fingerprint)
+    if record is not None:
+        print(f"finished already: {files.model}")
+    else:
+        tokenizer, figures = train(corpus, settings)
+        corpus.check_unchanged()
+        record = files.write(
+            tokenizer,
+            settings=dataclasses.asdict(settings),
+            corpus_fingerprint=fingerprint,
+            seconds=round(time.monotonic() - started, 3),
+            **figures,
+        )
+        print(
+            f"wrote {files.model}: {record.vocab_size:,} tokens,"
+            f" {record.characters_per_token} characters per token,"
+            f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
+        )
+    return {
+        "vocab_size": record.vocab_size,
+        "characters_per_token": record.characters_per_token,
+        "unknown_rate": record.unknown_rate,
+        "longest_piece": record.longest_piece,
+        "lines": record.lines,
+        "seconds": record.seconds,
+        "model": files.model,
+    }
+
+
 def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
-    """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_PIECES."""
-    pad, bos, eos, unk, *control = CONTROL_PIECES
+    """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_TOKENS."""
+    pad, bos, eos, unk, *control = CONTROL_TOKENS
     return {
         "vocab_size": settings.vocab_size,
         "model_type": settings.model_type,
         "character_coverage": settings.character_coverage,
         "max_sentence_length": settings.max_sentence_length,
         "control_symbols": control,
-        "user_defined_symbols": list(USER_PIECES),
+        "user_defined_symbols": list(MARKERS),
         "minloglevel": 2,  # errors
         **{f"{name}_id": i for i, name in enumerate(("pad", "bos", "eos", "unk"))},
         **{"pad_piece": pad, "bos_piece": bos, "eos_piece": eos, "unk_piece": unk},
@@ -88,7 +132,7 @@ def train(
     receiver, sender = spawn.Pipe(duplex=False)
     task = (sender, corpus, settings, total, wanted)
     child = spawn.Process(target=_train_as_child, args=task, daemon=True)
-    what = f"training a {settings.model_type} model of {settings.vocab_size:,} pieces"
+    what = f"training a {settings.model_type} model of {settings.vocab_size:,} tokens"
     with waiting(what, seconds=60.0):
         child.start()
         sender.close()
@@ -141,11 +185,11 @@ def _train_as_child(
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
     """Yield SentencePiece's "sentences": the lines of all documents, long lines in parts.
 
-    Lines with nothing but a marker are left out: markers are pieces already.
+    Lines with nothing but a marker are left out: markers are tokens already.
     """
     for text in corpus.texts():
         for line in text.split("\n"):
-            if line and not line.isspace() and line not in USER_PIECES:
+            if line and not line.isspace() and line not in MARKERS:
                 yield from cut(line, settings.max_sentence_length)
 
 
@@ -200,7 +244,7 @@ def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[st
     return {
         "characters_per_token": round(sum(map(len, sample)) / max(1, len(tokens)), 4),
         "unknown_rate": round(tokens.count(unknown) / max(1, len(tokens)), 6),
-        "longest_piece": max((p for p in tokenizer.tokens if p not in SPECIAL_PIECES), key=len),
+        "longest_piece": max((t for t in tokenizer.tokens if t not in SPECIAL_TOKENS), key=len),
     }
 
 
@@ -211,7 +255,7 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
             f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
-            f" special pieces need {match[1]}: use more, or a lower --character_coverage"
+            f" special tokens need {match[1]}: use more, or a lower --character_coverage"
         )
     return BadInput(
         f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
@@ -252,18 +296,15 @@ class ModelFiles:
         """Name the files; read none."""
         self.prefix = prefix
         self.model = f"{prefix}.model"
-        self.vocab = f"{prefix}.vocab"  # pieces and scores, as text
+        self.vocab = f"{prefix}.vocab"  # tokens and scores, as text
         self.record = f"{prefix}.json"
 
     def read_record(self) -> ModelRecord | None:
         """Read the record; None if there is no valid one."""
-        if not storage.exists(self.record):
-            return None
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, BadInput):
             data = storage.read_bytes(self.record)
             return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
-        except BadInput:
-            return None
+        return None
 
     def check(self, replaces: bool) -> None:
         """Check that the three files can be written; change nothing.
@@ -318,18 +359,15 @@ class ModelFiles:
         scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
         rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.tokens, scores, strict=True))
         text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
-        for path, content in (
-            (self.record, text.encode()),
-            (self.vocab, rows.encode()),
-            (self.model, tokenizer.model_bytes),
-        ):
-            outputs.write(path, content)
+        outputs.write(self.record, text.encode())
+        outputs.write(self.vocab, rows.encode())
+        outputs.write(self.model, tokenizer.model_bytes)
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
         """Check that the model is the one that its record, if there is one, describes.
 
-        A flipped bit rarely makes a model unreadable, but changes the tokenizer.
+        A model with a flipped bit can usually be read, and is another tokenizer.
 
         Raises:
             BadInput: another model.
@@ -338,5 +376,5 @@ class ModelFiles:
         if stored is not None and stored.model_sha256 != tokenizer.sha256:
             raise BadInput(
                 f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
-                f" or remove {self.record} where you have put another model there"
+                f" or remove {self.record} if you have put another model there"
             )

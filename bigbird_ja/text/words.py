@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.extras import require
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -107,14 +107,10 @@ def _mecab_parser() -> Callable[[str], str]:
     Raises:
         BadInput: fugashi or unidic-lite is not installed.
     """
-    try:
-        import fugashi
-        import unidic_lite
-    except ImportError as error:
-        raise BadInput(
-            "--word_boundaries mecab needs fugashi and unidic_lite: pip install"
-            " 'bigbird-ja[words]', or use --word_boundaries script"
-        ) from error
+    require("fugashi")
+    import fugashi
+    import unidic_lite
+
     folder = unidic_lite.DICDIR
     tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
     parse: Callable[[str], str] = tagger.parse
@@ -180,12 +176,10 @@ class ScriptMarker:
         return np.split(starts, ends[:-1])
 
 
-def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the codes of each token's beginning and end: uint8 [tokens] twice."""
-    if not pieces:
-        return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
-    codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), "<u4")
-    lengths = np.array([len(piece) for piece in pieces])
+    codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
+    lengths = np.array([len(token) for token in tokens])
     heads = np.cumsum(lengths) - lengths
     is_head = np.zeros(len(codes), bool)
     is_head[heads] = True

@@ -8,6 +8,7 @@ from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.evaluation import tensorboard
+from bigbird_ja.evaluation.tensorboard import EventWriter
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
@@ -15,7 +16,6 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -23,9 +23,9 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.job import Job, Resumption
 from bigbird_ja.train.progress import TrainProgress
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.tensorboard import EventWriter
 from bigbird_ja.train.wandb import WandbLog
 
+_BEATS_PER_SYNC = 4  # heartbeats per upload of metrics.jsonl
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
@@ -42,7 +42,6 @@ class Recorder:
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
-        evaluations: evaluations up to the step at which training continues.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -51,15 +50,11 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self.evaluations: list[Evaluation] = []
-        self._has_later_evaluations = False
+        self._beats, self._heartbeat_before = 0, b""
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
-            lines = run_log.read_evaluations(self._dir)
-            self.evaluations = [line for line in lines if line["step"] <= self.step]
-            self._has_later_evaluations = self.evaluations != lines
         self._heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
@@ -90,7 +85,6 @@ class Recorder:
         self._run_dir.begin()
         if self._writes:
             self._metrics.drop_later()
-        if self._has_later_evaluations:
             run_log.drop_evaluations(self._dir, self.step)
 
     def started(self, init_from: dict[str, Any] | None) -> None:
@@ -176,9 +170,7 @@ class Recorder:
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
         """Change fields of heartbeat.json, and write it if `write`."""
-        self._heartbeat.update(**fields)
-        if write and self._writes:
-            self._heartbeat.write()
+        self._heartbeat.update(fields, write and self._writes)
 
     def stepped(self, step: int) -> None:
         """Note that steps up to `step` are finished."""
@@ -234,9 +226,19 @@ class Recorder:
         self.sync()
 
     def beat(self) -> None:
-        """Write heartbeat.json, unless another process has taken MODEL_DIR over."""
+        """Write heartbeat.json and, every fourth time, metrics; check the lock before.
+
+        While a step compiles, only a continued run has heartbeats: see `refused`.
+        """
+        if not self._writes:
+            return
         self._run_dir.check_lock()
-        self.heartbeat(write=self._run_dir.has_begun)  # while it compiles it may yet be refused
+        if not self._run_dir.has_begun and not self._heartbeat_before:
+            self._heartbeat_before = run_log.heartbeat_bytes(self._dir)
+        self.heartbeat(write=self._run_dir.has_begun or bool(self._heartbeat_before))
+        self._beats += 1
+        if self._beats % _BEATS_PER_SYNC == 0:
+            self.sync_metrics()
 
     def sync_metrics(self) -> None:
         """Upload metrics.jsonl, if MODEL_DIR is on a bucket."""
@@ -288,8 +290,13 @@ class Recorder:
             "reason": reason,
         }
 
+    def refused(self) -> None:
+        """Put heartbeat.json back as it was, as a refused start changes no file."""
+        if self._heartbeat_before:
+            storage.write_bytes(storage.join(self._dir, run_log.HEARTBEAT), self._heartbeat_before)
+
     def close(self) -> None:
-        """Close the progress line and TensorBoard's file. Never raises, to not hide an error."""
+        """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -300,7 +307,7 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record the exit reason. Never raises, to not hide it.
+        """Record the exit reason; log a failure instead of raising it.
 
         A process that lost the lock writes nothing, as MODEL_DIR belongs to another one.
         """

@@ -10,7 +10,7 @@ process 0 writes; the others follow it. `outcome` records how the run ends.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
-METRICS_SYNC_SECONDS = 60.0
 
 
 def train(
@@ -107,7 +106,7 @@ class Trainer:
         self.saver = CheckpointSaver(job, run_dir, self.recorder)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        self.periodic = Periodic(_tasks(run_dir, self.recorder), job.deps)
+        self.periodic = Periodic(self.recorder.beat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, run_dir, resumption.step, self.recorder)
         self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
         exit_process.before(self.outcome.record_exit)
@@ -115,7 +114,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train, and record the outcome."""
         step = self.resumption.step
-        self.evaluations.begin(self.recorder.evaluations)
+        self.evaluations.begin(self.run_dir.path, step)
         if step >= self.total:
             is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""
@@ -151,8 +150,12 @@ class Trainer:
                 contextlib.closing(self.profile),
             ):
                 self.deps.mark("compile")
+                began = self.deps.monotonic()
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
+                seconds = self.deps.monotonic() - began
+                self.deps.log(f"the engine began in {seconds:.0f} s, compilation included")
+                self.recorder.heartbeat(compile_seconds=round(seconds, 1))
                 self.recorder.started(self.warm_start.record if self.warm_start else None)
                 self.deps.mark("session")
                 self.watchdog.tick()
@@ -249,13 +252,3 @@ class Trainer:
         self.saver.save(self.recorder.checkpoint_metadata(), engine.snapshot)
         self.recorder.progress.leave_out()
         self.watchdog.tick()
-
-
-def _tasks(run_dir: RunDir, recorder: Recorder) -> dict[str, tuple[float, Callable[[], None]]]:
-    """Return the tasks that the writer runs every few seconds."""
-    if run_dir.lease is None:
-        return {}
-    return {
-        "heartbeat": (HEARTBEAT_SECONDS, recorder.beat),
-        "metrics": (METRICS_SYNC_SECONDS, recorder.sync_metrics),
-    }

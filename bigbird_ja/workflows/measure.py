@@ -116,11 +116,13 @@ def _measured(model_dir: str) -> dict[str, Any]:
         for before, after in itertools.pairwise(lines)
     ]
     events: list[Any] = [*run_log.read_events(model_dir)]
+    heartbeat: Any = run_log.read_heartbeat(model_dir) or {}
     wait = input_wait_seconds(model_dir)
     return {
         "step_ms": statistics.median(steps) * 1e3,
         "memory_bytes": next(e["memory_bytes"] for e in events if e["event"] == "profiled"),
         "input_wait_ms": None if wait is None else 1e3 * wait,
+        "compile_seconds": heartbeat.get("compile_seconds"),
         "save_seconds": next(e["seconds"] for e in events if e["event"] == "saved"),
         "profile_folder": next(e["folder"] for e in events if e["event"] == "profiled"),
     }

@@ -5,6 +5,7 @@ values are generated from the declarations, so a new flag or setting needs no li
 """
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -13,6 +14,7 @@ from bigbird_ja.cli import command_flags, command_help
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS
 
 
@@ -48,7 +50,7 @@ ALL = [
 
 
 @pytest.mark.parametrize(("command", "flag"), ALL)
-def test_every_flag_is_declared_whole(command, flag):
+def test_every_flag_is_fully_declared(command, flag):
     option = command_flags.declared(flag)
     assert option.meaning.endswith("."), "a sentence"
     if option.kind in (int, float):
@@ -64,7 +66,7 @@ def test_every_flag_is_declared_whole(command, flag):
 @pytest.mark.parametrize(
     ("command", "flag"), [case for case in ALL if command_flags.declared(case.values[1]).required]
 )
-def test_a_required_flag_is_marked_and_demanded(command, flag):
+def test_a_required_flag_is_marked_and_required(command, flag):
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
     text = command_help.command_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
@@ -74,7 +76,7 @@ def test_a_required_flag_is_marked_and_demanded(command, flag):
 @pytest.mark.parametrize(
     ("command", "flag"), [case for case in ALL if command_flags.declared(case.values[1]).needs]
 )
-def test_a_flag_that_needs_another_is_refused_alone(command, flag):
+def test_a_flag_that_needs_another_is_refused_without_it(command, flag):
     option = command_flags.declared(flag)
     value = option.choices[0] if option.choices else option.high or "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
@@ -94,7 +96,7 @@ def test_a_flag_that_needs_another_is_refused_alone(command, flag):
         ("tpu.name=x", "--use_tpu"),
     ],
 )
-def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_none(setting, flag):
+def test_a_setting_that_needs_a_flag_is_refused_without_it(setting, flag):
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
     resolve(parse("pretrain", *arguments, *flag.split()))
@@ -103,7 +105,7 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
     assert f"--set {setting.partition('=')[0]} has {expected}" in refusal("launch", *launched)
 
 
-def test_what_commands_use_are_settings():
+def test_commands_use_declared_settings():
     used = {use for name in cli.COMMANDS for use in getattr(cli.load_command(name), "SETTINGS", ())}
     assert used and used <= {*OPTIONS}
 
@@ -127,13 +129,27 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
     assert resolve(args)[1][-1].source == "--tpu_name"
 
 
+def test_a_value_is_read_and_validated_once(monkeypatch):
+    calls, read = Counter(), Option.read
+
+    def count(option, value, source=""):
+        calls[option.key] += 1
+        return read(option, value, source)
+
+    monkeypatch.setattr(Option, "read", count)
+    sets = ("--learning_rate=0.001", "--set=training.weight_decay=0.02", "--config=tiny-cpu")
+    resolve(parse("pretrain", *enough("pretrain"), *sets))
+    assert calls["--learning_rate"] == calls["training.weight_decay"] == 1
+    assert calls["training.learning_rate"] == 1, "the preset's"
+
+
 def test_unknown_flags_name_near_ones_by_letters_and_meaning():
     assert "'--num_train_steps'" in refusal("pretrain", "--num_train_step=3")
     assert "--set training.global_batch_size=..." in refusal("plan", "--batch_size=3")
     assert "--set" not in refusal("report", "--batch_size=3")
 
 
-def test_hyphens_stand_for_underscores_in_names_alone():
+def test_hyphens_stand_for_underscores_in_names_only():
     args = parse("make-data", *enough("make-data"), "--seq-length=64", "--no-nsp")
     assert args.seq_length == 64 and args.nsp is False
     args = parse("fill-mask", *enough("fill-mask", "text"), "--top-k", "3", "--text=a-b")
@@ -141,7 +157,7 @@ def test_hyphens_stand_for_underscores_in_names_alone():
     assert parse("fill-mask", *enough("fill-mask"), "--text", "--a-b").text == "--a-b"
 
 
-def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
+def test_only_a_positional_argument_is_accepted():
     assert parse("config", "tiny-cpu", "--set=model.num_layers=3").config == "tiny-cpu"
     for words in (["plan", "x"], ["config", "x", "--config=y"]):
         assert "unexpected argument" in refusal(*words)
@@ -161,7 +177,7 @@ def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
         ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),
     ],
 )
-def test_a_flag_that_is_known_from_elsewhere_is_answered(command, words, answer):
+def test_flags_of_other_trainers_are_answered(command, words, answer):
     assert answer in refusal(command, *enough(command), words)
 
 
@@ -171,7 +187,7 @@ def test_a_stray_word_names_the_flag_that_it_is_meant_for():
     assert "quote a pattern: --input 'FOLDER/*', or repeat --input" in by_shell
 
 
-def test_all_that_is_missing_is_named_at_once():
+def test_all_missing_flags_are_named_at_once():
     assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
     names = "--name, --project, --bucket, --data_dir are needed (or --dry_run):"
     assert names in refusal("launch")
@@ -258,13 +274,13 @@ def test_no_setting_takes_a_bad_value(key, capsys):
 
 
 @pytest.mark.parametrize("value", NO_YAML, ids=lambda value: value[:9])
-def test_no_setting_takes_what_is_no_plain_value(value, capsys):
+def test_no_setting_takes_a_yaml_structure(value, capsys):
     for key in ("model.num_layers", "tpu.name"):
         assert key in printed_refusal(capsys, "config", f"--set={key}={value}")
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_what_no_command_takes(command, capsys):
+def test_no_command_takes_unknown_arguments(command, capsys):
     for words in (["stray", "words"], ["--json=maybe"], ["--no_such_flag=1", "--json"]):
         printed_refusal(capsys, command, *enough(command), *words)
     assert "unknown flag --flagfile" in printed_refusal(capsys, command, "--flagfile=x")
@@ -275,5 +291,5 @@ def test_what_no_command_takes(command, capsys):
 @pytest.mark.parametrize(
     "text", ["", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"]
 )
-def test_no_setting_is_called_that(text, capsys):
+def test_an_invalid_name_of_a_setting_is_refused(text, capsys):
     printed_refusal(capsys, "config", f"--set={text}")

@@ -7,14 +7,14 @@ from bigbird_ja.cli import command_help
 from bigbird_ja.settings.schema import OPTIONS
 
 
-def test_help_shows_what_is_required_first():
+def test_help_shows_required_flags_first():
     text = " ".join(command_help.command_help(cli.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
 
 
-def test_help_shows_range_unit_and_what_a_default_stands_for():
+def test_help_shows_range_unit_and_default():
     def define(flags):
         flags.integer("count", 3, "How many.", unit="pieces", low=1, high=9)
         flags.number("share", None, "Which share.", low=0.1, high=1, none="by machine")

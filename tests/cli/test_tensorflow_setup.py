@@ -9,8 +9,7 @@ from bigbird_ja.cli import tensorflow_setup
 from testkit import command_line
 
 
-def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
-    """Four lines about oneDNN stood before what each command says."""
+def test_tensorflow_is_imported_silently_and_without_keras():
     needs_keras = find_spec("tensorflow_estimator") or find_spec("tf_keras")
     program = (
         "import os, sys\nfrom bigbird_ja.cli.tensorflow_setup import prepare_tensorflow\n"
@@ -21,7 +20,7 @@ def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
     assert ended.stderr == "" and (needs_keras or ended.stdout == "[]\n")
 
 
-def test_a_fault_that_a_library_prints_while_it_is_loaded_is_shown(monkeypatch, capfd):
+def test_errors_that_a_library_prints_at_load_are_shown(monkeypatch, capfd):
     def load(loader, spec):
         notice = b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\n"
         os.write(2, notice + b"F0000 no AVX\n")

@@ -28,7 +28,7 @@ def check_data(run):
     return functools.partial(run, "check-data", "--json")
 
 
-def test_all_is_well(data, check_data):
+def test_a_whole_data_set_has_no_problems(data, check_data):
     ended = check_data(f"--data_dir={data}", "--examples=2")
     assert ended.status == 0 and ended.json["problems"] == []
     assert ended.json["documents"] == 60 and ended.json["density"] > 0.97
@@ -38,7 +38,7 @@ def test_all_is_well(data, check_data):
     assert "|" in ended.stderr.split("masked examples")[1] or "static" in ended.stderr
 
 
-def test_a_problem_is_status_2_with_the_list_in_the_json(copy, check_data):
+def test_problems_are_status_2_and_listed_in_json(copy, check_data):
     shard = next(copy.glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-1])
     ended = check_data(f"--data_dir={copy}")

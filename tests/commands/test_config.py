@@ -2,13 +2,13 @@
 
 import pytest
 
-from bigbird_ja.settings.preset_files import preset_names
+from bigbird_ja.settings.config_file import preset_names
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_what_it_prints_is_a_file_of_the_same_settings(name, tmp_path, run):
+def test_the_output_is_a_file_of_the_same_settings(name, tmp_path, run):
     ended = run("config", name, "--set=training.adam_epsilon=1e-7")
     assert ended.status == 0 and ended.stderr == ""
     (tmp_path / "again.yaml").write_text(ended.stdout, encoding="utf-8")
@@ -17,7 +17,7 @@ def test_what_it_prints_is_a_file_of_the_same_settings(name, tmp_path, run):
     assert again.training.adam_epsilon == 1e-7
 
 
-def test_each_line_has_its_meaning_and_where_it_came_from(run):
+def test_each_setting_has_its_meaning_and_source(run):
     text = run("config", "tiny-cpu", "--set=model.num_layers=3").stdout
     assert all(len(line) < 80 for line in text.splitlines())
     stated = " ".join(text.replace("\n#", "").split())
@@ -30,7 +30,7 @@ def test_each_line_has_its_meaning_and_where_it_came_from(run):
     assert all(f"{name}: " in stated for name in preset_names()), "the presets there are"
 
 
-def test_json_has_everything_that_is_declared_and_warnings(run):
+def test_json_has_all_declarations_and_warnings(run):
     flags = ("--set=model.num_layers=3", "--set=training.num_train_steps=40")
     ended = run("config", "--config=base-4096", *flags, "--json")
     settings = ended.json["settings"]

@@ -11,10 +11,8 @@ from tests.report import fake_run
 FILES = ("report --model_dir={m} --output={o}", "preflight --output={o}")
 FOLDERS = (
     "preflight --dump_hlo={o}",
-    "export --model_dir={m} --output_dir={o}",
     "export --model_dir={m} --output_dir={o} --overwrite",
     "demo --work_dir={o}",
-    "pretrain --data_dir={m} --model_dir={o}",
     "pretrain --data_dir={m} --model_dir={o} --overwrite",
 )
 
@@ -45,7 +43,7 @@ def state(directory):
 
 
 @pytest.mark.parametrize("command", FILES + FOLDERS)
-def test_what_others_made_is_left_alone(command, tmp_path, check_refused):
+def test_outputs_of_other_programs_are_refused_and_kept(command, tmp_path, check_refused):
     (tmp_path / "folder").mkdir()
     for thesis in ("thesis", "folder/thesis", "folder/model.ckpt-9.index"):
         (tmp_path / thesis).write_text("years of work")
@@ -63,7 +61,7 @@ def test_what_others_made_is_left_alone(command, tmp_path, check_refused):
 
 
 @pytest.mark.parametrize("command", FILES + FOLDERS)
-def test_on_a_bucket_too(command, bucket, check_refused):
+def test_outputs_of_other_programs_on_a_bucket_are_refused_and_kept(command, bucket, check_refused):
     storage.write_text(f"{bucket}/folder/thesis", "years of work")
     for name in ("folder", "") if command in FOLDERS else ("folder/thesis", "folder"):
         check_refused(command, f"{bucket}/{name}")

@@ -44,7 +44,7 @@ def test_every_form_reads_back_as_the_same_corpus(tmp_path, sample, name):
     assert refused.status == 2 and "did not make" in refused.stderr
 
 
-def test_results(tmp_path, sample):
+def test_sample_reports_counts_and_numbers_its_lines(tmp_path, sample):
     path = tmp_path / "a.jsonl.gz"
     result = sample(f"--output={path}", "--documents=30", "--mean_length=800", "--json").json
     assert result["documents"] == 30 and result["seconds"] > 0

@@ -16,24 +16,20 @@ NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
 @pytest.fixture
 def tokenize(run, sample_corpus):
-    """`tokenize("--output_prefix=...")`: 1,200 pieces of the sample, where no flag says else."""
+    """`tokenize("--output_prefix=...")`: 1,200 tokens of the sample by default."""
     return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
 
 
 @pytest.fixture
 def trained(tokenizer_path, tmp_path):
-    """A folder with what `tokenize` makes of the sample: 1,200 pieces, PREFIX is ja."""
+    """A folder with what `tokenize` makes of the sample: 1,200 tokens, PREFIX is ja."""
     for name in NAMES:
         shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
     return tmp_path
 
 
-def vocab_size(folder):
-    return read_tokenizer(f"{folder}/ja.model").vocab_size
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
+def test_tokenize_writes_a_model_and_its_record(tokenize, tokenizer_path, tmp_path, model_type):
     folder = tmp_path / "new"
     flags = (f"--output_prefix={folder}/ja", f"--model_type={model_type}", "--json")
     first = tokenize(*flags)
@@ -49,14 +45,14 @@ def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
     assert record["settings"]["model_type"] == model_type
     assert record["model_sha256"] == made.sha256
     rows = [line.split("\t") for line in (folder / "ja.vocab").read_text("utf-8").splitlines()]
-    assert [piece for piece, _ in rows] == made.tokens
+    assert [token for token, _ in rows] == made.tokens
     assert all(float(score) <= 0 for _, score in rows)
     again = tokenize(*flags)
     assert again.status == 0 and "finished already" in again.stderr
     assert again.json["vocab_size"] == 1200
 
 
-def test_other_settings_are_refused_without_overwrite(tokenize, trained):
+def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monkeypatch):
     prefix = f"--output_prefix={trained}/ja"
     model = (trained / "ja.model").read_bytes()
     refused = tokenize(prefix, "--vocab_size=1300")
@@ -65,8 +61,19 @@ def test_other_settings_are_refused_without_overwrite(tokenize, trained):
     refused = tokenize(prefix, f"--input={trained}/other.txt")
     assert refused.status == 2 and "another corpus" in refused.stderr
     assert (trained / "ja.model").read_bytes() == model
-    assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 0
-    assert vocab_size(trained) == 1300
+    write, written = Owned.write, []
+
+    def stop_at_the_model(owned, name, data):
+        if len(written) == 2:  # the record and the vocabulary are new, the model is the old one
+            raise OSError(28, "No space left on device")
+        written.append(name)
+        write(owned, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Owned, "write", stop_at_the_model)
+        assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
+    assert tokenize(prefix, "--vocab_size=1300").status == 0, "it continues"
+    assert read_tokenizer(f"{trained}/ja.model").vocab_size == 1300
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {MARK}))
@@ -79,23 +86,3 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name)
         assert refused.status == 2
         assert f"{name}: a file that this program did not make" in refused.stderr
         assert os.listdir(folder) == [name]
-
-
-def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
-    tokenize, trained, monkeypatch
-):
-    """After the record and the pieces: the model is the old one."""
-    prefix = f"--output_prefix={trained}/ja"
-    write, written = Owned.write, []
-
-    def stopping(owned, name, data):
-        if len(written) == 2:
-            raise OSError(28, "No space left on device")
-        written.append(name)
-        write(owned, name, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Owned, "write", stopping)
-        assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
-    assert tokenize(prefix, "--vocab_size=1300").status == 0
-    assert vocab_size(trained) == 1300

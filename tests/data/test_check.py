@@ -40,7 +40,7 @@ def test_a_whole_data_set_has_no_problems_unless_the_manifest_states_other_total
         assert "the manifest states 7" in "\n".join(problems)
 
 
-def test_damaged_missing_extra_and_foreign_shards_are_found(data):
+def test_damaged_missing_extra_and_swapped_shards_are_found(data):
     manifest, directory = data
     rng = np.random.default_rng(0)
     first, second, third, fourth = (directory / s.name for s in manifest.train_shards)
@@ -69,7 +69,7 @@ def test_damaged_missing_extra_and_foreign_shards_are_found(data):
         (lambda t: t.__setitem__((1, slice(1, 64)), 5), "predicts nothing"),
     ],
 )
-def test_records_that_are_wrong_inside_are_found(tmp_path, spoil, what):
+def test_invalid_records_are_found(tmp_path, spoil, what):
     made = synthetic.write(tmp_path, (4, 4), vocab_size=300_000)
     shard = made.train_shards[0]
     tokens, starts = synthetic.random_records(np.random.default_rng(0), 4, 64, 200)
@@ -148,10 +148,6 @@ def test_another_tokenizer_is_named(tmp_path, tokenizer_path):
     stated = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     made = synthetic.write(tmp_path, special_ids=ids, **stated)
     assert check.fast_check(str(tmp_path))[0] == made
-    for changed in ({"special_ids": ids | {"sep": 100}}, {"vocab_size": 1201}):
-        synthetic.save(dataclasses.replace(made, **changed), str(tmp_path))
-        with pytest.raises(BadInput, match=r"tokenizer\.model has other ids than the manifest"):
-            check.fast_check(str(tmp_path))
     path.write_bytes(b"another")
     problem = "tokenizer.model is not the one that the data was made with"
     assert check.tokenizer_problem(made, str(tmp_path)) == problem

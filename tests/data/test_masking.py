@@ -87,46 +87,7 @@ def words_of(ordinary, starts):
     return words
 
 
-def records_of_words(count, length, seed=0):
-    """Records of words of 1 to 16 tokens, most of them short, and the length of each token's."""
-    rng = np.random.default_rng(seed)
-    tokens = rng.integers(11, 5000, (count, length)).astype(np.int32)
-    tokens[:, 0], tokens[:, -1] = 4, 5
-    starts, sizes = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, int)
-    starts[:, -1] = True
-    choices, shares = [1, 2, 3, 5, 8, 16], [0.5, 0.25, 0.1, 0.09, 0.04, 0.02]
-    for row in range(count):
-        at = 1
-        while at < length - 1:
-            size = min(int(rng.choice(choices, p=shares)), length - 1 - at)
-            starts[row, at], sizes[row, at : at + size] = True, size
-            at += size
-    return tokens, starts, sizes
-
-
-@pytest.mark.parametrize("most", [76, 100])
-def test_words_of_every_length_and_position_have_the_same_masking_rate(most):
-    """Also where no more than the wanted number can be held, as at 512 positions."""
-    count, epochs, length = 120, 40, 512
-    tokens, starts, sizes = records_of_words(count, length)
-    hits, outcomes = np.zeros(tokens.shape), np.zeros(3)
-    rule = dataclasses.replace(RULE, vocab_size=5000, max_predictions=most)
-    for epoch in range(epochs):
-        made = masking.mask(tokens, starts, epoch, np.arange(count), 1, rule)
-        row, slot = np.nonzero(made["masked_lm_weights"])
-        at = made["masked_lm_positions"][row, slot]
-        hits[row, at] += 1
-        now = made["input_ids"][row, at]
-        outcomes += [len(now), (now == rule.mask_id).sum(), (now == tokens[row, at]).sum()]
-    rates = {size: hits[sizes == size].mean() / epochs for size in (1, 2, 3, 5, 8, 16)}
-    wanted = min(most, round(0.15 * (length - 2))) / (length - 2)
-    assert all(abs(rate / wanted - 1) < 0.04 for rate in rates.values()), (rates, wanted)
-    assert abs(hits[:, 1:150].mean() / hits[:, 362:-1].mean() - 1) < 0.06
-    np.testing.assert_allclose(outcomes[1:] / outcomes[0], [0.8, 0.1], atol=0.01)
-
-
 def test_targets_are_the_same_in_every_version():
-    """Runs and data sets of one version and the next have the same masks."""
     tokens, starts = some_records(20, 300)
     digest = hashlib.sha256()
     for unit in UNITS:

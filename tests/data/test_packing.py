@@ -23,7 +23,7 @@ def covered(sequences, lengths):
 
 @settings(max_examples=150, deadline=None)
 @given(LENGTHS, st.integers(8, 300))
-def test_every_token_is_in_exactly_one_piece_and_sequences_are_not_too_long(lengths, seq_length):
+def test_every_token_is_in_one_fragment_and_no_sequence_is_too_long(lengths, seq_length):
     sequences = packing.pack(lengths, seq_length)
     assert covered(sequences, lengths)
     for sequence in sequences:
@@ -40,14 +40,14 @@ def test_every_token_is_in_exactly_one_piece_and_sequences_are_not_too_long(leng
         [300_000],
     ],
 )
-def test_at_least_97_percent_is_text_whatever_the_lengths(lengths):
+def test_at_least_97_percent_is_text_for_any_lengths(lengths):
     sequences = packing.pack(lengths, 4096)
     used = sum(1 + sum(p.cost for p in s) for s in sequences)
     assert covered(sequences, lengths)
     assert used / (len(sequences) * 4096) > 0.97
 
 
-def test_short_documents_stay_whole_where_they_can():
+def test_short_documents_stay_whole_if_possible():
     lengths = np.random.default_rng(1).integers(20, 900, 800).tolist()
     fragments = [p for s in packing.pack(lengths, 4096) for p in s]
     split = {p.document for p in fragments if p.end - p.start < lengths[p.document]}

@@ -7,12 +7,11 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
-from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
-from tests.data import order_oracle
+from tests.data.test_order import batches as batches_of
 
 COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 
@@ -43,7 +42,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
     manifest = synthetic.write(tmp_path, counts, num_readers=readers)
     config = config_of(f"data.shuffle_window={window}", seed=3, batch_size=6)
     dataset = pipeline.record_batches(config, manifest, str(tmp_path), start_step=step)
-    batches = order_oracle.batches(pipeline.layout_of(manifest, 3, window), 6, step)
+    batches = batches_of(pipeline.layout_of(manifest, 3, window), 6, step)
     expected = itertools.islice(batches, 12)
     for (serialized, epoch, record), batch in zip(dataset.take(12), expected, strict=True):
         assert list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True)) == batch
@@ -55,7 +54,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
 def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     manifest = synthetic.write(tmp_path, (3,) * 16, num_readers=8)
     layout = pipeline.layout_of(manifest, 3, 1)
-    batches = itertools.islice(order_oracle.batches(layout, 4, 7), 2)
+    batches = itertools.islice(batches_of(layout, 4, 7), 2)
     starts = layout.starts.tolist()
     needed = {bisect.bisect_right(starts, i) - 1 for batch in batches for _, i in batch}
     for number, shard in enumerate(manifest.train_shards):
@@ -66,7 +65,7 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     assert len(needed) < 9 and len(list(read)) == 2
 
 
-def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
+def test_autotuning_is_off_so_that_iterators_end_at_once(data):
     """After two minutes of training one iterator in eight took up to a minute to end."""
     manifest, directory = data
     train = pipeline.batches(config_of(), manifest, directory)
@@ -85,11 +84,10 @@ def unmasked(batch):
 
 def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     manifest, directory = data
-    rate = MaskRate(0.3, 0.15, 10)
-    assert rate.at(0) == 0.3 and rate.at(10) == rate.at(2**40) == 0.15
-
-    rates = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
-    config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *rates, seed=3)
+    rates = (0.3, 0.15, 10)
+    assert [masking.rate_at(rates, step) for step in (0, 10, 2**40)] == [0.3, 0.15, 0.15]
+    sets = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
+    config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *sets, seed=3)
 
     def made(start, steps, **more):
         batches = pipeline.batches(
@@ -99,10 +97,9 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
 
     whole = made(0, 14)  # two epochs
     layout = pipeline.layout_of(manifest, 3, config.data.shuffle_window)
-    for step, batch, records in zip(
-        itertools.count(), whole, order_oracle.batches(layout, 4), strict=False
-    ):
-        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=rate.at(step))
+    for step, batch, records in zip(itertools.count(), whole, batches_of(layout, 4), strict=False):
+        prob = masking.rate_at(rates, step)
+        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=prob)
         epoch, record = np.array(records).T
         tokens = unmasked(batch)
         expected = masking.mask(tokens, np.zeros(tokens.shape, bool), epoch, record, 3, rule)

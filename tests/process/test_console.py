@@ -39,7 +39,7 @@ def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns,
     assert "100%" in lines[-1] and "a message" in lines
 
 
-def test_a_line_that_is_overwritten_is_cut(monkeypatch):
+def test_a_live_line_is_cut_to_the_terminal(monkeypatch):
     stream = Terminal(20, monkeypatch)
     line = console.LiveLine(stream)
     for text in ("loss 3", "東京" * 20):
@@ -49,7 +49,7 @@ def test_a_line_that_is_overwritten_is_cut(monkeypatch):
     assert shown[0] == "loss 3" and console.display_width(shown[-1]) < 20
 
 
-def test_what_takes_long_is_logged_again_and_again():
+def test_waiting_is_logged_repeatedly():
     lines = []
     third = threading.Event()
 
@@ -63,13 +63,13 @@ def test_what_takes_long_is_logged_again_and_again():
     assert lines[0] == "compiling ..." and lines[2].startswith("compiling: 0 s")
 
 
-def test_other_programs_words_are_cut_between_words():
+def test_long_messages_are_cut_between_words():
     assert console.shortened("a line\nand  more", 40) == "a line and more"
     assert console.shortened("see the documentation for more", 28) == "see the documentation ..."
     assert console.shortened("x" * 100, 20) == "x" * 16 + " ..."
 
 
-def test_in_a_log_each_state_is_a_line_and_what_fails_does_not_end_at_100_percent(monkeypatch):
+def test_progress_in_a_log_is_lines_and_a_failure_does_not_end_at_100_percent(monkeypatch):
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000, 20)).__next__)
     stream = io.StringIO()
     with pytest.raises(ValueError), console.Progress(10, "shards", stream) as progress:

@@ -55,7 +55,7 @@ def test_a_credential_is_masked(form):
     assert embedded.startswith("RuntimeError: could not open gs://b/o: ")
 
 
-def test_other_text_names_and_addresses_are_left_alone():
+def test_other_text_names_and_addresses_are_unchanged():
     text = f"GET https://me@x/o?X-Goog-Signature={S}&alt=media with MY_TOKEN={S} gave 403"
     assert redact(text) == f"GET https://me@x/o?{REDACTED} with MY_TOKEN={REDACTED} gave 403"
     assert [redact(text) for text in INNOCENT] == INNOCENT
@@ -76,7 +76,7 @@ def test_colors_and_a_lack_of_digits_hide_nothing():
     assert redact("\x1b[33mwarning: slow\x1b[0m") == "\x1b[33mwarning: slow\x1b[0m"
 
 
-def test_a_credential_in_long_text_is_masked_wherever_it_stands():
+def test_a_credential_is_masked_at_any_place_in_long_text():
     for before in range(960, 1010, 7):
         for separator in (" ", "\n", "。"):
             text = "x" * before + separator + f"password={S} {S * 80}&a"
@@ -84,7 +84,7 @@ def test_a_credential_in_long_text_is_masked_wherever_it_stands():
 
 
 @pytest.mark.timeout(60)  # a quadratic pattern would take minutes
-def test_a_credential_after_long_text_of_its_own_marks_is_masked():
+def test_a_credential_after_long_repetitions_is_masked_in_linear_time():
     units = ["a", "a.", "a-", "token ", "password", "password='", "://a:", "eyJ", "wandb ", "-"]
     units += ["://", "://a?", "\\", '"', "Cookie: a=b;", "--user ", f"-----BEGIN {KEY}-----"]
     units += ["key=", "KEY_", "a:", "hook/", "a1B2", "login a ", "x%3A%2F%2F", "-u"]
@@ -106,22 +106,22 @@ fail()
 """
 
 
-def test_nothing_that_python_prints_by_itself_holds_a_credential():
+def test_output_of_python_itself_is_masked():
     done = command_line.run(sys.executable, "-c", PROGRAM, SECRETS[0])
     assert S not in done.stderr and done.stderr.count(REDACTED) == 4, done.stderr
 
 
-def test_the_line_of_json_holds_numbers_of_numpy_and_no_credential():
+def test_json_has_plain_numbers_and_no_credential():
     array = np.array([1.0, np.inf], np.float32)
     odd = {"nan": float("nan"), "array": array, "scalar": np.float32(1.5), "name": "\udcff"}
     held = {"nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff", "error": REDACTED}
     assert json.loads(json_line({**odd, "error": S})) == held
 
 
-def test_what_a_run_writes_about_itself_is_masked(tmp_path):
+def test_logs_of_a_run_are_masked(tmp_path):
     message = f"RuntimeError: {SECRETS[0]}"
     log.EventLog(str(tmp_path)).append("failed", message=message, deep={"list": [message]})
-    log.Heartbeat(str(tmp_path), "run").write(state="stopped", message=message)
+    log.Heartbeat(str(tmp_path), "run").update({"state": "stopped", "message": message})
     log.append_eval(str(tmp_path), {"step": 1, "note": message})
     for name in (log.EVENTS, log.HEARTBEAT, log.EVAL):
         text = (tmp_path / name).read_text()

@@ -109,7 +109,7 @@ def wait_until_gone(group):
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
-def test_a_signal_ends_it_with_one_line_and_75(number):
+def test_a_signal_ends_a_command_with_one_line_and_75(number):
     process = start("wait", "--json")
     until_ready(process)
     out, err = stop(process, number)
@@ -138,7 +138,7 @@ __main__.main()
 
 
 @pytest.mark.parametrize("what", ["swallow", "translate", "native"])
-def test_no_library_can_keep_ctrl_c_to_itself(what):
+def test_ctrl_c_ends_a_command_whatever_a_library_does(what):
     process = start(what, "--json")
     before = until_ready(process)
     out, err = stop(process, signal.SIGINT)
@@ -167,7 +167,7 @@ def test_a_second_ctrl_c_does_not_wait():
     assert process.returncode == 75 and "interrupted again (Ctrl-C)" in err
 
 
-def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected():
+def test_ctrl_c_works_if_the_parent_ignored_it_and_nohup_is_respected():
     process = start("wait", ignored=(signal.SIGINT, signal.SIGHUP))
     until_ready(process)
     process.send_signal(signal.SIGHUP)

@@ -25,7 +25,7 @@ def shell(line, **env):
         ("$BIGBIRD plan --help >/dev/full", 74, "standard output: No space left on device"),
     ],
 )
-def test_a_stream_that_takes_nothing(line, status, words):
+def test_a_full_stream_ends_a_command_with_74(line, status, words):
     ended = shell(line)
     printed = ended.stdout + ended.stderr
     assert ended.status == status, printed
@@ -33,7 +33,7 @@ def test_a_stream_that_takes_nothing(line, status, words):
     assert words in printed
 
 
-def test_a_reader_that_goes_away_ends_a_command():
+def test_a_closed_pipe_ends_a_command_with_74():
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
         assert ended.status == 74
@@ -69,7 +69,7 @@ streams.finish()
 """
 
 
-def test_work_that_guards_its_log_goes_on_without_it():
+def test_a_guarded_standard_error_may_fail():
     reader, gone = os.pipe()
     os.close(reader)
     full = os.open("/dev/full", os.O_WRONLY)

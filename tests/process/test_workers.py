@@ -42,14 +42,14 @@ def _act(what):
         (_fail_to_start, "", 71, ""),
     ],
 )
-def test_a_worker_that_dies(start, what, status, words):
+def test_the_death_of_a_worker_is_reported(start, what, status, words):
     with pytest.raises((errors.CommandError, MemoryError)) as caught:
         list(run_tasks(_act, ["", what, ""], 2, start))
     error = classify.classify(caught.value)
     assert error.status == status and words in str(error)
 
 
-def test_what_workers_print_is_shown(capfd):
+def test_output_of_workers_is_shown(capfd):
     tasks = ["warn", *"abcdefgh"]  # more than wait at once
     assert list(run_tasks(_act, tasks, 2, _start)) == tasks
     assert "a library's warning" in capfd.readouterr().err
@@ -59,7 +59,7 @@ def _masked(task):
     return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_ctrl_c_and_a_closed_terminal_are_not_for_workers():
+def test_workers_block_sigint_and_sighup():
     assert list(run_tasks(_masked, [0], 2, _start)) == [{signal.SIGINT, signal.SIGHUP}]
 
 

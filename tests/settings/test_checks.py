@@ -9,7 +9,7 @@ from tests.settings.support import completed
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer):
+def test_an_unusual_learning_rate_is_warned_of_for_any_optimizer(optimizer):
     def warnings(rate, width=768):
         sets = [f"training.learning_rate={rate}", f"training.optimizer={optimizer}"]
         return config_warnings(completed(*sets, f"model.hidden_size={width}"))
@@ -32,7 +32,7 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer):
         (("make_data.seq_length=512", "training.learning_rate=1e-5"), False),
     ],
 )
-def test_a_presets_rate_at_quite_another_length_is_questioned(sets, warned):
+def test_a_presets_learning_rate_at_another_length_is_warned_of(sets, warned):
     config, overrides = resolve_config("continue-8192", sets)
     data = requested_data(config)
     lines = config_warnings(fit_to_data(config, data), False, overrides, data)

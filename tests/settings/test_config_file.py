@@ -1,14 +1,19 @@
 """Files of settings: read, refused in one line, written and read again."""
 
+import pathlib
 from dataclasses import replace
 
 import pytest
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import config_fingerprint, flatten
+from testkit.configs import with_data
 from tests.settings.support import DATA, completed, write
+
+CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -24,13 +29,13 @@ from tests.settings.support import DATA, completed, write
         ("# nothing yet\n", "no settings in it"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(tmp_path, text, words):
+def test_a_bad_file_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(BadInput) as error:
         completed(path=write(tmp_path, text))
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_settings_of_0_1_0_that_went_may_be_off_in_a_file(tmp_path):
+def test_removed_settings_of_0_1_0_may_be_off_in_a_file(tmp_path):
     off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
     old = f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}"
     given = resolve_config(write(tmp_path, old))[0]
@@ -39,7 +44,7 @@ def test_settings_of_0_1_0_that_went_may_be_off_in_a_file(tmp_path):
         resolve_config(write(tmp_path, "training: {first_seq_length: 512}"))
 
 
-def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
+def test_a_run_is_read_back_from_its_file(tmp_path):
     data = replace(DATA, special_ids={"pad": 3})
     config = completed(data=data)
     path = write(tmp_path, config_to_yaml(config, data))
@@ -49,3 +54,13 @@ def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
     stated = write(tmp_path, "make_data: {pad_id: 3}")
     with pytest.raises(BadInput, match=r"unknown setting .make_data\.pad_id"):
         resolve_config(stated)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_presets_resolve_and_have_a_header(path):
+    config, overrides = resolve_config(str(path))
+    assert overrides and config_warnings(config) == []
+    fitted_config = fit_to_data(*with_data(config))
+    assert fitted_config.model.vocab_size == config.tokenize.vocab_size
+    header = path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert all(f"# {word}:" in header for word in ("For", "Hardware", "Time", "Expect"))

@@ -9,7 +9,7 @@ from bigbird_ja.settings.schema import OPTIONS, used_by
 from tests.settings.support import DATA, write
 
 
-def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
+def test_the_echo_has_effective_settings_that_differ_from_the_preset(tmp_path):
     def echoed(path, *sets, uses=tuple(OPTIONS), run=None):
         return echo_settings(*resolve_config(path, sets), uses, run).splitlines()
 
@@ -29,7 +29,7 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
     assert echoed(path, "training.num_train_steps=50", run=path) == [f"  {path}", changed]
 
 
-def test_the_echo_names_a_presets_mask_rates_that_static_data_overrides():
+def test_the_echo_has_mask_rates_that_static_data_overrides():
     config, overrides = resolve_config("tiny-cpu")
     config = fit_to_data(config, replace(DATA, masking="static"), overrides)
     assert echo_settings(config, overrides).splitlines() == [

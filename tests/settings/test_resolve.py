@@ -1,19 +1,14 @@
 """The config of a command: overrides in order, conditions, and fitting to a data set."""
 
-import collections
 from dataclasses import replace
 
 import pytest
 
-from bigbird_ja import cli
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import resolve
-from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 from bigbird_ja.settings.values import mask_rates, train_predictions
-from bigbird_ja.train import hosts
 from tests.settings.support import DATA, completed, run
 
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
@@ -82,7 +77,7 @@ def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
 @pytest.mark.parametrize("key", CONDITIONAL)
 def test_a_setting_that_depends_on_another_is_refused_without_it(key):
     option = OPTIONS[key]
-    other, needed = option.conditions[-1]
+    other, needed = [*option.only_with.items()][-1]
     value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
     for choice in OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}"]
@@ -93,41 +88,7 @@ def test_a_setting_that_depends_on_another_is_refused_without_it(key):
                 completed(*sets)
 
 
-def test_what_a_preset_chooses_counts_for_what_depends_on_it():
+def test_a_presets_values_satisfy_the_conditions_of_others():
     resolve_config("original-2021", ["make_data.dupe_factor=3"])
     with pytest.raises(BadInput, match=r"choose make_data\.masking=static"):
         resolve_config("base-4096", ["make_data.dupe_factor=3"])
-
-
-def test_a_start_parses_and_validates_each_setting_once(small_run, tmp_path, monkeypatch, capsys):
-    calls = collections.Counter()
-    read = Option.read
-
-    def count_read(option, value, source=""):
-        calls[option.key] += 1
-        return read(option, value, source)
-
-    def count(name):
-        function = getattr(resolve, name)
-
-        def counted(*arguments):
-            calls[name] += 1
-            return function(*arguments)
-
-        monkeypatch.setattr(resolve, name, counted)
-
-    def stop(*arguments):
-        raise BadInput("the settings are known")
-
-    monkeypatch.setattr(Option, "read", count_read)
-    count("validate_config")
-    count("validate_on_data")
-    monkeypatch.setattr(hosts, "joined", stop)
-    folders = [f"--data_dir={small_run.data_dir}", f"--model_dir={tmp_path}/run"]
-    sets = ["--learning_rate=0.001", "--set=training.weight_decay=0.02"]
-    assert cli.run_command_line(["pretrain", "--config=tiny-cpu", *folders, *sets]) == 2
-    assert "the settings are known" in capsys.readouterr().err
-    assert {"training.warmup_steps", "training.weight_decay", "validate_on_data"} <= {*calls}
-    flags = {name for name in calls if name.startswith("--")}
-    assert calls["--learning_rate"] == 1
-    assert {name: n for name, n in calls.items() if n > 1 and name not in flags} == {}

@@ -14,7 +14,7 @@ from bigbird_ja.settings.values import change_of, flatten
 
 
 @pytest.mark.parametrize("key", OPTIONS)
-def test_every_setting_is_declared_whole(key):
+def test_every_setting_is_fully_declared(key):
     option = OPTIONS[key]
     assert option.meaning.endswith(".") and option.kind in (int, float, bool, str)
     if option.kind in (int, float):
@@ -25,12 +25,11 @@ def test_every_setting_is_declared_whole(key):
         assert option.none, "what None stands for"
     else:
         assert option.read(option.default, "default") == option.default
-    for other, values in option.conditions:
+    for other, values in option.only_with.items():
         assert set(values) < set(OPTIONS[other].choices)
 
 
-def test_the_original_run_has_the_settings_of_its_time():
-    """The defaults are its settings, but for what was changed since."""
+def test_the_preset_of_the_original_run_has_its_settings():
     config, _ = resolve_config("original-2021")
     assert predictions_of(config.make_data) == 600
     values = flatten(config).items()
@@ -44,7 +43,7 @@ def test_the_original_run_has_the_settings_of_its_time():
     }
 
 
-def test_a_run_keeps_its_data_model_seed_and_optimizer():
+def test_data_model_seed_and_optimizer_of_a_run_are_fixed():
     sections = {key.partition(".")[0] for key in OPTIONS if change_of(key) == "logged"}
     assert sections == {"training"}
     kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
@@ -93,14 +92,14 @@ def of_runs(keys):
     return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 
-def test_plan_reads_what_it_takes(read):
+def test_plan_reads_the_settings_that_it_accepts(read):
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.final_masked_lm_prob=0.1"]
     for architecture in SHAPES:
         assert cli.run_command_line(["plan", "--config=base-4096", *words, architecture]) == 0
     assert of_runs(read) == used("plan")
 
 
-def test_preflight_reads_what_it_takes(read, monkeypatch):
+def test_preflight_reads_the_settings_that_it_accepts(read, monkeypatch):
     pytest.importorskip("jax")
     full = compile_lib.Shortage(0, [])
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone

@@ -16,7 +16,7 @@ from bigbird_ja.settings.values import (
 from tests.settings.support import DATA, completed, run
 
 
-def test_a_mask_rate_of_trainings_own_has_places_for_its_highest():
+def test_predictions_have_room_for_the_highest_mask_rate():
     rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
     steps = completed().training.num_train_steps
     assert mask_rates(completed()) is None
@@ -30,7 +30,7 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest():
         completed(rates[1])
 
 
-def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0_whatever_was_added_since():
+def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0():
     data = replace(DATA, vocab_size=32000, seq_length=4096, mask_unit="whole_word")
     data = replace(data, max_predictions_per_seq=600)
     fingerprint = config_fingerprint(Config(), data)
@@ -39,7 +39,7 @@ def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0_whatever_was_added_sin
         assert config_fingerprint(varied(Config(), {key: value}), data) != fingerprint
 
 
-def test_what_a_model_dir_accepts_a_change_of():
+def test_changes_that_a_model_dir_accepts():
     old = completed(data=DATA)
     free = {
         "training.num_train_steps": 7,

@@ -19,7 +19,7 @@ def files(tmp_path):
     return {name: str(path) for name, path in paths.items()}
 
 
-def test_a_folder_is_uploaded_once_and_is_what_sha256sum_checks(files, tmp_path):
+def test_a_folder_is_uploaded_once_and_passes_sha256sum(files, tmp_path):
     folder, listing = content.address(files, str(tmp_path / "encoders"))
     assert storage.base_name(folder) == hashlib.sha256(listing.encode()).hexdigest()
     content.put(files, folder, listing)
@@ -59,5 +59,5 @@ def test_a_changed_file_is_refused(files, base, name):
         content.verify(folder)
 
 
-def test_any_other_folder_passes(tmp_path):
+def test_a_folder_of_another_name_is_accepted(tmp_path):
     content.verify(str(tmp_path))

@@ -25,7 +25,7 @@ def test_writes_are_whole_and_obey_the_umask(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.json", "a.json.lock"]
 
 
-def test_what_a_killed_writer_leaves_is_not_listed_and_removed_a_day_later(tmp_path):
+def test_files_of_a_killed_writer_are_not_listed_and_removed_a_day_later(tmp_path):
     path = str(tmp_path / "a")
     program = (
         "import os, signal, sys\n"
@@ -50,7 +50,7 @@ def test_what_a_killed_writer_leaves_is_not_listed_and_removed_a_day_later(tmp_p
     assert os.listdir(tmp_path) == [".tmp-notes~20261125"]
 
 
-def test_a_scratch_folder_goes_with_its_process(tmp_path):
+def test_a_scratch_folder_is_removed_with_its_process(tmp_path):
     program = (
         "import os, signal, sys, time\n"
         "from bigbird_ja.process import signals\n"
@@ -75,7 +75,7 @@ FULL_DISK = {
 
 
 @pytest.mark.parametrize("command", FULL_DISK)
-def test_a_full_disk_is_74(sample_corpus, tokenizer_path, tmp_path, command):
+def test_a_full_disk_ends_with_status_74(sample_corpus, tokenizer_path, tmp_path, command):
     given = {"corpus": sample_corpus, "tokenizer": tokenizer_path}
     words = FULL_DISK[command].format(out=tmp_path, **given)
     line = f"ulimit -f 8; exec {sys.executable} -m bigbird_ja {command} {words} --json"

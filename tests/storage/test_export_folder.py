@@ -48,7 +48,7 @@ def _write(path, text):
     storage.write_text(path, text)
 
 
-def test_what_a_user_changed_or_added_is_kept(target, capsys):
+def test_files_that_a_user_changed_or_added_are_kept(target, capsys):
     """Fine-tuned weights, an edited README, a file of an older export, notes, a git folder."""
     _export(target, 1, "one")
     storage.write_text(f"{target}/sub/a.txt", "fine-tuned")
@@ -66,9 +66,7 @@ def test_what_a_user_changed_or_added_is_kept(target, capsys):
         assert _text(target, name) == name
 
 
-def test_what_came_meanwhile_stays(target):
-    """A stranger's file under another name is no concern; under one of ours it ends the export."""
-
+def test_a_file_that_appears_during_an_export_is_kept(target):
     def fill(directory):
         _fill("new")(directory)
         _write(f"{target}/notes.txt", "mine")
@@ -79,7 +77,7 @@ def test_what_came_meanwhile_stays(target):
     assert _text(target, "notes.txt") == "mine" and _text(target) == "mine too"
 
 
-def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
+def test_a_failing_export_leaves_the_previous_state(tmp_path):
     target = str(tmp_path / "out")
 
     def fail(directory):

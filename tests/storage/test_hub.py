@@ -25,14 +25,14 @@ def _fetch(there, folder, *weights):
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_by_name_come_in_one_format(tmp_path, weights):
+def test_weights_of_a_name_are_fetched_in_one_format(tmp_path, weights):
     with hub.serving() as there:
         names = {"config.json", weights, "onnx/model.onnx", "pytorch_model.bin", "tf_model.h5"}
         there.repos["me/model"] = {name: name.encode() for name in names}
         assert _fetch(there, tmp_path, weights) == {"config.json", weights}
 
 
-def test_a_tokenizer_by_its_name_comes_without_weights_and_offline_is_told_how(tmp_path):
+def test_a_tokenizer_is_fetched_without_weights_and_offline_the_command_is_named(tmp_path):
     with hub.serving() as there:
         there.repos["me/model"] = {"spiece.model": b"a model", "model.safetensors": b"large"}
         assert _fetch(there, tmp_path) == {"spiece.model"}
@@ -42,7 +42,7 @@ def test_a_tokenizer_by_its_name_comes_without_weights_and_offline_is_told_how(t
     assert "not fetched ([Errno 111] Connection refused):" in ended.stderr  # not the cache's advice
 
 
-def test_a_data_set_by_its_name_is_streamed_at_its_commit(tmp_path):
+def test_a_data_set_of_a_name_is_streamed_at_its_commit(tmp_path):
     pytest.importorskip("datasets", reason="--input hf: needs it")
     code = "import sys; from bigbird_ja.text.corpus import open_corpus as o; c = o(sys.argv[1:],"
     code += " text_field='本文'); print(c.sources, list(c.texts()))"

@@ -53,7 +53,7 @@ def test_a_copy_has_the_id_and_another_place(tmp_path):
     assert copy.id == first.id and copy.place_id != first.place_id == same.place_id
 
 
-def test_what_is_not_listed_is_never_touched(base):
+def test_unlisted_files_are_never_touched(base):
     owned = Owned.create(base, "export")
     refused = pytest.raises(BadInput, match=r"README\.md: not a file that this program made here")
     storage.write_bytes(f"{base}/README.md", b"the user's")
@@ -67,7 +67,7 @@ def test_what_is_not_listed_is_never_touched(base):
     assert _content(base) == {"README.md": b"the user's"} and list(owned.files) == []
 
 
-def test_what_is_replaced_is_kept_under_another_name(base):
+def test_a_replaced_file_is_kept_under_another_name(base):
     owned = Owned.create(base, "run")
     owned.write("a", b"ours")
     owned.write("a", b"ours")  # the same: nothing to keep
@@ -126,7 +126,7 @@ def test_the_version_that_was_listed_last_is_stated(base):
     assert not owned.states("log", versions[0]) and not owned.states("b", versions[0])
 
 
-def test_a_manifest_is_changed_by_many_and_loses_nothing(base):
+def test_concurrent_changes_of_a_manifest_lose_nothing(base):
     owned = [Owned.create(base, FILES) for _ in range(4)]
 
     def write(number):
@@ -141,7 +141,7 @@ def test_a_manifest_is_changed_by_many_and_loses_nothing(base):
     assert set(Owned.load(base).files) == set(_content(base)) and len(_content(base)) == 12
 
 
-def test_a_manifest_that_others_removed_or_made_anew_stops_the_writer(base):
+def test_a_manifest_that_another_process_removed_stops_the_writer(base):
     owned = Owned.create(base, "run")
     storage.delete(f"{base}/{MARK}")
     with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or made anew"):
@@ -170,7 +170,7 @@ def test_a_damaged_or_edited_manifest_is_refused(damage, tmp_path):
         Owned.load(str(tmp_path))
 
 
-def test_names_do_not_lead_outside_the_folder(tmp_path):
+def test_names_cannot_leave_the_folder(tmp_path):
     (tmp_path / "thesis").write_text("years of work")
     folder = tmp_path / "run"
     folder.mkdir()

@@ -68,7 +68,7 @@ def exported(ours, folder, model_type="modernbert"):
 
 
 def marked(tok, text, by="script"):
-    """The words that a text is cut into, as their pieces are written."""
+    """Return the words that a text is cut into."""
     ids = tok.encode_arrays([text])
     (starts,) = words.word_marker(by, tok)([text], ids)
     surface, offsets = tok.surface_and_offsets(text, ids[0])
@@ -104,7 +104,7 @@ def test_ids_are_those_of_transformers_and_of_the_exported_folder(
     assert masked == transformers_ids(back, [f"日本の{mask}は東京"], ends=False)[0]
 
 
-# How a folder may state which pieces stand around a text.
+# Ways in which a folder states the tokens around a text.
 TEMPLATES = json.loads((ROOT / "tests/fixtures/ends-of-texts.json").read_text("utf-8"))
 
 
@@ -123,7 +123,7 @@ def test_sequences_end_as_the_tokenizer_ends_a_text(stated, folders, tmp_path):
 
 
 @each_kind(tokenizer_folders.KINDS)
-def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
+def test_special_tokens_are_found_by_name_and_never_encoded_from_text(kind, folders):
     import transformers
 
     ours = read_tokenizer(str(folders[kind]))
@@ -153,13 +153,13 @@ WORDS = {
 
 
 @each_kind(WORDS)
-def test_words_begin_where_the_kind_marks_them(kind, folders):
+def test_words_start_as_each_kind_marks_them(kind, folders):
     ours = read_tokenizer(str(folders[kind]))
     assert [word.replace(" ", "▁") for word in marked(ours, TEXT)] == WORDS[kind]
 
 
 @each_kind(tokenizer_folders.KINDS)
-def test_surface_and_written_pieces_agree(kind, folders):
+def test_surface_offsets_and_written_tokens_agree(kind, folders):
     ours = read_tokenizer(str(folders[kind]))
     for text in HARD:
         ids = ours.encode_arrays([text])[0]
@@ -174,7 +174,7 @@ def test_surface_and_written_pieces_agree(kind, folders):
     assert "".join(by_mecab).strip("▁ ") == "この祭りは毎年行われる。" and "毎年" in by_mecab
 
 
-def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
+def test_the_archive_has_the_same_bytes_for_the_same_files(folders, tmp_path):
     folder = folders["WordPiece"]
     ours = read_tokenizer(str(folder))
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -192,7 +192,7 @@ def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
         read_tokenizer(str(path))
 
 
-def test_tokenizer_json_wins_over_a_sentencepiece_model_that_is_not_ours(
+def test_tokenizer_json_has_priority_over_a_foreign_sentencepiece_model(
     folders, tokenizer_path, tmp_path
 ):
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "both")

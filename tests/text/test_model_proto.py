@@ -11,9 +11,9 @@ import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import model_proto
-from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer
+from bigbird_ja.text.markers import MARKERS
 from testkit import ROOT
 
 # Options of the trainer by kind. "plain": <unk>, <s>, </s>, no padding, nothing for masks.
@@ -39,12 +39,12 @@ def models(sample_corpus):
 def plain_texts(sample_corpus):
     """Generated text without the markers, which are pieces only in ours, and hard cases."""
     texts = list(open_corpus([sample_corpus]).texts())[:10]
-    plain = [re.sub("|".join(tokenizer_lib.USER_PIECES), "", text) for text in texts]
+    plain = [re.sub("|".join(MARKERS), "", text) for text in texts]
     return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_corpus, tmp_path):
+def test_ids_stay_and_missing_special_tokens_are_added(name, models, sample_corpus, tmp_path):
     path = tmp_path / "spiece.model"
     path.write_bytes(models[name])
     theirs = sentencepiece.SentencePieceProcessor(str(path))
@@ -103,7 +103,7 @@ def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
     assert model_proto.pieces(model_proto.round_scores(shifted)) == exact
 
 
-def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):
+def test_ids_do_not_depend_on_the_length_of_the_text(tokenizer_path, sample_corpus):
     tokenizer = read_tokenizer(tokenizer_path)
     texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]

@@ -16,9 +16,9 @@ PARTS = st.sampled_from([*CHARACTERS, *MARKERS]) | st.text(max_size=4)
 @settings(max_examples=50)
 @given(st.lists(PARTS, max_size=60).map("".join))
 def test_joined_sentences_are_the_text(text):
-    pieces = split_sentences(text)
-    assert "".join(pieces) == text
-    assert all(pieces)
+    sentences = split_sentences(text)
+    assert "".join(sentences) == text
+    assert all(sentences)
 
 
 @pytest.mark.parametrize("expected", BOUNDARIES["sentences"])
@@ -26,7 +26,7 @@ def test_sentence_boundaries(expected):
     assert split_sentences("".join(expected)) == expected
 
 
-def test_a_bracket_that_closes_too_late_is_a_stray_one():
+def test_a_bracket_that_closes_too_late_is_unmatched():
     far = "「" + "文。" * MAX_BRACKET_LENGTH + "」と言った。"
     assert len(split_sentences(far)) >= MAX_BRACKET_LENGTH
 

@@ -92,6 +92,13 @@ def test_large_and_repeated_strings_are_text(tmp_path):
         assert texts(tmp_path / "a.arrow") == TEXTS
 
 
+def test_a_table_that_expands_without_bound_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    write_parquet(tmp_path / "a.parquet", table(["長い文。" * 1000] * 1000))
+    with pytest.raises(BadInput, match="repeats a text more than 50 times"):
+        texts(tmp_path / "a.parquet")
+
+
 def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
     path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
     kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])

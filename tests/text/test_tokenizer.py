@@ -1,4 +1,4 @@
-"""The tokenizer: ids by name, markers as pieces, one normalization."""
+"""The tokenizer: ids by name, markers as tokens, one normalization."""
 
 import pytest
 from hypothesis import given
@@ -27,18 +27,18 @@ def test_special_ids_come_out_as_listed(tok):
     assert tok.vocab_size == len(tok.tokens) == 1200
 
 
-def test_markers_are_pieces_and_control_pieces_never_come_out_of_text(tok):
+def test_markers_are_tokens_and_control_tokens_are_never_encoded(tok):
     ids = tok.encode("_START_ARTICLE_\n東京[MASK]</s><pad>_NEWLINE_")
     assert tok.special.article in ids and tok.special.newline in ids
     assert not {*range(7)} - {tok.special.unk} & {*ids}
 
 
-def test_normalisation_is_the_models_and_applied_once(tok):
+def test_normalization_is_idempotent(tok):
     once = normalized(tok, "ＡＢｃ　ｶﾞ\n①")
     assert once == normalized(tok, once) == "ABc ガ 1"
 
 
-def test_lone_surrogates_are_one_clear_line(tok):
+def test_lone_surrogates_are_refused(tok):
     with pytest.raises(BadInput, match=r"lone surrogate \\ud800 after '日本'"):
         tok.encode("日本\ud800語")
 
@@ -47,14 +47,14 @@ TEXT = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_f
 
 
 @given(st.lists(TEXT).map("".join))
-def test_decoded_ids_are_the_normalised_text(tok, text):
+def test_decoded_ids_are_the_normalized_text(tok, text):
     ids = tok.encode(text)
     if tok.special.unk not in ids:
         decoded = "".join(tok.written[i] for i in ids).replace("▁", " ")
         assert decoded.strip() == normalized(tok, text).strip()
 
 
-def test_a_piece_that_is_not_utf_8_is_refused(tmp_path, tok):
+def test_a_token_that_is_not_utf_8_is_refused(tmp_path, tok):
     path = tmp_path / "y.model"
     path.write_bytes(tok.model_bytes.replace("である".encode(), b"\xff" * 9))
     with pytest.raises(BadInput, match=r"y\.model: not a SentencePiece model"):

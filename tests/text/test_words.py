@@ -47,16 +47,15 @@ def test_mecab_without_its_extra_is_explained(monkeypatch):
 
 
 def test_word_starts_by_token_table_and_by_text_agree(tokenizer_path, sample_corpus, monkeypatch):
-    """By pieces alone, and by the way that MeCab's words go, which here are the script's."""
     monkeypatch.setattr(words, "_mecab_parser", lambda: None)
     monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)
     tok = read_tokenizer(tokenizer_path)
     texts = [*corpus.open_corpus([sample_corpus]).texts(), *HARD, "😀\u200d😀 \0 巀巀"]
     ids = tok.encode_arrays(texts)
-    by_piece, by_text = (words.word_marker(kind, tok)(texts, ids) for kind in ("script", "mecab"))
-    assert [(len(x), x.dtype) for x in by_piece] == [(len(x), bool) for x in ids]
+    by_token, by_text = (words.word_marker(kind, tok)(texts, ids) for kind in ("script", "mecab"))
+    assert [(len(x), x.dtype) for x in by_token] == [(len(x), bool) for x in ids]
     total = sum(map(len, ids))
-    differing = sum(int((a != b).sum()) for a, b in zip(by_piece, by_text, strict=True))
+    differing = sum(int((a != b).sum()) for a, b in zip(by_token, by_text, strict=True))
     assert total > 50_000
-    assert differing / total < 1e-4  # a piece such as "ヶ月" does not know what it follows
+    assert differing / total < 1e-4  # a token such as "ヶ月" does not know what it follows
     assert words.word_marker("script", tok)([], []) == []

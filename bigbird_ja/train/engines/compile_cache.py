@@ -21,7 +21,8 @@ class CompileCache:
 
     JAX stores and finds them itself, by all that they depend on, in a local folder. What MODEL_DIR
     has is copied there before the first compilation, and what is new is copied back after it. It is
-    native code: a file that differs from what the ownership manifest states is ignored.
+    native code: a file that differs from what the ownership manifest states is ignored. `preflight
+    --keep` puts the programs of a slice there before the run begins.
 
     Args:
         owned: ownership manifest of MODEL_DIR; None if there is none yet.
@@ -37,7 +38,7 @@ class CompileCache:
         if platform == "cpu":  # its programs have instructions that another CPU may lack
             self._folder = f"{_FOLDER}/cpu-{_cpu_features()}"
         self._owned, self._log = owned, log
-        self._local = os.path.join(scratch, _FOLDER)
+        self.local = os.path.join(scratch, _FOLDER)
         self._platform = platform
         self._before: set[str] = set()
 
@@ -49,32 +50,36 @@ class CompileCache:
             return  # cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash
         with self._failures_logged():
             self._fetch()
-        jax.config.update("jax_compilation_cache_dir", self._local)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        # With XLA's own caches the folder's path would be a part of the key.
-        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+        use(self.local)
 
-    def keep(self) -> None:
-        """Copy programs that were compiled since to MODEL_DIR."""
-        owned = self._owned
+    def programs(self) -> set[str]:
+        """List the programs in the local folder."""
+        return set(os.listdir(self.local)) if os.path.isdir(self.local) else set()
+
+    def keep(self) -> list[str]:
+        """Copy programs that were compiled since to MODEL_DIR; return their names there."""
         with self._failures_logged():
-            if owned is None or not os.path.isdir(self._local):
-                return
+            new = sorted(self.programs() - self._before)
+            if self._before:
+                is_found = "compiled anew: none fits" if new else "loaded for"
+                self._log(f"kept programs: {is_found} this step, these devices and this compiler")
+            if (owned := self._owned) is None:
+                return []
             storage.make_directory(storage.join(owned.path, self._folder))
-            new = sorted(set(os.listdir(self._local)) - self._before)
-            paths = {f"{self._folder}/{name}": os.path.join(self._local, name) for name in new}
+            paths = {f"{self._folder}/{name}": os.path.join(self.local, name) for name in new}
             owned.note({name: Made.of_file(path) for name, path in paths.items()})
             for name, path in paths.items():
                 storage.upload(path, storage.join(owned.path, name))
             self._before |= set(new)
+            return [*paths]
+        return []
 
     def _fetch(self) -> None:
-        os.makedirs(self._local, exist_ok=True)
+        os.makedirs(self.local, exist_ok=True)
         if (owned := self._owned) is None:
             return
         for name in [n for n in owned.files if os.path.dirname(n) == self._folder]:
-            path = os.path.join(self._local, os.path.basename(name))
+            path = os.path.join(self.local, os.path.basename(name))
             with contextlib.suppress(FileNotFoundError):
                 storage.download(storage.join(owned.path, name), path)
                 if owned.states(name, Made.of_file(path)):
@@ -88,6 +93,17 @@ class CompileCache:
             yield
         except (OSError, StorageError, BadInput) as error:
             self._log(f"compiled programs are not kept this time: {error}")
+
+
+def use(folder: str) -> None:
+    """Let JAX keep the programs that it compiles in a local folder, and find them there."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # With XLA's own caches the folder's path would be a part of the key.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
 def _cpu_features() -> str:

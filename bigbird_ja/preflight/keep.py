@@ -1,0 +1,42 @@
+"""Compiled steps that are kept with a run, so that its first machine need not compile.
+
+JAX finds a program by a key of all that it depends on: the step, the devices and their hosts, the
+compiler's options, the versions of jaxlib and libtpu. So a program that doesn't fit is never run.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from bigbird_ja import storage
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import StorageError
+from bigbird_ja.storage import outputs
+from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.train.engines.compile_cache import CompileCache
+
+
+@contextlib.contextmanager
+def keeping(run_dir: str) -> Iterator[str]:
+    """Yield a local folder for programs, and copy them to the run at the end.
+
+    Args:
+        run_dir: BUCKET/NAME of a run; its MODEL_DIR, BUCKET/NAME/model, may be missing.
+
+    Raises:
+        BadInput: MODEL_DIR is another folder.
+        StorageError: the programs could not be copied.
+    """
+    model_dir = storage.join(run_dir, "model")
+    advice = "name the folder of a run, BUCKET/NAME"
+    owned = outputs.check_folder(model_dir, "--keep", "run", advice)
+    with scratch_directory() as scratch:
+        cache = CompileCache(owned, scratch, "tpu", log)
+        yield cache.local
+        if not cache.programs():
+            return  # none fits
+        storage.make_directory(model_dir)
+        cache = CompileCache(Owned.create(model_dir, "run"), scratch, "tpu", log)
+        if not (kept := cache.keep()):
+            raise StorageError(f"{model_dir}: run the same command again")
+        print(f"kept in {model_dir}: {', '.join(kept)}")
