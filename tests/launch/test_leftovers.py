@@ -9,16 +9,8 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu
 from bigbird_ja.process.errors import BadInput, StorageError
 
-TPU = Tpu(
-    "a",
-    "z",
-    Presence.READY,
-    "READY",
-    labels={ID_LABEL: "id-a"},
-    project="p",
-    created=1.0,
-    resource="p/z/a",
-)
+PLACE = {"resource": "p/z/a", "project": "p", "created": 1.0}
+TPU = Tpu("a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, **PLACE)
 GOING = replace(TPU, presence=Presence.DELETING)
 AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
 OFF = ServiceFault(Kind.PERMISSION, "the API has not been used in project p")
