@@ -12,7 +12,7 @@ its size bounds memory, and each block ends in one sequence that is not full.
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import json
 import os
 import struct
@@ -112,15 +112,11 @@ def _cut_corpus(
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
-    trained = 0
-    for index, text in enumerate(texts):
-        # One document of every run of 1 / eval_fraction; in the first run one of the first two, so
-        # that a corpus of two documents has one for each split.
-        if _is_drawn(index, _fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2):
-            key = ("eval", 1)
-        else:
-            key = ("train", int(whole) + _is_drawn(trained, fraction, seed, Purpose.MIXTURE))
-            trained += 1
+    # In the first run one of the first two: a corpus of two documents has one for each split.
+    are_held_out = _draws(_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
+    are_repeated = _draws(fraction, seed, Purpose.MIXTURE)
+    for text, is_held_out in zip(texts, are_held_out, strict=False):
+        key = ("eval", 1) if is_held_out else ("train", int(whole) + next(are_repeated))
         if not key[1]:
             continue
         pending[key].append(text)
@@ -133,39 +129,30 @@ def _cut_corpus(
             yield (*key, pending[key])
 
 
-@functools.lru_cache(maxsize=4)
 def _fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1_000_000)
 
 
-def _is_drawn(
-    index: int, share: Fraction, seed: int, purpose: int, first_of: int | None = None
-) -> bool:
-    """Return whether item `index` is the one that is drawn from its run of 1 / share.
+def _draws(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
+    """Yield for each item whether it is drawn: one of every run of 1 / share items.
 
     Args:
-        index: index of the item, from 0.
-        share: fraction of all items to draw, below 1.
+        share: fraction of the items to draw, below 1.
         seed: seed of the draws.
         purpose: purpose of the draws.
         first_of: number of candidates in the first run; None: all.
     """
     if not share:
-        return False
-    run = index * share.numerator // share.denominator
-    return index == _drawn_from(run, share, seed, purpose, first_of)
-
-
-@functools.lru_cache(maxsize=8)  # the items of a run are asked for one after the other
-def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: int | None) -> int:
-    """Return the index of the item that is drawn from a run."""
-    first = -(-run * share.denominator // share.numerator)
-    last = -(-(run + 1) * share.denominator // share.numerator)
-    choices = last - first
-    if run == 0 and first_of is not None:
-        choices = min(first_of, choices)
-    draw = int(fold(seed_key(seed, purpose), run))
-    return first + draw % choices
+        yield from itertools.repeat(False)
+    key, start = seed_key(seed, purpose), 0
+    for run in itertools.count():
+        end = -(-(run + 1) * share.denominator // share.numerator)
+        choices = end - start
+        if run == 0 and first_of is not None:
+            choices = min(first_of, choices)
+        drawn = start + int(fold(key, run)) % choices
+        yield from (index == drawn for index in range(start, end))
+        start = end
 
 
 _packer: dict[str, Any] = {}  # of a worker process
