@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import sentencepiece
 
 from bigbird_ja import storage
-from bigbird_ja.process import children
+from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, human_time, waiting
 from bigbird_ja.process.errors import BadInput
@@ -142,9 +142,7 @@ def train(
             child.join()
             most = settings.max_sentences or "all"
             to_do = f"train on less text with a smaller --max_sentences (now {most})"
-            raise children.error_from_exit(
-                child.exitcode or 0, (), "SentencePiece", to_do
-            ) from None
+            raise workers.error_from_exit(child.exitcode or 0, (), "SentencePiece", to_do) from None
         finally:
             child.kill()
     if isinstance(answer, RuntimeError):
@@ -161,7 +159,7 @@ def _train_as_child(
     sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> None:
     """Send the model and the lines for its statistics, or the exception."""
-    children.init_child()
+    workers.init_child()
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 
