@@ -78,7 +78,8 @@ def run_tasks(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
-            raise _worker_error(pool) from error
+            to_do = "use fewer --num_workers and run the same command again"
+            raise broken_pool_error(pool, "a worker process", to_do) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -88,14 +89,19 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _worker_error(pool: ProcessPoolExecutor) -> CommandError:
-    """Describe how the first worker ended; the executor has sent SIGTERM to the others."""
+def broken_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
+    """Return the error for the first worker that died; the executor sends SIGTERM to the others.
+
+    Args:
+        pool: broken pool, which is shut down.
+        subject: subject of the message.
+        advice: advice against a lack of memory.
+    """
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=True)
     statuses = [process.exitcode for process in processes if process.exitcode is not None]
     first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
-    to_do = "use fewer --num_workers and run the same command again"
-    return error_from_exit(first, ("its output is above",), "a worker process", to_do)
+    return error_from_exit(first, ("its output is above",), subject, advice)
 
 
 def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
