@@ -80,7 +80,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, small_run):
-    """good/: copies of a small run and its inputs; bad/: all bad files that the cases name."""
+    """Write good/, copies of a small run and its inputs, and bad/, the bad files of the cases."""
     world = tmp_path_factory.mktemp("world")
     runs.copy_inputs(small_run, world / "good")
     (world / "bad").mkdir()
@@ -90,7 +90,7 @@ def world(tmp_path_factory, small_run):
 
 
 def state(folder):
-    """Every file below, its size and when it was changed."""
+    """Map every file below to its size and modification time."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 

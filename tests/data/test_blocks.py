@@ -25,7 +25,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def pack(tokenizer_path, sample_corpus):
-    """`pack(texts, **settings)`: the tokens of a block's rows, its counts and the tokenizer."""
+    """Return `pack(texts, **settings)`: tokens of a block's rows, its counts, the tokenizer."""
     tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
     special = tokenizer.special

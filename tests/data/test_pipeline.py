@@ -16,7 +16,7 @@ COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 
 
 def config_of(*sets, seed=1, batch_size=4):
-    """The settings by which a run reads."""
+    """Return the settings by which a run reads."""
     stated = [f"data.seed={seed}", f"training.global_batch_size={batch_size}", *sets]
     return resolve_config(sets=stated)[0]
 
@@ -65,7 +65,7 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
 
 
 def test_autotuning_is_off_so_that_iterators_end_at_once(data):
-    """After two minutes of training one iterator in eight took up to a minute to end."""
+    """Check the option: with autotuning, an iterator may take a minute to end."""
     manifest, directory = data
     train = pipeline.batches(config_of(), manifest, directory)
     held_out = pipeline.eval_batches(manifest, directory, batch_size=4)
@@ -74,7 +74,7 @@ def test_autotuning_is_off_so_that_iterators_end_at_once(data):
 
 
 def unmasked(batch):
-    """The tokens of a batch as they were before masking."""
+    """Return the tokens of a batch before masking."""
     tokens, is_target = batch["input_ids"].copy(), batch["masked_lm_weights"] > 0
     rows = np.nonzero(is_target)[0]
     tokens[rows, batch["masked_lm_positions"][is_target]] = batch["masked_lm_ids"][is_target]

@@ -41,7 +41,7 @@ class Time:
 
 
 def make(path, time=None, owner=None):
-    """A lease, and its log."""
+    """Return a lease and its log."""
     time, logged = time or Time(), []
     lease = Lease(path, BUSY, logged.append, clock=lambda: time.now, sleep=time.sleep, owner=owner)
     return lease, logged
