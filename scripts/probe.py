@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data import manifest
-from bigbird_ja.evaluation import load, masked_lm
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.checkpoints import row_name
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
+from bigbird_ja.run.model import load_run
 from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text.articles import WORDS
@@ -231,7 +232,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
-    model = load.load_run(options.model_dir)
+    model = load_run(options.model_dir)
     length = model.config.model.max_position_embeddings or WINDOW
     records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
     cases = find_cases(records, model.tokenizer)

@@ -126,9 +126,7 @@ def run(args: Args) -> dict[str, Any]:
         log(backends.describe(run))
         return {**dry_run.show(run, config, vm, table), "warnings": warnings}
     if model:  # again, as the data set decides some of it, and may have another tokenizer
-        known = run_settings.adopted_settings(
-            model, None, manifest_lib.load(run.data_dir), run.data_dir
-        )
+        known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
         config, overrides = resolve(args, known)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)

@@ -142,7 +142,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     if args.data_dir:
         place = args.data_dir[number]
         data = manifest_lib.load(place)
-        adopted = run_settings.adopted_settings(source, None, data, place) if source else []
+        adopted = run_settings.adopted_settings(source, data, place) if source else []
         config, overrides = resolve(args, adopted, name)
         config = fit_to_data(config, data, overrides, place)
         for line in decided_by_data(overrides, data):

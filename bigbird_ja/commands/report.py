@@ -9,7 +9,6 @@ interruptions and preemptions, cost, evaluation by position and distance, filled
 settings side by side. Takes seconds.
 """
 
-import time
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
@@ -25,15 +24,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Write the page."""
-    from bigbird_ja.report.page import page
-    from bigbird_ja.report.run_logs import RunLogs, name_apart
-    from bigbird_ja.storage import outputs
+    from bigbird_ja.report import page
 
-    outputs.check_output_file(args.output, "--output")
-    now = time.time()
-    runs = [RunLogs(model_dir, now) for model_dir in args.model_dir]
-    name_apart(runs)
-    outputs.write(args.output, page(runs, now).encode())
-    print(f"report: {args.output}")
-    rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
-    return {"output": args.output, "runs": rows}
+    return page.write(args.model_dir, args.output)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -175,7 +176,7 @@ def packed(block: Block) -> bytes:
 def pack_block(block: Block) -> int:
     """Pack and write one block unless it exists; return the bytes of its text."""
     path = _packer["path_of"](block.name)
-    if read_block(path, _packer["spec"].row_dtype.itemsize) is None:
+    if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
         storage.write_bytes(path, packed(block))
     return text_bytes(block)
 
@@ -267,10 +268,19 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
     return [int(i) for i in np.flatnonzero(starts) if i]
 
 
+@dataclass(frozen=True)
+class _Header:
+    """Header of a block's file, JSON after its length; the rows follow."""
+
+    stats: BlockStats
+    crc32c: Count  # CRC32C of the rows
+
+
 def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
-    """Return the content of a block's file: the counts as JSON after its length, then the rows."""
-    header = json.dumps(vars(stats)).encode()
-    return struct.pack("<I", len(header)) + header + rows.tobytes()
+    """Return the content of a block's file."""
+    data = rows.tobytes()
+    header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
+    return struct.pack("<I", len(header)) + header + data
 
 
 @dataclass(frozen=True)
@@ -291,18 +301,24 @@ class StoredBlock:
         return result
 
 
-def read_block(path: str, row_bytes: int) -> StoredBlock | None:
-    """Open a block that an earlier run may have written; None if it is missing or incomplete.
+def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
+    """Open a block that an earlier run may have written; None if it is missing or damaged.
 
     Args:
         path: path of the file.
         row_bytes: size of a row in bytes.
+        verify: whether to compare the rows with their checksum: necessary after a crash of the
+            machine (not after a kill, since the file is renamed when it is complete).
     """
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<I", file.read(4))
-            stats = decode.decode_json(file.read(length), BlockStats, path)
-            is_whole = file.seek(0, 2) == 4 + length + stats.sequences * row_bytes
+            header = decode.decode_json(file.read(length), _Header, path)
+            size = file.seek(0, 2) - 4 - length
+            file.seek(4 + length)
+            is_whole = size == header.stats.sequences * row_bytes and (
+                not verify or google_crc32c.value(file.read()) == header.crc32c
+            )
     except (OSError, BadInput, struct.error):
         return None
-    return StoredBlock(os.path.basename(path), 4 + length, stats) if is_whole else None
+    return StoredBlock(os.path.basename(path), 4 + length, header.stats) if is_whole else None

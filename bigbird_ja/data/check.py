@@ -1,15 +1,17 @@
 """Comparison of a data set with its manifest: files by one listing, or every byte and record.
 
-`fast_check` runs before work begins, `DataGuard` while a run reads: neither parses a record.
-`check` compares everything: size, SHA-256, record checksums and count of each shard; lengths, ids,
-layout and targets of each record; the tokenizer; the totals.
+`fast_check` runs before work begins, `DataGuard` while a run reads, `named_damage` when reading
+has failed: none of them parses a record. `check` compares everything: each shard's size, SHA-256,
+record checksums and count; each record's lengths, ids, layout and targets; the tokenizer; the
+totals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -65,15 +67,14 @@ def file_problems(
     for shard in (shard for split in splits for shard in manifest.shards(split)):
         if shard.name not in listing:
             problems.append(f"{shard.name} is missing")
-        elif difference := difference_of(shard, listing[shard.name]):
+        elif difference := _difference(shard, listing[shard.name]):
             problems.append(f"{shard.name} {difference}")
     extra = {*listing} - {shard.name for shard in manifest.every_shard}
     names = sorted(name for name in extra if name.endswith(".tfrecord"))
     return [*problems, *(f"{name} is not in the manifest" for name in names)]
 
 
-def difference_of(shard: Shard, info: storage.Stat) -> str | None:
-    """Return the difference of a file from the shard that the manifest states, by its listing."""
+def _difference(shard: Shard, info: storage.Stat) -> str | None:
     if info.size != shard.bytes:
         return f"has {info.size} bytes instead of {shard.bytes}"
     if info.crc32c and info.crc32c != shard.crc32c:
@@ -90,13 +91,22 @@ def _shard_problems(
     """
     if problems := file_problems(manifest, listing, splits):
         return problems
-    shards = [shard for split in splits for shard in manifest.shards(split)]
-    unread = [shard for shard in shards if not listing[shard.name].crc32c]
     return [
         f"{shard.name} {_OTHER}"
-        for shard in unread
-        if storage.crc32c_of_file(storage.join(data_dir, shard.name))[0] != shard.crc32c
+        for split in splits
+        for shard in manifest.shards(split)
+        if not is_shard(storage.join(data_dir, shard.name), listing[shard.name], shard)
     ]
+
+
+def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
+    """Return whether a file is the shard that the manifest states.
+
+    It is read if its checksum is not in `info`.
+    """
+    if _difference(shard, info):
+        return False
+    return (info.crc32c or storage.crc32c_of_file(path)[0]) == shard.crc32c
 
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
@@ -110,6 +120,40 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     return None
+
+
+@contextlib.contextmanager
+def named_damage(
+    manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
+) -> Iterator[None]:
+    """Context manager that names the damaged shard if reading meets a damaged record.
+
+    TensorFlow states the place in the file, but not the file. So the shards are read again: either
+    one is damaged on disk, or the fault was transient.
+
+    Raises:
+        BadInput: a shard is not the one that was made.
+        StorageError: all shards are whole; one was read short or damaged in transit.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_data_loss(error):
+            raise
+        listing = storage.list_stats(data_dir)
+        raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
+        raise StorageError(
+            f"{storage.join(data_dir, '*.tfrecord')}: a shard was read short or damaged, and all of"
+            " them are whole: run the same command again"
+        ) from error
+
+
+def _is_data_loss(error: BaseException | None) -> bool:
+    while error is not None:
+        if type(error).__name__ == "DataLossError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class DataGuard:

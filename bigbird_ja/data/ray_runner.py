@@ -47,7 +47,7 @@ def pack_blocks(
 
     def missing() -> Iterable[Block]:
         size = spec.row_dtype.itemsize
-        return (b for b in todo if not blocks.read_block(path_of(b.name), size))
+        return (b for b in todo if not blocks.read_block(path_of(b.name), size, verify=True))
 
     try:
         cores = int(ray.cluster_resources()["CPU"])

@@ -97,14 +97,20 @@ class Work:
         return _spec_in(self.folder) or local  # the one in the output is decisive
 
     def open(self, spec: DataSpec) -> None:
-        """Create the folders, or use existing ones."""
+        """Create the folders, or use existing ones.
+
+        Raises:
+            BadInput: another command has just begun work of other settings there.
+        """
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: the output has other settings
         settings = _Settings(decode.FORMAT_VERSION, spec)
         text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
-            storage.write_text(storage.join(folder, _SETTINGS), text)
+            is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
+            if not is_new and _spec_in(folder) != spec:
+                raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
         for folder in (self.blocks, storage.join(self.folder, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
@@ -132,17 +138,18 @@ class Work:
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
         """Return the shards among `names` that are recorded and exist, ready or in place."""
-        listings = [storage.list_stats(folder) for folder in (self.ready, self._output)]
+        folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
         finished = {}
 
         def find(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self._note(name), MadeShard)
-                for stats in listings:
-                    if name in stats and check.difference_of(made.shard, stats[name]) is None:
+                for folder, stats in folders:
+                    path = storage.join(folder, name)
+                    if name in stats and check.is_shard(path, stats[name], made.shard):
                         finished[name] = made
 
-        known = [name for name in names if any(name in stats for stats in listings)]
+        known = [name for name in names if any(name in stats for _, stats in folders)]
         storage.run_all([partial(find, name) for name in known])
         return finished
 

@@ -3,35 +3,35 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface.state_dict import SETTINGS
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
+from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.storage import decode
 
 # Name of our model class's module: transformers' own class replaces random blocks by block 0.
 CODE = "modeling_bigbird_ja"
 _TASKS = (
-    "PreTraining MaskedLM SequenceClassification TokenClassification MultipleChoice"
-    " QuestionAnswering"
-)
+    "PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice",
+    "QuestionAnswering",
+)  # fmt: skip
 
 # Settings of `model` for which BigBirdConfig has no name; `modeling_bigbird_ja` reads them.
 _OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 # Keys of config.json that are settings of `model`.
 _KEYS = (
-    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size"
-    " max_position_embeddings initializer_range"
-)
-_BIGBIRD_KEYS = "hidden_act hidden_dropout_prob layer_norm_eps block_size num_random_blocks"
-_STOCK_KEYS = "hidden_act layer_norm_eps"
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "initializer_range",
+)  # fmt: skip
+_STOCK_KEYS = ("hidden_act", "layer_norm_eps")
+_BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob", "block_size", "num_random_blocks")
 # Keys of a source's config.json that say nothing of the model.
 _OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
-    "hidden_activation mlp_dropout norm_eps local_attention global_attn_every_n_layers"
-    " global_rope_theta local_rope_theta"
-)
+    "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
+    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
+)  # fmt: skip
 
 
 def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,6 +46,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
     stock = hf_config.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    keys: tuple[str, ...]
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
     elif stock is not None:
@@ -58,7 +59,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     }
     config = {
         **others,
-        **{key: getattr(model, SETTINGS.get(key, key)) for key in f"{_KEYS} {keys}".split()},
+        **{key: getattr(model, SETTINGS.get(key, key)) for key in (*_KEYS, *keys)},
         **{key: stated.get(key, value) for key, value in special_ids.items()},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
@@ -95,7 +96,7 @@ def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
     is_full = pattern.is_full_throughout(trained.config.model)
     code = {
         "AutoModel": f"{CODE}.BigBirdJaModel",
-        **{f"AutoModelFor{task}": f"{CODE}.BigBirdJaFor{task}" for task in _TASKS.split()},
+        **{f"AutoModelFor{task}": f"{CODE}.BigBirdJaFor{task}" for task in _TASKS},
     }
     return {
         "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],

@@ -15,7 +15,7 @@ from bigbird_ja.storage import decode, export_folder
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.evaluation.load import TrainedModel
+    from bigbird_ja.run.model import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ def run(request: Request) -> dict[str, Any]:
         CommandError: the exported model computes something else; the folder is kept.
     """
     request.check()
-    from bigbird_ja.evaluation.load import load_run  # imports TensorFlow
     from bigbird_ja.export import parity
+    from bigbird_ja.run.model import load_run  # imports TensorFlow
 
     model, output_dir = load_run(request.model_dir, request.step), request.output_dir
     manifest = _training_data(model, request.data_dir) if request.data_dir else None

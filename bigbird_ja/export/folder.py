@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import (
     config_json,
     model_card,
@@ -19,6 +18,7 @@ from bigbird_ja.export import (
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.huggingface.state_dict import to_hugging_face, to_stock
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.model import TrainedModel
 
 _CODE_FILES = (f"{config_json.CODE}.py", "pattern.py")
 

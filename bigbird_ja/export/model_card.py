@@ -13,12 +13,12 @@ import yaml
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub

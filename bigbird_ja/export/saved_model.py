@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export.folder import write_file
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
+from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 

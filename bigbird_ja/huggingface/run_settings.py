@@ -1,7 +1,5 @@
 """Settings that a run adopts from the Hugging Face folder it starts from."""
 
-import dataclasses
-
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.huggingface import state_dict
@@ -35,14 +33,11 @@ def attention_notice(source: str, config: Config, manifest: Manifest) -> str | N
     )
 
 
-def adopted_settings(
-    source: str, run: Config | None, manifest: Manifest, data_dir: str
-) -> list[Override]:
-    """Return the settings that a Hugging Face folder fixes for a run; none for other sources.
+def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Override]:
+    """Return the settings that a Hugging Face folder fixes for a new run; none for other sources.
 
     Args:
         source: argument of `--init_from`.
-        run: config of a run that continues, which has them already, or None.
         manifest: manifest of the data set. The model may have more embeddings than it has tokens.
         data_dir: path of the data set.
 
@@ -51,26 +46,23 @@ def adopted_settings(
             set was made with another tokenizer than the folder's.
     """
     if not state_dict.has_weights(source):
-        if run is None and stated_settings(source):
+        if stated_settings(source):
             raise BadInput(
                 f"--init_from {source}: config.json without weights (model.safetensors or"
                 " pytorch_model.bin): copy the whole folder"
             )
         return []
-    if run is not None:
-        known, where = dataclasses.asdict(run.model), "the run"
-    else:
-        theirs = read_config(source)
-        known, where = dict(theirs.settings), f"{source}/config.json"
-        if manifest.tokenizer_sha256:
-            _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
-        if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary
-            known.pop("max_position_embeddings", None)
-        if manifest.seq_length <= theirs.positions:  # within the source's length: its own attention
-            known["max_position_embeddings"] = theirs.positions
-            known["attention_type"] = "original_full"
-        if theirs.vocab_size >= manifest.vocab_size:
-            known["vocab_size"] = theirs.vocab_size
+    theirs = read_config(source)
+    known, where = dict(theirs.settings), f"{source}/config.json"
+    if manifest.tokenizer_sha256:
+        _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
+    if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary
+        known.pop("max_position_embeddings", None)
+    if manifest.seq_length <= theirs.positions:  # within the source's length: its own attention
+        known["max_position_embeddings"] = theirs.positions
+        known["attention_type"] = "original_full"
+    if theirs.vocab_size >= manifest.vocab_size:
+        known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 

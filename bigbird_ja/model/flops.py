@@ -32,6 +32,18 @@ def model_flops(config: Config, data: Data, batch_per_core: int, share: float = 
     return 3.0 * batch_per_core * forward
 
 
+def check_length(config: Config, seq_length: int) -> None:
+    """Check that a sequence length suits the attention pattern.
+
+    Raises:
+        BadInput: It does not; the message names the nearest ones that do.
+    """
+    try:
+        pattern.is_full(config, seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
 def visible_pairs(config: Config, layer: int, length: int) -> int:
     """Return the number of pairs of query and key in one head of a layer, without padding.
 
@@ -42,10 +54,8 @@ def visible_pairs(config: Config, layer: int, length: int) -> int:
     if model.architecture == "modernbert" and not pattern.is_global(model, layer):
         reach = min(model.local_attention // 2, length - 1)
         return length * (2 * reach + 1) - reach * (reach + 1)
-    try:
-        if pattern.is_full(config, length):
-            return length * length
-        blocks = pattern.block_mask(config, 0, length)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
+    check_length(config, length)
+    if pattern.is_full(config, length):
+        return length * length
+    blocks = pattern.block_mask(config, 0, length)
     return round(float(blocks.sum()) / len(blocks)) * model.block_size**2

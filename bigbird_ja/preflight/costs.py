@@ -24,11 +24,11 @@ CONTROL = frozenset({"while", "conditional", "call"})
 # the chip's SparseCores (gathers, sums); its operands come with the update.
 _STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
-_MOVE_NOTHING = (
-    "parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier"
-    " copy-start copy-done slice-start slice-done partition-id replica-id domain"
-)
-_FREE = _ENDS.union(_MOVE_NOTHING.split())
+_FREE = _ENDS | {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain",
+    "add-dependency", "opt-barrier", "copy-start", "copy-done", "slice-start", "slice-done",
+    "partition-id", "replica-id",
+}  # fmt: skip
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 _DIM_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")

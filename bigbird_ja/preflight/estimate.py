@@ -40,10 +40,13 @@ STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 
 _MOST, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
 # Keys of a result that are None if the program does not fit, or cannot be counted.
 _KEYS = (
-    "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
-    " tokens_per_second_per_core unestimated_ops"
-)
-_SLICE_KEYS = "tokens_per_second collectives collective_bytes collective_cycles collective_link_ms"
+    "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
+    "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
+)  # fmt: skip
+_SLICE_KEYS = (
+    "tokens_per_second", "collectives", "collective_bytes", "collective_cycles",
+    "collective_link_ms",
+)  # fmt: skip
 
 
 def batch_per_core(config: Config, target: Target) -> int:
@@ -165,7 +168,7 @@ def _figures(
         "model_flops": flops * accumulated,
         **stated,
     }
-    keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
+    keys = [*_KEYS, *figures.CODE_KEYS, *(_SLICE_KEYS if target.is_slice else ())]
     missing = common | dict.fromkeys(keys) | {"top_ops": []}
     if isinstance(compiled, Shortage):
         needed = {"hbm_peak_bytes": compiled.used or None, "largest_buffers": compiled.largest}

@@ -12,10 +12,10 @@ from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
-_CODE_KEYS = (
-    "code_cycles code_coverage code_roofline_cycles code_by_kind code_bound_by code_waiting_cycles"
-)
-CODE_KEYS = tuple(_CODE_KEYS.split())
+CODE_KEYS = (
+    "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
+    "code_waiting_cycles",
+)  # fmt: skip
 
 # The innermost of these name scopes decides; the first in this order breaks ties.
 _SCOPES: dict[str, str] = {

@@ -4,15 +4,37 @@ import datetime
 import html
 import importlib.resources
 import string
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
-from bigbird_ja.report.run_logs import RunLogs
+from bigbird_ja.report.run_logs import RunLogs, name_apart
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.storage import outputs
+
+
+def write(model_dirs: Sequence[str], output: str) -> dict[str, Any]:
+    """Write the page, and return the `--json` results.
+
+    Args:
+        model_dirs: folders of runs, in the order of their colors.
+        output: path of the HTML file, on disk or gs://.
+
+    Raises:
+        BadInput: A folder holds no run, or the file cannot be written there.
+    """
+    outputs.check_output_file(output, "--output")
+    now = time.time()
+    runs = [RunLogs(model_dir, now) for model_dir in model_dirs]
+    name_apart(runs)
+    outputs.write(output, page(runs, now).encode())
+    print(f"report: {output}")
+    rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
+    return {"output": output, "runs": rows}
 
 
 def page(runs: Sequence[RunLogs], now: float) -> str:

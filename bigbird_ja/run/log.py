@@ -150,10 +150,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: A line of `eval.jsonl` does not belong there.
     """
-    return _on_held_out(_read(model_dir, EVAL, Evaluation))
-
-
-def _on_held_out(lines: list[Evaluation]) -> list[Evaluation]:
+    lines = _read(model_dir, EVAL, Evaluation)
     # Other lines are results of a probe in earlier versions.
     return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
 
@@ -215,10 +212,7 @@ class MetricsLog:
             storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step later than all before; others are ignored."""
-        if self.last is not None and record["step"] <= self.last["step"]:
-            return
-        self.last = record
+        """Add a step, later than all before."""
         if storage.is_remote(self._path):
             with self._lock:
                 self._lines.append(json_line(record))
@@ -267,15 +261,13 @@ class Heartbeat:
             **fields,
         }
 
-    def update(self, **fields: Any) -> None:
-        """Change fields of the next write."""
+    def update(self, fields: JsonRecord, write: bool = True) -> None:
+        """Change fields, and write now or the next time."""
         self._fields.update(fields)
-
-    def write(self, **fields: Any) -> None:
-        """Write now."""
-        with self._lock:
-            self._fields.update(fields, time=round(self._clock(), 3))
-            storage.write_bytes(self._path, json_line(dict(self._fields)))
+        if write:
+            with self._lock:
+                self._fields["time"] = round(self._clock(), 3)
+                storage.write_bytes(self._path, json_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,29 @@ CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"
 CONTINUED = "continued_with"  # event of a run whose settings were changed
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """Trained model with its tokenizer."""
+
+    folder: str
+    config: Config
+    data: Data
+    params: dict[str, np.ndarray]
+    tokenizer: Tokenizer
+    meta: Meta  # checkpoint metadata
+
+
+def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
+    """Load a MODEL_DIR's checkpoint, the newest by default.
+
+    Raises:
+        BadInput: no checkpoint, no tokenizer, or files that do not match.
+    """
+    config, data, params, meta = load_parameters(model_dir, step)
+    tokenizer = load_tokenizer(model_dir, meta)
+    return TrainedModel(model_dir, config, data, params, tokenizer, meta)
 
 
 def load_parameters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,16 +12,9 @@ from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import Damaged
 
-if TYPE_CHECKING:
-    pass
-
-
 T = TypeVar("T")
 
-
 STEP = "global_step"
-
-
 SLOTS = ("m", "v")  # see `train.optimizer.slot_parameters`
 
 

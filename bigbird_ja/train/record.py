@@ -8,6 +8,7 @@ from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.evaluation import tensorboard
+from bigbird_ja.evaluation.tensorboard import EventWriter
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
@@ -23,9 +24,9 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.job import Job, Resumption
 from bigbird_ja.train.progress import TrainProgress
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.tensorboard import EventWriter
 from bigbird_ja.train.wandb import WandbLog
 
+_BEATS_PER_SYNC = 4  # heartbeats per upload of metrics.jsonl
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
@@ -52,7 +53,7 @@ class Recorder:
         self.step = resumption.step
         self.loss: float | None = None
         self.evaluations: list[Evaluation] = []
-        self._has_later_evaluations = False
+        self._has_later_evaluations, self._beats = False, 0
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
@@ -176,9 +177,7 @@ class Recorder:
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
         """Change fields of heartbeat.json, and write it if `write`."""
-        self._heartbeat.update(**fields)
-        if write and self._writes:
-            self._heartbeat.write()
+        self._heartbeat.update(fields, write and self._writes)
 
     def stepped(self, step: int) -> None:
         """Note that steps up to `step` are finished."""
@@ -234,9 +233,12 @@ class Recorder:
         self.sync()
 
     def beat(self) -> None:
-        """Write heartbeat.json, unless another process has taken MODEL_DIR over."""
+        """Write heartbeat.json and, every fourth time, metrics; check the lock before."""
         self._run_dir.check_lock()
         self.heartbeat(write=self._run_dir.has_begun)  # while it compiles it may yet be refused
+        self._beats += 1
+        if self._beats % _BEATS_PER_SYNC == 0:
+            self.sync_metrics()
 
     def sync_metrics(self) -> None:
         """Upload metrics.jsonl, if MODEL_DIR is on a bucket."""

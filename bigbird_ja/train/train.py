@@ -10,11 +10,12 @@ process 0 writes; the others follow it. `outcome` records how the run ends.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from bigbird_ja.data.check import named_damage
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
@@ -34,7 +35,6 @@ from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
-METRICS_SYNC_SECONDS = 60.0
 
 
 def train(
@@ -106,7 +106,8 @@ class Trainer:
         self.saver = CheckpointSaver(job, run_dir, self.recorder)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        self.periodic = Periodic(_tasks(run_dir, self.recorder), job.deps)
+        beat = self.recorder.beat if run_dir.lease is not None else None
+        self.periodic = Periodic(beat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, run_dir, resumption.step, self.recorder)
         self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
         exit_process.before(self.outcome.record_exit)
@@ -138,11 +139,14 @@ class Trainer:
         """Start the engine and run the loop; return "finished" or "interrupted"."""
         initial: Mapping[str, np.ndarray] = self.warm_start.values if self.warm_start else {}
         engine = make_engine(self.job, self.run_dir, self.resumption, initial)
+        # Names the damage of a shard that cannot be read.
+        damage = named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
             with (
                 self.watchdog,
                 self.periodic,
+                damage,
                 contextlib.closing(engine),
                 contextlib.closing(self.profile),
             ):
@@ -249,13 +253,3 @@ class Trainer:
         self.saver.save(self.recorder.checkpoint_metadata(), engine.snapshot)
         self.recorder.progress.leave_out()
         self.watchdog.tick()
-
-
-def _tasks(run_dir: RunDir, recorder: Recorder) -> dict[str, tuple[float, Callable[[], None]]]:
-    """Return the tasks that the writer runs every few seconds."""
-    if run_dir.lease is None:
-        return {}
-    return {
-        "heartbeat": (HEARTBEAT_SECONDS, recorder.beat),
-        "metrics": (METRICS_SYNC_SECONDS, recorder.sync_metrics),
-    }

@@ -21,7 +21,7 @@ def evaluate(small_run, model_dir, run):
     return functools.partial(run, "evaluate", *places, "--json")
 
 
-def test_all_checkpoints_then_nothing_left_to_do(model_dir, evaluate):
+def test_each_checkpoint_is_evaluated_once(model_dir, evaluate):
     first = evaluate("--step=all")
     assert first.status == 0 and first.json["steps"] == [2, 4, 6]
     promised = "step masked_lm_loss masked_lm_accuracy perplexity by_position by_distance"
@@ -37,7 +37,7 @@ def test_all_checkpoints_then_nothing_left_to_do(model_dir, evaluate):
     assert len((model_dir / "eval.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_model_dir_without_our_mark_is_read_and_not_written_to(model_dir, evaluate):
+def test_model_dir_of_others_is_not_written_to(model_dir, evaluate):
     (model_dir / MARK).unlink()
     before = sorted(model_dir.rglob("*"))
     ended = evaluate("--max_batches=1")

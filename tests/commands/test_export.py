@@ -8,7 +8,7 @@ import pytest
 from testkit.fakes import hub
 
 
-def test_saved_model_and_the_same_again(small_run, tmp_path, run):
+def test_saved_model_is_made_once_and_replaced_on_request(small_run, tmp_path, run):
     flags = (f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/out")
     export = ("export", *flags, "--format=saved_model", "--json")
     made = run(*export)
@@ -22,7 +22,7 @@ def test_saved_model_and_the_same_again(small_run, tmp_path, run):
     assert replaced.status == 0 and replaced.json["step"] == 4
 
 
-def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_path, run):
+def test_exported_folder_names_no_local_path(small_run, tmp_path, run):
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
     folder = tmp_path / "hf"
     ended = run(

@@ -26,14 +26,14 @@ def test_each_mask_has_its_candidates(fill_mask, tmp_path):
     assert from_file["step"] == 4 and from_file["masks"] != ended.json["masks"]
 
 
-def test_a_text_without_an_end_is_refused(fill_mask, tmp_path):
+def test_huge_input_is_refused(fill_mask, tmp_path):
     (tmp_path / "t.txt").write_bytes(b"[MASK]")
     os.truncate(tmp_path / "t.txt", 64 << 30)
     ended = fill_mask(f"--input={tmp_path}/t.txt")
     assert ended.status == 2 and "t.txt: more than 1,048,576 bytes" in ended.stderr
 
 
-def test_a_terminal_obeys_nothing_in_the_text(fill_mask):
+def test_control_characters_are_escaped(fill_mask):
     ended = fill_mask("--text=\x1b[31m\x07\x9b2J漢字[MASK]")
     assert ended.status == 0 and "\\x1b[31m\\x07\\x9b2J漢字【" in ended.stdout
     assert not {"\x1b", "\x07", "\x9b"} & set(ended.stdout + ended.stderr)

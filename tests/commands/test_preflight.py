@@ -61,7 +61,7 @@ def test_figures_and_files(preflight, tmp_path):
         assert messages in ended.stderr
 
 
-def test_a_slice_is_compiled_with_its_sums(preflight):
+def test_slice_is_compiled_with_its_collectives(preflight):
     ended = preflight("--topology=v5e:2x2", "--set=tpu.num_cores=4")
     assert (ended.status, ended.json["chips"]) == (0, [])
     (results,) = ended.json["topologies"]

@@ -1,4 +1,4 @@
-"""`pretrain` under each engine: files, exact resume, evaluation, divergence, profiles."""
+"""Outcomes and refusals of `pretrain`, in real processes; each engine's: train/engines."""
 
 import collections
 import os
@@ -10,213 +10,236 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli, storage
-from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja import cli
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import read_variables
-from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage.ownership import MARK
-from testkit import killing, pods
+from bigbird_ja.train import train as train_lib
+from bigbird_ja.train.engines import host_memory
+from testkit import killing, synthetic
+from testkit.fakes.gcs_process import TOKEN
+from testkit.machines import PretendedMachine
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
-pytestmark = pytest.mark.both
+RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("estimator", marks=pytest.mark.estimator), "pjrt"]
-)
-def engine(request):
-    if request.param == "pjrt":
-        pytest.importorskip("jax")
-    return str(request.param)
+def test_finished_run_says_so_and_stays_as_it_is(runs, tmp_path, run):
+    """With a shorter length too: it was recorded as finished with its own."""
+    start = runs.copied(tmp_path)
+    kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
+    again = run(*start)
+    assert again.status == 0 and "nothing left to do" in again.stderr
+    assert again.json["loss"] == runs.ended.result["loss"]
+    shorter = run(*start, f"--num_train_steps={STEPS - 5}")
+    assert shorter.status == 0 and shorter.json["global_step"] == STEPS
+    assert f"step {STEPS}, past training.num_train_steps={STEPS - 5}" in shorter.stderr
+    assert kept == {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
 
 
-def test_a_run_leaves_what_the_contract_names(runs):
-    model, result = str(runs.finished), runs.ended.result
-    assert (result["global_step"], result["reason"]) == (STEPS, "finished")
-    records = run_log.read_metrics(model)
-    assert [r["step"] for r in records] == [4, 8, 12, 16, 20, 24, 28, STEPS]
-    assert records[-1]["loss"] == result["loss"] > 0
-    for key in ("masked_lm_accuracy", "learning_rate", "tokens_per_second", "time"):
-        assert all(isinstance(record[key], float) for record in records)
+@pytest.mark.parametrize("how", ["SIGHUP", "--max_train_minutes=1"])
+def test_stop_during_start_up_ends_with_75_and_no_checkpoint(runs, tmp_path, how):
+    model = tmp_path / "model"
+    flags = [how] if how.startswith("--") else []
+    running = runs.hung(*runs.flags, "--model_dir", str(model), *flags, at=("start-up", 1))
+    if not flags:
+        running.send(signal.SIGHUP)
+    ended = resumed_at_last(running, how.replace("=", " ") + ": ")
+    assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
+    assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
+
+
+def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
+    """And not the checkpoint of step 10, which is being saved and never will be."""
+    running = runs.hung(*runs.new(tmp_path), at=("save", 2))
+    running.send(signal.SIGINT)
+    running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
+    running.send(signal.SIGINT)
+    ended = running.wait()
+    assert ended.status == 75 and ended.result["reason"] == "interrupted"
+    assert CheckpointStore(str(tmp_path / "model")).steps() == [5]
+
+
+def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
+    ended = runs.zygote.run(
+        *runs.new(tmp_path), "--set", "training.stall_minutes=0.2", hang_at=["step", 3]
+    )
+    assert ended.status == 76 and ended.result["reason"] == "stalled"
+    assert "zygote.py" in ended.err and "most recent call first" in ended.err
+    model = str(tmp_path / "model")
     beat = run_log.read_heartbeat(model)
-    assert beat is not None
-    assert (beat["global_step"], beat["state"], beat["reason"]) == (STEPS, "stopped", "finished")
-    assert {"run", "time", "tokens_per_second", "host", "pid"} <= beat.keys()
-    assert events(model) == ["started"] + ["saved"] * 6 + ["finished"]
-    start = run_log.read_events(model)[0]
-    assert (start["engine"], start["replicas"]) == (runs.engine, 1)
-    names = {path.name for path in runs.finished.iterdir()}
-    assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
-    assert [name for name in names if name.startswith(".") or name == "lock.json"] == [MARK]
-    assert CheckpointStore(model).steps() == [25, STEPS]
-    _, _, params, meta = load_parameters(model)
-    assert meta.tokens_seen > 0 and meta.train_seconds > 0 and len(params) > 20
-    assert not [name for name in params if "adam" in name or name == "global_step"]
-    err = runs.ended.err
-    assert f"engine: {runs.engine} on " in err and "Traceback" not in err
-    (line,) = [line for line in err.splitlines() if f"step {STEPS} of {STEPS}" in line]
-    for part in ("100.0%", "loss", "accuracy", "tokens/s", "ETA"):
-        assert part in line
-    loss = f"step {STEPS}, loss {result['loss']:.4f}, in {model}; next: bigbird-ja "
-    assert loss in err.splitlines()[-1]
+    assert beat is not None and (beat["state"], beat["reason"]) == ("stopped", "stalled")
+    assert run_log.read_events(model)[-1]["reason"] == "stalled"
 
 
-def test_tensorflow_and_tensorboard_find_their_files(runs):
-    import tensorflow as tf
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    model = runs.finished
-    assert tf.train.latest_checkpoint(str(model)) == str(model / f"model.ckpt-{STEPS}")
-    board = EventAccumulator(str(model))
-    board.Reload()
-    last = board.Scalars("train/loss")[-1]
-    assert last.step == STEPS and last.value == pytest.approx(runs.ended.result["loss"])
-    assert "speed/tokens_per_second" in board.Tags()["scalars"]
-    assert len(list((model / "eval").iterdir())) == 2
-
-
-def test_evaluation_on_the_way_is_evaluation(runs, inputs):
-    from bigbird_ja.evaluation import masked_lm
-    from bigbird_ja.model.forward import Forward
-
-    lines = run_log.read_evaluations(str(runs.finished))
-    assert [line["step"] for line in lines] == [16, STEPS]
-    config, data, params, _ = load_parameters(str(runs.finished), STEPS)
-    manifest = manifest_lib.load(inputs[1])
-    expected = masked_lm.evaluate_model(Forward(config, data, params), inputs[1], manifest)
-    assert lines[-1]["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-5)
-    assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
-
-
-@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.nightly), "bucket"])
-def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
-    runs, place, tmp_path, fake_gcs, request
-):
-    """SIGKILL before the first save, in it and in the last one; SIGTERM and a time limit between.
-
-    Each start has saves by steps only where its phase needs them, which a run may change.
-    """
-    on_bucket = place == "bucket"
-    model = f"{request.getfixturevalue('bucket')}/model" if on_bucket else str(tmp_path / "model")
-    store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
-    never = ["--set", "checkpoints.save_every_steps=0"]
-
-    def kill(*how, at):
-        running = runs.hung(*start, *how, at=at)
-        running.send(signal.SIGKILL)
-        assert running.wait().status == -signal.SIGKILL
-
-    kill(at=("step", 3))
-    assert store.steps() == []
-    kill(at=("between-files", 1))
-    assert store.steps() == []
-
-    step = 0
-    for name, flags in (("SIGTERM", []), ("--max_train_minutes 7.5", ["--max_train_minutes=7.5"])):
-        running = runs.hung(*start, *never, *flags, at=("step", 2))  # after the first step
-        if name == "SIGTERM":
-            running.send(signal.SIGTERM)
-        ended = resumed_at_last(running, f"{name}: finishing the step and saving")
-        assert (ended.status, ended.result["reason"]) == (75, "interrupted"), ended.err
-        step += 3 if runs.engine == "pjrt" else 1  # and what was dispatched ahead of it
-        assert ended.result["global_step"] == store.steps()[-1] == step
-        assert f"{name}: saved at step {step} in" in ended.err.splitlines()[-1]
-        assert events(model)[-1] == "interrupted"
-
-    kill(*never, at=("between-files", 2))
-    assert store.steps()[-1] == step
-    if on_bucket:
-        fake_gcs.fault("upload", "status", code=503, times=3)
-        fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
-    ended = runs.zygote.run(*start)
-    assert ended.status == 0, ended.err
-    assert ended.result["interruptions"] == 5 and "cleaned" in events(model)
-    assert killing.digest(model) == killing.digest(str(runs.finished))
-    steps = [record["step"] for record in run_log.read_metrics(model)]
-    assert steps == sorted(set(steps)) and {4, 8, 12, 16, 20, 24, 28, STEPS} <= set(steps)
-    if runs.engine == "pjrt" and pytest.importorskip("jax").__version_info__ >= (0, 7):
-        # Older ones keep no programs of a CPU; see `engines.devices`.
-        kept = [name for name in storage.list_tree(model) if "replica_step" in name]
-        assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
-
-
-@pytest.mark.estimator
-def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_path):
+def test_second_trainer_on_a_model_dir_is_refused(runs, tmp_path):
+    """With --overwrite too; the lock of a killed one is taken over."""
     start = runs.new(tmp_path)
-    running = runs.hung(*start, at=("step", 9))
-    running.send(signal.SIGTERM)
-    ended = resumed_at_last(running, "SIGTERM: finishing the step and saving")
-    assert ended.status == 75, ended.err
-    resumed = runs.zygote.run(*start, "--engine", "estimator")
-    assert resumed.status == 0, resumed.err
-    model = tmp_path / "model"
-    if runs.engine == "estimator":
-        assert killing.digest(str(model)) == killing.digest(str(runs.finished))
-        return
-    assert "engine: pjrt until now, estimator from here on" in resumed.err
-    starts = [e["engine"] for e in run_log.read_events(str(model)) if "engine" in e]
-    assert starts == ["pjrt", "estimator"]
-    ours = read_variables(str(model / f"model.ckpt-{STEPS}"))
-    theirs = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
-    name = "bert/encoder/layer_0/output/dense/kernel"
-    assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6)
+    first = runs.hung(*start, at=("save", 2))
+    for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
+        second = runs.zygote.run(*start, *flags)
+        assert second.status == 2 and f"process {first.pid}" in second.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    first.send(signal.SIGKILL)
+    assert first.wait().status == -signal.SIGKILL
+    third = runs.zygote.run(*start)
+    assert third.status == 0 and "took over the stale lock" in third.err
+    assert killing.digest(str(tmp_path / "model")) == killing.digest(str(runs.finished))
 
 
-def test_a_nan_is_named_with_its_step(runs, tmp_path):
-    # Zero divided by zero in the first layer norm.
-    sets = ["--set=model.initializer_range=0", "--set=model.layer_norm_eps=0"]
-    ended = runs.zygote.run(*runs.flags, f"--model_dir={tmp_path}", *sets)
-    assert ended.status == 70 and ended.result["reason"] == "diverged"
-    assert "step 1: " in ended.err and "Traceback" not in ended.err
-    assert run_log.read_events(str(tmp_path))[-1]["reason"] == "diverged"
-    assert CheckpointStore(str(tmp_path)).steps() == []
+def test_full_disk_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
+    start = [*runs.copied(tmp_path), "--num_train_steps", str(STEPS + 5)]
+    model = str(tmp_path / "model")
+    before = killing.digest(model)
+    full = runs.zygote.run(*start, limits={"FSIZE": 200_000})
+    assert full.status == 74 and full.result["reason"] == "io_error", full.err
+    assert "Traceback" not in full.err
+    assert killing.digest(model) == before
+    assert [n for n in os.listdir(model) if n.startswith(".")] == [MARK]
+    assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
 
 
-def test_a_batch_that_does_not_divide_is_refused(runs, tmp_path):
-    if runs.engine == "estimator":
-        cores, flags = 1, ["--use_tpu", "--set=tpu.num_cores=8"]
-        words = "4 is not divisible by 8 cores"
-    else:
-        cores, flags, words = 4, ["--set=training.global_batch_size=6"], "6 is not divisible by 4"
-    here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", *flags]
-    ended = runs.zygote.run(*here, environ=pods.environ(cores))
-    assert ended.status == 2 and words in ended.err, ended.err
-    assert not (tmp_path / "model").exists()
+def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
+    """Credentials that expire on the way are no bad input: the next start may have better ones."""
+    model = f"{bucket}/model"
+    running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
+    fake_gcs.fault("/b/b-", "status", code=403, times=-1)
+    running.hung.unlink()
+    ended = running.wait()
+    fake_gcs.clear()
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+    # The lock, which is asked for first; not what the clean-up met afterwards.
+    assert f"{model}/lock.json" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    assert CheckpointStore(model).steps() == []
 
 
-def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
-    runs, tmp_path, capsys
+@pytest.mark.parametrize("fault", [{"code": 503}, {"do": "short", "bytes": 2000}], ids=str)
+def test_unreadable_data_ends_the_run(fault, runs, inputs, fake_gcs, bucket, tmp_path):
+    for path in Path(inputs[1]).iterdir():
+        fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
+    shards = "GET storage.googleapis.com/.*tfrecord"  # as TensorFlow reads them
+    fake_gcs.fault(shards, times=-1, **{"do": "status", **fault})
+    ended = runs.zygote.run(*runs.new(tmp_path), "--data_dir", f"{bucket}/data")
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+    assert "Traceback" not in ended.err and TOKEN not in ended.err + ended.out
+    assert "tfrecord" in ended.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])
+def test_bucket_that_cannot_be_listed_is_not_a_new_run(
+    code, status, runs, fake_gcs, bucket, capsys
 ):
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
+    refused([*runs.flags, "--model_dir", f"{bucket}/model"], capsys, bucket, status=status)
+    fake_gcs.clear()
+    assert fake_gcs.names(bucket.removeprefix("gs://")) == []
 
-    start = [*runs.new(tmp_path), "--num_train_steps", "12", "--batch_size", "2"]
-    start += ["--learning_rate", "0.01"]
-    for wrong in ("9", "0-3", "5-13"):
-        refused([*start, "--profile_steps", wrong], capsys, f"--profile_steps {wrong}: ", "to 12 (")
-    ended = runs.zygote.run(*start, "--profile_steps", "7-9")
-    assert ended.status == 0, ended.err
+
+def test_model_dir_of_another_run_is_refused_with_advice(runs, tmp_path, capsys):
+    here, model = runs.copied(tmp_path), tmp_path / "model"
+    # But for the mark, which notes the lock that a refused process held.
+    before = {p: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
+    synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        (model / "config.yaml").read_text().replace("clip_norm: 1.0", "clip_norm: 2.0")
+    )
+    for flags, words in (
+        (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
+        (["--set=training.optimizer=muon"], ["optimizer: adamw -> muon", f"--init_from {model}"]),
+        (["--set=data.seed=7"], [f"--init_from {model}"]),
+        (["--set=model.num_layers=3"], ["model.num_layers: 1 -> 3", f"--init_from {model}"]),
+        ([f"--config={other}"], ["clip_norm: 1.0 -> 2.0", "--set training.clip_norm=2.0"]),
+        ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
+    ):
+        refused([*here, *flags], capsys, *words)
+    assert before == {p: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
+
+
+def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, capsys):
+    runs.copied(tmp_path)
     model = tmp_path / "model"
-    config, _ = read_config(str(model / "config.yaml"))
-    assert (config.training.global_batch_size, config.training.learning_rate) == (2, 0.01)
-    (event,) = [e for e in run_log.read_events(str(model)) if e["event"] == "profiled"]
-    assert (event["steps"], event["global_step"]) == ("7-9", 9)
-    (path,) = model.glob("plugins/profile/*/*.xplane.pb")
-    assert str(path.parent) == str(model / event["folder"])
-    planes = xplane_pb2.XSpace.FromString(path.read_bytes()).planes
-    names = [
-        plane.event_metadata[event.metadata_id].name
-        for plane in planes
-        for line in plane.lines
-        for event in line.events
-    ]
-    ops = [name for name in names if "dot" in name or "MatMul" in name]
-    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # products of each step
+    here = ["pretrain", "--data_dir", inputs[1], "--model_dir", str(model), "--json"]
+    changes = {"training.learning_rate": [0.002, 0.001], "training.global_batch_size": [4, 8]}
+    flags = [f"--set={key}={new}" for key, (_, new) in changes.items()]
+    ended = runs.zygote.run(*here, "--num_train_steps=35", *flags)
+    assert ended.status == 0, ended.err
+    # The change is shown against the run's own settings; not all of them are listed.
+    assert "training.global_batch_size = 8  (run 4; from --set)" in ended.err
+    assert "model.num_layers" not in ended.err
+    recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
+    assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]  # type: ignore[typeddict-item]
+    store = CheckpointStore(str(model))
+    meta, before = store.read_meta(35), store.read_meta(30)
+    assert (before.next_batch, before.global_batch_size) == (30, 4)
+    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were seen, and 5 more
+    assert meta.tokens_seen == pytest.approx(before.tokens_seen * (1 + 10 / 30), abs=2)
+    rates = [m["learning_rate"] for m in run_log.read_metrics(str(model)) if m["step"] > 30]
+    assert max(rate or 1 for rate in rates) < 0.001 * 6 / 30
+    load_parameters(str(model), 30)  # of before the change: the same model
+    for more in ([], flags):  # again, without and with the change: nothing differs any more
+        assert cli.run_command_line([*here, *more, "--num_train_steps=35"]) == 0
+        assert "nothing left to do" in capsys.readouterr().err
+    assert len([e for e in events(model) if e == "continued_with"]) == 1
 
 
-def test_a_resume_on_a_bucket_lists_its_folder_once_and_reads_each_file_once(
+def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, capsys, monkeypatch):
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    with monkeypatch.context() as patch:
+        patch.chdir(model)
+        refused([*runs.flags, "--model_dir", ".", "--overwrite"], capsys, "working directory")
+    (tmp_path / "link").symlink_to(model)
+    here = ["--model_dir", str(tmp_path / "link"), "--overwrite", "--num_train_steps", "4"]
+    ended = runs.zygote.run(*start, *here, "--set", "training.seed=7")
+    assert ended.status == 0 and "replaced-1" in ended.err, ended.err
+    assert killing.digest(f"{model}.replaced-1") == killing.digest(str(runs.finished))
+    assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
+
+
+def test_resume_keeps_files_of_the_user(runs, tmp_path):
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    (model / "model.ckpt-7.index").write_text("the user's")
+    (model / ".tmp-notes-20261125").write_text("the user's")
+    os.utime(model / ".tmp-notes-20261125", (0, 0))
+    config = (model / "config.yaml").read_text()
+    (model / "config.yaml").write_text(f"# the user's words\n{config}")
+    ended = runs.zygote.run(*start, "--num_train_steps", str(STEPS + 10))
+    assert ended.status == 0, ended.err
+    assert (model / "config.yaml.replaced-1").read_text().startswith("# the user's words")
+    assert (model / ".tmp-notes-20261125").exists()
+    assert (model / "model.ckpt-7.index").read_text() == "the user's"
+    assert CheckpointStore(str(model)).steps() == [STEPS + 5, STEPS + 10]
+
+
+def test_overwrite_is_refused_if_the_data_is_inside_model_dir(runs, inputs, tmp_path, capsys):
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    shutil.copytree(inputs[1], model / "data")
+    here = ["--data_dir", str(model / "data"), "--overwrite", "--set=training.seed=7"]
+    refused([*start, *here], capsys, "overlaps with --data_dir")
+    assert (model / "data" / "manifest.json").exists() and os.listdir(tmp_path) == ["model"]
+
+
+def test_num_cores_set_by_the_user_is_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
+    """In a file too, unless it is one that states every setting, as a preset does."""
+    here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
+    refused([*here, "--set=tpu.num_cores=8"], capsys, "tpu.num_cores (--set)", "--engine pjrt")
+    file = tmp_path / "mine.yaml"
+    file.write_text("tpu: {num_cores: 8}")
+    refused([*here, f"--config={file}"], capsys, f"tpu.num_cores ({file})", "--engine pjrt")
+    assert cli.run_command_line(["config", "base-4096"]) == 0
+    file.write_text(capsys.readouterr().out)
+
+    def train(*_):
+        raise BadInput("here it would train")
+
+    monkeypatch.setattr(train_lib, "train", train)
+    for config in ("base-4096", str(file)):
+        refused([*here, f"--config={config}"], capsys, "here it would train")
+
+
+def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
     runs, bucket, fake_gcs, inputs
 ):
     for folder, name in ((Path(inputs[1]), "data"), (runs.finished, "model")):
@@ -245,21 +268,21 @@ def test_a_resume_on_a_bucket_lists_its_folder_once_and_reads_each_file_once(
     assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
 
 
-def test_a_start_opens_no_file_twice(runs, inputs, tmp_path, capsys):
-    data = shutil.copytree(inputs[1], tmp_path / "data")
-    flags = [*runs.copied(tmp_path), "--data_dir", str(data)]
-    opened = collections.Counter()
-    is_counted = True
+def test_missing_device_is_refused_before_tensorflow_is_imported(
+    runs, tmp_path, monkeypatch, capsys
+):
+    PretendedMachine(monkeypatch, {"jax": "99"}, ())
+    monkeypatch.setitem(sys.modules, "bigbird_ja.train.train", None)
+    here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", "--use_tpu"]
+    refused(here, capsys, "this machine has no TPU")
+    assert not (tmp_path / "model").exists()
 
-    def note(event, arguments):
-        if event == "open" and is_counted and isinstance(arguments[0], str):
-            path, mode = os.path.abspath(arguments[0]), arguments[1]
-            if path.startswith(str(tmp_path)) and (mode is None or "r" in str(mode)):
-                opened[os.path.relpath(path, tmp_path)] += 1
 
-    sys.addaudithook(note)
-    assert cli.run_command_line(flags) == 0, capsys.readouterr().err
-    is_counted = False
-    assert opened["data/manifest.json"] == 1 and opened["model/config.yaml"] == 1
-    del opened["model"], opened["model/lock.json"]  # the folder for fsync; the lease is taken
-    assert not {name: count for name, count in opened.items() if count > 1}
+def test_step_that_does_not_fit_is_refused_by_the_compilers_figures(
+    runs, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 10_000)
+    small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
+    here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", *small]
+    refused(here, capsys, "needs about", "training.global_batch_size", status=71)
+    assert not (tmp_path / "model").exists()

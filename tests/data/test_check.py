@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import check, tfrecords
@@ -133,6 +134,11 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     fake_gcs.log(clear=True)
     check.fast_check(data_dir)
     assert len(fake_gcs.log()) == 2  # the manifest and one listing
+
+
+def test_a_transient_read_fault_is_no_damage(tmp_path, made):
+    with pytest.raises(StorageError, match="tfrecord"), check.named_damage(made, str(tmp_path)):
+        raise tf.errors.DataLossError(None, None, "corrupted record at 12")
 
 
 def test_another_tokenizer_is_named(tmp_path, tokenizer_path):

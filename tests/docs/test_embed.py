@@ -7,8 +7,8 @@ import pytest
 
 from bigbird_ja.text import articles
 from testkit import ROOT, tokenizer_folders
-from tests.commands import test_encoder_road as road
 from tests.data import making
+from tests.huggingface import folders
 
 pytestmark = [pytest.mark.docs, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
@@ -21,7 +21,7 @@ embed = importlib.import_module("embed")
 def folder(tmp_path):
     """Return an encoder of random weights."""
     tokenizer_folders.byte_level_bpe(tmp_path / "encoder", list(articles.documents(40, seed=5)))
-    road.save_encoder("ModernBert", tmp_path / "encoder", max_position_embeddings=2048)
+    folders.save_encoder("ModernBert", tmp_path / "encoder", max_position_embeddings=2048)
     return tmp_path / "encoder"
 
 
@@ -55,7 +55,7 @@ def test_a_model_of_few_positions_cuts_documents_and_keeps_its_prompts(
 ):
     """Documents longer than its positions ended in a traceback of torch's."""
     tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.documents(40, seed=5)))
-    road.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=64)
+    folders.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=64)
     words = [f"--corpus={corpus}", f"--output={tmp_path / 'made'}", "--epochs=0.5"]
     words += ["--query_prompt=query: ", "--text_prompt=passage: ", "--batch_size=4"]
     monkeypatch.setattr(sys, "argv", ["embed", str(tmp_path / "bert"), *words])

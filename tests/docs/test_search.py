@@ -10,7 +10,7 @@ import pytest
 
 from bigbird_ja.text import articles
 from testkit import ROOT, tokenizer_folders
-from tests.commands import test_encoder_road as road
+from tests.huggingface import folders
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
@@ -23,7 +23,7 @@ embed, search = map(importlib.import_module, ("embed", "search"))
 def folder(tmp_path):
     """Return a BERT of random weights with 128 positions."""
     tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.documents(40, seed=5)))
-    road.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=128)
+    folders.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=128)
     return tmp_path / "bert"
 
 

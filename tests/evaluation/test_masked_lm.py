@@ -47,7 +47,7 @@ def test_padding_changes_no_prediction(forward):
         forward.log_probabilities(np.ones((1, 300), int), positions)
 
 
-def test_distances_equal_a_search_by_hand():
+def test_distances_equal_a_direct_search():
     random = np.random.default_rng(0)
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
@@ -59,7 +59,7 @@ def test_distances_equal_a_search_by_hand():
         assert distance == min(gaps[gaps > 0], default=masked_lm.NO_DISTANCE)
 
 
-def test_buckets_cover_and_count_everything_once():
+def test_buckets_count_each_value_once():
     assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
     assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
     values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])

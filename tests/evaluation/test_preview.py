@@ -29,7 +29,7 @@ def test_the_preview_fills_words_of_held_out_records(result, forward, trained, s
         assert e["guess"] in tokenizer.written or f"▁{e['guess']}" in tokenizer.written
 
 
-def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, batch, monkeypatch):
+def test_preview_separates_words_of_wordpiece(forward, trained, batch, monkeypatch):
     tokenizer = trained.tokenizer
     joined = preview(forward, tokenizer, batch)
     continues = np.arange(tokenizer.vocab_size) % 2 == 0

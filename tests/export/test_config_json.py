@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from bigbird_ja.data.manifest import TOKENIZER_NAME
-from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.huggingface import run_settings
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles
@@ -21,8 +21,8 @@ from bigbird_ja.train.warm_start import load_initial
 torch = pytest.importorskip("torch", reason="the models are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
-from tests.commands import test_encoder_road as road  # noqa: E402
 from tests.export.test_model_card import begun_from, front  # noqa: E402
+from tests.huggingface import folders  # noqa: E402
 
 pytestmark = pytest.mark.both
 _KINDS = {
@@ -38,7 +38,7 @@ def source(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
     tokenizer, sizes = _KINDS[request.param]
     getattr(tokenizer_folders, tokenizer)(folder, list(articles.documents(20, seed=5)))
-    road.save_encoder(request.param, folder, hidden_dropout_prob=0.05, **sizes)
+    folders.save_encoder(request.param, folder, hidden_dropout_prob=0.05, **sizes)
     return folder, request.param
 
 
@@ -57,7 +57,7 @@ def begun(folder, length, place, monkeypatch, **sets):
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
     (place / "data").mkdir(exist_ok=True)
     (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)
-    adopted = run_settings.adopted_settings(str(folder), None, data, str(place / "data"))
+    adopted = run_settings.adopted_settings(str(folder), data, str(place / "data"))
     given = [f"model.{name}={value}" for name, value in sets.items()]
     config = fit_to_data(resolve_config(None, given, adopted=adopted)[0], data)
     first = load_initial(str(folder), config, data)
@@ -68,7 +68,7 @@ def begun(folder, length, place, monkeypatch, **sets):
 
 
 @pytest.mark.parametrize("length", [64, 96])
-def test_it_comes_back_as_its_own_class(source, length, tmp_path, monkeypatch):
+def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, monkeypatch):
     """It became a BigBird with code of its own, although all of its attention was full."""
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
@@ -100,7 +100,7 @@ def test_it_comes_back_as_its_own_class(source, length, tmp_path, monkeypatch):
     assert front(card)["tags"] == [tag] and "| attention | all tokens |" in card
 
 
-def test_bigbirds_attention_is_for_longer_lengths_or_on_request(source, tmp_path, monkeypatch):
+def test_longer_sequences_get_bigbirds_attention_and_class(source, tmp_path, monkeypatch):
     folder, kind = source
     for length, sets in ((1024, {}), (96, {"attention_type": "block_sparse", "block_size": 4})):
         run, notice = begun(folder, length, tmp_path, monkeypatch, **sets)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.evaluation.fill_mask import fill_mask
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
-from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits
+from bigbird_ja.model.forward import encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.warm_start import load_initial
@@ -32,7 +31,7 @@ def exported(small_run, trained, manifest, tmp_path_factory):
     return folder, fill_huggingface(str(folder), trained, options)
 
 
-def test_everything_agrees_and_the_card_states_it(exported, trained):
+def test_parity_report_agrees_and_the_card_states_it(exported, trained):
     folder, report = exported
     assert report["tokenizer"]["agrees"], report["tokenizer"]
     assert report["scores"]["agrees"] and report["scores"]["predictions"] > 50, report["scores"]
@@ -57,7 +56,7 @@ def test_everything_agrees_and_the_card_states_it(exported, trained):
         assert fact in card, fact
 
 
-def test_another_layer_norm_is_a_disagreement(exported, trained, small_run, manifest, tmp_path):
+def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
     """By 1e-5 in its epsilon: small, and far above rounding."""
     copy = shutil.copytree(exported[0], tmp_path / "hf")
     config = json.loads((copy / "config.json").read_text())
@@ -69,18 +68,7 @@ def test_another_layer_norm_is_a_disagreement(exported, trained, small_run, mani
     assert 10 * same["mean_difference"] < same["tolerance"] < scores["mean_difference"] / 2
 
 
-def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
-    text = "この城は[MASK]である。"
-    fill = transformers.pipeline("fill-mask", model=str(exported[0]), device="cpu")
-    assert type(fill.model).__name__ == "BigBirdForMaskedLM"
-    forward = Forward(trained.config, trained.data, trained.params)
-    (ours,) = fill_mask(forward, trained.tokenizer, text, 5)
-    for mine, other in zip(ours, fill(text), strict=True):
-        assert mine["token_id"] == other["token"]
-        assert mine["probability"] == pytest.approx(other["score"], rel=1e-3)
-
-
-def test_the_card_s_code_runs(exported, tmp_path, monkeypatch):
+def test_code_of_the_card_runs(exported, tmp_path, monkeypatch):
     folder, _ = exported
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -93,7 +81,7 @@ def test_the_card_s_code_runs(exported, tmp_path, monkeypatch):
     exec(code, {})
 
 
-def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_path, monkeypatch):
+def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
@@ -103,7 +91,7 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     assert "was not compared with training's (PyTorch is not installed" in card
 
 
-def test_our_commands_leave_the_folder_to_transformers(exported, small_run, capsys):
+def test_evaluate_and_fill_mask_refuse_an_exported_folder(exported, small_run, capsys):
     for words in (["evaluate", f"--data_dir={small_run.data_dir}"], ["fill-mask", "--text=[MASK]"]):
         assert cli.run_command_line([*words, f"--model_dir={exported[0]}"]) == 2
         assert "transformers loads what `export` made" in capsys.readouterr().err
@@ -112,7 +100,7 @@ def test_our_commands_leave_the_folder_to_transformers(exported, small_run, caps
 @pytest.mark.parametrize(
     "kind", ["BigBirdForPreTraining", "BigBirdForMaskedLM", "ModernBertForMaskedLM"]
 )
-def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_path, kind):
+def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind):
     """Of weights none of which is at its trivial first value; ModernBERT's heads are of 128."""
     is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
     act = "gelu" if is_of_pairs else "relu"

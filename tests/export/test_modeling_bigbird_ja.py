@@ -40,7 +40,7 @@ def config_of(**model):
 
 @pytest.mark.parametrize("random_pattern", ["rolled", "independent"])
 @pytest.mark.parametrize("length", [40, 240])
-def test_attention_is_the_dense_references(length, random_pattern):
+def test_attention_equals_the_dense_reference(length, random_pattern):
     config = config_of(random_pattern=random_pattern)
     generator = torch.Generator().manual_seed(length)
     query, key, value = (
@@ -67,7 +67,7 @@ def test_attention_is_the_dense_references(length, random_pattern):
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
 
 
-def test_logits_of_documents_apart_are_the_trainers(trained, small_run, manifest, tmp_path):
+def test_logits_with_separate_documents_equal_the_trainers(trained, small_run, manifest, tmp_path):
     settings = {"num_random_blocks": 5, "attend_across_documents": False}
     folder, changed = exported(trained, tmp_path / "hf", **settings)
     batch = parity.masked_records(manifest, small_run.data_dir)
@@ -82,7 +82,7 @@ def test_logits_of_documents_apart_are_the_trainers(trained, small_run, manifest
     np.testing.assert_allclose(theirs, ours, atol=parity.TOLERANCE)
 
 
-def test_any_length_checkpointing_and_gradients(trained, tmp_path):
+def test_any_length_pickling_and_checkpointing_keep_results(trained, tmp_path):
     folder, _ = exported(trained, tmp_path / "hf")
     model = modeling.BigBirdJaForSequenceClassification.from_pretrained(folder, num_labels=3)
     generator = torch.Generator().manual_seed(0)

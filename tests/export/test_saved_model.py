@@ -31,7 +31,7 @@ def loaded(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 3), (2, 176), (3, 177), (2, 256)])
-def test_scores_are_ours(loaded, model, batch, length):
+def test_scores_equal_the_models(loaded, model, batch, length):
     random = np.random.default_rng(length)
     ids = random.integers(11, 1000, (batch, length)).astype(np.int32)
     ids[0, length * 2 // 3 :] = 0  # padding
@@ -47,7 +47,7 @@ def test_scores_are_ours(loaded, model, batch, length):
     np.testing.assert_allclose(embedded["embeddings"], filled["embeddings"], atol=1e-6)
 
 
-def test_longer_than_the_model_is_an_error(loaded):
+def test_too_many_tokens_are_an_error(loaded):
     ids = tf.ones([1, 257], tf.int32)
     with pytest.raises(tf.errors.InvalidArgumentError, match="more tokens than the model takes"):
         loaded.signatures["embed"](input_ids=ids, segment_ids=ids)

@@ -40,7 +40,7 @@ def _ids(theirs, texts):
     return theirs(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def test_it_has_our_special_tokens(theirs, ours):
+def test_special_tokens_are_the_same(theirs, ours):
     special = ours.special
     for name in ("pad", "cls", "sep", "mask", "unk"):
         assert getattr(theirs, f"{name}_token_id") == getattr(special, name)
@@ -58,18 +58,13 @@ def test_hard_texts_and_the_generated_corpus(theirs, ours, sample_corpus):
         assert mine == other, text[:100]
 
 
-def test_some_of_the_real_text(theirs, ours, real_text_path):
-    texts = list(open_corpus([real_text_path]).texts())[::100]
-    assert _ids(theirs, texts) == ours.encode_batch(texts)
-
-
-def test_masks_stand_where_tokens_stood(theirs, ours):
+def test_masks_have_the_same_positions(theirs, ours):
     for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
         assert _ids(theirs, [text])[0] == ours.encode_with_masks(text)
 
 
 @pytest.mark.parametrize("stated", [True, False, None])
-def test_a_space_in_front_is_as_in_training_whatever_the_folder_states(stated, tmp_path):
+def test_space_in_front_is_as_in_training(stated, tmp_path):
     folder, back = tmp_path / "theirs", tmp_path / "back"
     tokenizer_folders.roberta_bpe(folder, list(articles.documents(20, seed=5)))
     path = folder / "tokenizer_config.json"

@@ -67,3 +67,24 @@ def ours_and_theirs(folder, theirs, length=64):
         expected = theirs(input_ids=given, **mask, **positions).logits.numpy()
     hidden = encode(params, *with_data(config), tf.constant(ids), tf.zeros_like(ids))
     return masked_lm_logits(params, config, hidden).numpy(), expected
+
+
+def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
+    """Save a small model of random weights next to the folder's tokenizer.
+
+    Its embeddings have more rows than that has tokens, as many published ones do.
+    """
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for part in ("pad", "cls", "sep", "bos", "eos"):
+        sizes[f"{part}_token_id"] = getattr(tokenizer, f"{part}_token_id")
+    sizes |= {"vocab_size": 3072, "hidden_size": 64, "num_hidden_layers": 4}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 96}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    torch.manual_seed(3)
+    model = getattr(transformers, kind + head)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+        if kind == "Roberta":  # as in all that were trained: the padding's row is zero
+            model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
+    model.save_pretrained(folder)

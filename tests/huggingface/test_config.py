@@ -13,7 +13,7 @@ pytestmark = pytest.mark.both
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_pytorch_tanh"])
-def test_modernbert_s_two_activations(activation, tmp_path):
+def test_modernbert_with_two_activations_is_refused(activation, tmp_path):
     """The masked-LM head has one of its own, which was taken for that of the layers."""
     layers, head = {"hidden_activation": activation}, {"classifier_activation": activation}
     theirs = made("modernbert", tmp_path, layers | head)
@@ -24,7 +24,7 @@ def test_modernbert_s_two_activations(activation, tmp_path):
             hf_config.read_config(str(tmp_path))
 
 
-def test_the_head_of_a_roberta_has_gelu_whatever_its_layers_have(tmp_path):
+def test_roberta_with_another_activation_than_gelu_is_refused(tmp_path):
     made("roberta", tmp_path, {"hidden_act": "relu"})
     with pytest.raises(BadInput, match="relu in its layers and gelu in its masked-LM head"):
         hf_config.read_config(str(tmp_path))
@@ -49,7 +49,7 @@ def test_the_head_of_a_roberta_has_gelu_whatever_its_layers_have(tmp_path):
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling="),
     ],
 )
-def test_what_is_not_supported_is_named(changed, message, tmp_path):
+def test_unsupported_variant_is_refused(changed, message, tmp_path):
     content = {"model_type": "modernbert", "hidden_size": 32, **changed}
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=message):
@@ -65,7 +65,7 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
         {"architectures": ["ModernBertModel"], "reference_compile": False},  # without a head
     ],
 )
-def test_public_variants_of_config_json_are_taken(published, tmp_path):
+def test_public_variants_of_config_json_are_read(published, tmp_path):
     kind = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}
     common = SIZES | kind | {"intermediate_size": 48, "norm_eps": 1e-05}
     common |= {"hidden_activation": "gelu", "global_rope_theta": 16e4, "local_rope_theta": 1e4}
@@ -75,7 +75,7 @@ def test_public_variants_of_config_json_are_taken(published, tmp_path):
     assert model.local_rope_theta == published.get("local_rope_theta", 10000)
 
 
-def test_bases_of_rotary_positions_are_read_as_they_stand(tmp_path):
+def test_bases_of_rotary_positions_are_read(tmp_path):
     made("modernbert", tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     content.pop("rope_parameters", None)

@@ -24,7 +24,7 @@ def test_model_flops_of_full_attention_by_hand():
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
-def test_sparse_attention_counts_what_its_pattern_lets_see(pattern, per_row):
+def test_sparse_attention_counts_the_pairs_of_its_pattern(pattern, per_row):
     config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.

@@ -33,7 +33,7 @@ def _changed_by(config, position):
     [("random_pattern", "independent"), ("random_pattern", "rolled")]
     + [("attention_type", kind) for kind in ("simulated_sparse", "original_full")],
 )
-def test_documents_are_closed_to_each_other_on_request(key, value):
+def test_attention_stays_within_documents_on_request(key, value):
     sets = {f"model.{key}": value}
     reached, batch = _changed_by(tiny_config(96, **sets), position=50)
     assert reached.all()  # through the global blocks, in two layers
@@ -46,7 +46,7 @@ def test_documents_are_closed_to_each_other_on_request(key, value):
 
 @pytest.mark.parametrize("attention_type", ["block_sparse", "original_full"])
 @pytest.mark.parametrize("checkpointing", [True, False])
-def test_some_positions_are_those_of_all(attention_type, checkpointing):
+def test_some_positions_equal_those_of_all(attention_type, checkpointing):
     sets = {"model.attention_type": attention_type, "model.hidden_dropout_prob": 0.0}
     config = tiny_config(96, **sets, **{"training.gradient_checkpointing": checkpointing})
     batch = tiny_batch(config)

@@ -11,7 +11,7 @@ from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 
 
-def test_first_values_depend_on_seed_and_name_alone():
+def test_initial_weights_depend_on_seed_and_name():
     small = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 1})), seed=4)
     np.random.seed(0)
     large = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 2})), seed=4)
@@ -22,7 +22,7 @@ def test_first_values_depend_on_seed_and_name_alone():
     assert (initial_parameters(*with_data(tiny_config()), seed=5)[kernel] != large[kernel]).any()
 
 
-def test_first_values_are_a_truncated_normal():
+def test_initial_weights_are_a_truncated_normal():
     config = tiny_config(**{"tokenize.vocab_size": 5000})
     values = initial_parameters(*with_data(config), seed=0)
     words = values["bert/embeddings/word_embeddings"]
@@ -44,7 +44,7 @@ SETTINGS = {
 }
 
 
-def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance():
+def test_heads_attend_to_their_distance_with_subspaces():
     """By the weights of random pieces, as the embeddings come."""
     values = initial_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
@@ -69,6 +69,6 @@ def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance()
         ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
     ],
 )
-def test_first_values_that_the_shape_cannot_have_are_refused(settings, message):
+def test_subspaces_need_two_heads_of_even_size(settings, message):
     with pytest.raises(BadInput, match=message):
         resolve_config(None, [f"model.{setting}" for setting in settings.split()])

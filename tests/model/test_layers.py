@@ -1,4 +1,4 @@
-"""Activations and heads against TensorFlow's or plain formulas; recomputation of a layer."""
+"""Activations and heads against TensorFlow's or plain formulas; dropout."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import forward
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.model.layers import activate, dropout, fold_in, keep_mask, make_key, recompute
+from bigbird_ja.model.layers import activate, dropout, fold_in, keep_mask, make_key
 from bigbird_ja.model.modernbert import gated
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
@@ -36,7 +36,7 @@ def test_gelu_and_its_gradient(name, save_derivative):
 @pytest.mark.parametrize(
     ("name", "dtype"), [("gelu_new", tf.float32), ("gelu", tf.bfloat16), ("relu", tf.float32)]
 )
-def test_a_gated_product_that_is_kept_is_the_same_with_the_same_gradient(name, dtype):
+def test_saved_gated_product_has_the_same_value_and_gradient(name, dtype):
     both, upstream = (tf.constant(3 * _random(64, n, seed=n)) for n in (34, 17))
     given = tf.cast(both, dtype)
 
@@ -54,36 +54,11 @@ def test_a_gated_product_that_is_kept_is_the_same_with_the_same_gradient(name, d
         np.testing.assert_allclose(tf.cast(value, tf.float32), wanted, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("mode", ["eager", "jit"])
-def test_same_values_and_gradients_with_the_function_run_twice(mode):
-    x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
-    calls = []
-
-    def function(x, w, unused):
-        calls.append(1)
-        return tf.tanh(tf.matmul(x, w)) * tf.reduce_sum(x)
-
-    def run(is_recomputed):
-        unused = tf.constant(1.0)
-        with tf.GradientTape() as tape:
-            tape.watch([x, w])
-            y = recompute(function, x, [w, unused]) if is_recomputed else function(x, w, unused)
-        return y, *tape.gradient(y, [x, w])
-
-    if mode == "jit":
-        run = tf.function(run, jit_compile=True, autograph=False)
-    expected, counted = run(False), len(calls)
-    recomputed = run(True)
-    assert (counted, len(calls)) == (1, 1 + 2)
-    for result, wanted in zip(recomputed, expected, strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-12)
-
-
 def _random(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_cross_entropy_and_its_gradient_are_those_of_tensorflow():
+def test_cross_entropy_and_its_gradient_equal_those_of_tensorflow():
     logits, upstream = tf.constant(5 * _random(2, 3, 11)), tf.constant(_random(2, 3, seed=1))
     ids = tf.constant([[0, 10, 3], [3, 3, 7]])
     with tf.GradientTape(persistent=True) as tape:
@@ -128,7 +103,7 @@ def masks():
     return [keep_mask(SHAPE, RATE, fold_in(make_key(7, step), 3)).numpy() for step in range(4)]
 
 
-def test_the_rate_of_elements_rows_and_columns(masks):
+def test_dropout_rate_of_elements_rows_and_columns(masks):
     spread = np.sqrt(RATE * (1 - RATE))
     for mask in masks:
         assert abs(mask.mean() - (1 - RATE)) < 5 * spread / np.sqrt(mask.size)
@@ -158,7 +133,7 @@ def test_a_key_is_a_function_of_seed_step_and_place():
 
 
 @pytest.mark.parametrize(("jit", "dtype"), [(False, tf.float32), (True, tf.bfloat16)])
-def test_the_gradient_uses_the_same_mask(jit, dtype):
+def test_gradient_of_dropout_uses_the_same_mask(jit, dtype):
     @tf.function(jit_compile=jit)
     def run(x):
         with tf.GradientTape() as tape:

@@ -13,7 +13,7 @@ def _config(seq_length, **model):
 
 @pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
 @pytest.mark.parametrize("num_random_blocks", [0, 1, 3, 4])
-def test_rows_see_window_global_and_so_many_random_blocks(random_pattern, num_random_blocks):
+def test_rows_see_window_global_and_random_blocks(random_pattern, num_random_blocks):
     sets = {"random_pattern": random_pattern, "num_random_blocks": num_random_blocks}
     config = _config(32 * 8, **sets)
     is_rolled = random_pattern == "rolled"
@@ -41,7 +41,7 @@ def test_shifts_are_used_evenly_over_the_model():
 
 
 @pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
-def test_seeds_layers_and_heads_have_plans_of_their_own(random_pattern):
+def test_plans_differ_by_seed_layer_and_head(random_pattern):
     def masks(seed):
         config = _config(24 * 8, random_pattern=random_pattern, pattern_seed=seed)
         return np.stack([pattern.block_mask(config, layer, 24 * 8) for layer in range(2)])
@@ -59,7 +59,7 @@ def test_the_plan_of_a_seed_never_changes():
     assert rolled[0].tolist() == [[2, 3], [2, 3]]
 
 
-def test_the_rule_for_short_sequences_is_that_of_hugging_face():
+def test_short_sequences_get_full_attention_as_in_hugging_face():
     for num_random_blocks, blocks in ((3, 11), (2, 9), (0, 5)):
         config = _config(96, random_pattern="independent", num_random_blocks=num_random_blocks)
         assert pattern.is_full(config, blocks * 8)

@@ -14,7 +14,7 @@ def _by_name(text):
     return {cost.instruction.name: cost for cost in costs.costs(hlo.parse(text))}
 
 
-def test_nested_loops_multiply():
+def test_trips_of_nested_loops_are_multiplied():
     result = _by_name(NESTED)
     assert (result["work"].trips, result["work"].estimated) == (35, 3500.0)
     assert (result["once"].trips, result["once"].estimated) == (7, 70.0)
@@ -40,7 +40,7 @@ WHOLE = 1024 * 128 * 4
 TILE = 8 * 128 * 4
 
 
-def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes():
+def test_ops_are_estimated_or_priced_by_padded_bytes():
     """A collective by its larger side; of branches the dearest counts."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
@@ -55,7 +55,7 @@ def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes():
     assert {cost.moved_bytes for cost in between.values()} == {WHOLE}
 
 
-def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind():
+def test_collective_during_computations_counts_once():
     start, beside = costs.costs(hlo.parse(HLO["beside"]))
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
@@ -90,7 +90,7 @@ def test_work_on_a_sparse_core_is_priced_once():
         ("size=4 pad=3_3 rhs_reversal=1", "b0f_0io->b0f", "4,8,32", "16,4,32", 8),
     ],
 )
-def test_matmuls_that_the_compiler_writes_as_convolutions(window, labels, kernel, output, summed):
+def test_flops_of_matmuls_written_as_convolutions(window, labels, kernel, output, summed):
     product = f"convolution(%a, %k), window={{{window}}}, dim_labels={labels}"
     ops = {"a": "f32[16,8] parameter(0)", "k": f"f32[{kernel}] parameter(1)"}
     ops["c"] = f"f32[{output}] {product}"
@@ -107,7 +107,7 @@ FUSION = (
 )
 
 
-def test_an_instruction_with_a_tuple_layouts_and_comments():
+def test_instruction_with_tuple_layouts_and_comments_is_parsed():
     (op,) = hlo.parse_lines([FUSION], {"fused.20": hlo.Computation("fused.20", [])})
     assert (op.name, op.opcode) == ("fusion.20", "fusion")
     assert [shape.dimensions for shape in op.shapes] == [(1024,), (1024, 768)]

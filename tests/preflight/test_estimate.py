@@ -42,7 +42,7 @@ def test_the_largest_batch(limit, base, slope, first, knows):
     assert estimate.largest_batch(memory, memory(first)) == expected
 
 
-def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fits():
+def test_search_for_the_largest_batch_takes_few_compilations():
     memory = Memory(7480, 2000, 400)
     assert estimate.largest_batch(memory, memory(2)) == 13
     assert len(memory.tried) <= 4
@@ -50,7 +50,7 @@ def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fit
     assert estimate.largest_batch(memory, memory(2)) == 1024
 
 
-def test_one_device_orthogonalizes_its_share_of_muons_matrices():
+def test_one_device_orthogonalizes_its_share_of_matrices():
     matrix = np.random.default_rng(2).standard_normal((16, 40), np.float32)
     share = estimate.orthogonalize_share(tf.stack([matrix] * 3), devices=2).numpy()
     expected = optimizer.orthogonalize(matrix[None])[0]
@@ -68,7 +68,7 @@ def test_batch_per_core():
         estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8"))
 
 
-def test_a_loop_of_unknown_length_gives_no_total(monkeypatch):
+def test_loop_of_unknown_length_has_no_total(monkeypatch):
     """It was priced as if it ran once."""
     sizes = dict.fromkeys(("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes"), 1 << 20)
     monkeypatch.setattr(estimate, "trace", lambda *_: None)
@@ -98,7 +98,7 @@ def test_slices_by_name():
 
 
 @pytest.mark.parametrize("name", ["2x4", "v5e:8", "v9:2x2", "v5e:2x4x2x2"])
-def test_a_slice_that_there_is_not(name):
+def test_unknown_slice_is_refused(name):
     shown = "such as v5e:2x4" if name.startswith("v5e") else "chips: v2, v3"
     with pytest.raises(BadInput, match=f"--topology '{name}' is not a topology .*{shown}"):
         compile_lib.of_topology(name)
@@ -107,7 +107,7 @@ def test_a_slice_that_there_is_not(name):
 SHAPE = LayerShape(1, 13, 2, 64, 128, None, True, "bfloat16")
 
 
-def test_loops_run_as_often_as_documents_are_long():
+def test_trips_follow_the_lengths_of_documents():
     pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
     whole = (*[0] * 12, 1)  # each fills sequences, and leaves a rest
     assert estimate.mean_trips(SHAPE, (*[0] * 24, 1))[1] == pytest.approx(1, abs=0.01)
@@ -140,7 +140,7 @@ def test_layers_that_skip_other_documents(sets, has_loops):
     assert stated["document_lengths"] == ("stated" if has_loops else None)
 
 
-def test_a_data_set_has_lengths_of_its_own(tmp_path):
+def test_lengths_of_documents_come_from_the_data_set(tmp_path):
     own = [0] * 9 + [7] + [0] * 15
     made = synthetic.write(tmp_path / "a", statistics={"document_tokens": own})
     assert estimate.document_lengths(made) == (tuple(own), "of the data set")

@@ -13,7 +13,7 @@ MATMUL, VALU, VLOAD
 """
 
 
-def test_fullness_goes_by_how_often_bundles_run():
+def test_fullness_is_weighted_by_the_runs_of_bundles():
     result = machine_code.fullness(UTILIZATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
     assert machine_code.fullness(UTILIZATION, [1.0]) == {}  # of another listing
@@ -34,7 +34,7 @@ def test_products_count_as_often_as_their_bundles_run(tmp_path):
     assert _collected(tmp_path, lines).matmuls == 2 * 10 + 0.5
 
 
-def test_a_loop_too_long_to_count_one_by_one_is_solved_for():
+def test_trips_of_a_very_long_loop_are_solved_for():
     assert _runs(_loop(PHI, 262144))[0][2] == 262144 - 2
 
 
@@ -146,7 +146,7 @@ def _with_skip(predicate):
         ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # not known: never skipped
     ],
 )
-def test_what_a_branch_skips_runs_in_the_other_iterations(predicate, runs):
+def test_skipped_bundles_run_in_the_other_iterations(predicate, runs):
     assert _runs(_with_skip(predicate))[0] == [1, 16, 16, 16, runs, runs, 16, 16, 1]
 
 

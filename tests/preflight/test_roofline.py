@@ -31,7 +31,7 @@ def test_bytes_in_hbm():
         assert result[name].hbm_cycles == pytest.approx(cycles), name
 
 
-def test_ops_that_are_alike_have_the_same_code_and_others_do_not():
+def test_identical_ops_share_their_code():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
     assert result["e"].bundle_cycles is None  # its operand lies elsewhere
@@ -59,7 +59,7 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
 
-def test_a_kernels_products_count_and_without_its_code_nothing_does():
+def test_kernel_is_priced_only_with_its_code():
     """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
     module = hlo.parse(HLO["kernel"])
     found = costs.costs(module)
@@ -153,7 +153,7 @@ def _written(words):
         ("start loop done", 3.0, 0.0),  # what the loop leaves of HBM's time
     ],
 )
-def test_what_does_not_fit_between_start_and_end(words, ops, waiting):
+def test_step_waits_for_copies_that_ops_do_not_cover(words, ops, waiting):
     """Copies in units of `ONE`; each op takes `ops` of them."""
     step = _written("start op done")
     module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
@@ -170,33 +170,30 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
 
 
 @pytest.mark.parametrize(
-    ("op_name", "kind"),
+    ("op_name", "kind", "changed"),
     [
-        ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
-        ("layer_3/attention/softmax/Exp", "softmax"),
-        ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
-        ("layer_3/attention/output/dropout/SelectV2", "dropout"),
-        ("mlm_head/layer_norm/Mean", "layer norm"),
-        ("optimizer/SelectV2_3", "optimizer"),
-        ("", "other"),
+        ("layer_3/attention/scores/einsum/Einsum", "attention scores", {}),
+        ("layer_3/attention/softmax/Exp", "softmax", {}),
+        ("gradient_tape/layer_3/attention/context/Einsum", "attention context", {}),
+        ("layer_3/attention/output/dropout/SelectV2", "dropout", {}),
+        ("mlm_head/layer_norm/Mean", "layer norm", {}),
+        ("optimizer/SelectV2_3", "optimizer", {}),
+        ("", "other", {}),
+        ("layer_1/mlp/MatMul", "copies", {"opcode": "copy"}),
+        ("layer_1/mlp/MatMul", "copies", {"name": "copy_bitcast_fusion.3"}),
     ],
 )
-def test_kinds(op_name, kind):
-    assert figures.kind_of(_cost(op_name)) == kind
+def test_kind_of_op_is_its_innermost_scope_or_copies(op_name, kind, changed):
+    assert figures.kind_of(_cost(op_name, **changed)) == kind
 
 
-def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from():
-    assert figures.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
-    assert figures.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
-
-
-def test_the_same_op_of_all_layers_is_one_line():
+def test_same_op_of_all_layers_is_one_row():
     same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
     (top,) = figures.top_ops(same)
     assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)
 
 
-def test_a_long_name_is_shortened_in_its_middle_at_a_scope():
+def test_long_name_is_shortened_in_its_middle():
     scopes = "/".join(f"scope_{n}" for n in range(9))
     short = figures.short_name(f"jit(replica_step)/while/body/{scopes}/scores/dot_general")
     assert len(short) <= 72 and short.startswith("jit(replica_step)/…/")

@@ -29,7 +29,7 @@ def test_counts_cost_and_eta_agree_with_the_model_card(tmp_path):
     assert RunLogs(str(run_dir), now).cost_usd == 12.5
 
 
-def test_runs_are_named_by_where_they_differ(tmp_path):
+def test_runs_are_named_by_the_shortest_unique_path(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
     a, b = (RunLogs(f"{place}/", 0.0) for place in dirs)
     for runs, names in (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Damaged, Meta, to_remove
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, to_remove
 from bigbird_ja.run.variables import write_variables
 from bigbird_ja.storage.ownership import MARK, Made, Owned
 
@@ -93,7 +93,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.delete, [SIDECAR], r"its metadata \(.json\) is missing"),
     ],
 )
-def test_damage_is_found_named_and_set_aside(run, change, how, words):
+def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     run.save(10)
     run.save(20)
     change(run, *how)
@@ -116,12 +116,14 @@ def test_damage_is_found_named_and_set_aside(run, change, how, words):
         (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
         (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
+        (Run.edit, [SIDECAR, ',\n "format_version": "0.1.0"', ""], "before 0.1.0"),
+        (Run.edit, [SIDECAR, '_version": "0.1.0"', '_version": "9.0.0"'], "9.0.0"),
     ],
 )
-def test_readers_refuse_a_sidecar_that_makes_no_sense(run, change, how, words):
+def test_damaged_or_other_metadata_is_refused(run, change, how, words):
     run.save(20)
     change(run, *how)
-    with pytest.raises(Damaged, match=words):
+    with pytest.raises(BadInput, match=words):
         CheckpointStore(run.place, str(run.scratch)).fetch(20)
 
 
@@ -194,7 +196,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number):
     assert len(after.store.steps()) == 2 and len(after.names("model.ckpt-")) == 6
 
 
-def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run):
+def test_clean_up_after_a_kill_leaves_files_of_the_user(run):
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
     Owned.create(run.place, "run").note({ours: Made.of(b"x")})
     for name in (theirs, ours):

@@ -28,15 +28,13 @@ def other_tokenizer(small_run):
     return Path(small_run.model_dir, "tokenizer.model").read_bytes() + b"\xf8\x3f\x01"
 
 
-def _commands(run, out):
+def _command(name, run, out):
     model, data = f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"
-    train, new = ("pretrain", data, "--num_train_steps=8"), f"--model_dir={out}"
-    return {
-        "export": ["export", model, f"--output_dir={out}"],
-        "evaluate": ["evaluate", model, data],
-        "pretrain": [*train, model],
-        "init_from": [*train, f"--init_from={run.model_dir}", new, *SETTINGS],
-    }
+    more = ["--num_train_steps=8"] if name == "pretrain" else []
+    if name == "init_from":
+        name, model = "pretrain", f"--model_dir={out}"
+        more = [f"--init_from={run.model_dir}", "--num_train_steps=8", *SETTINGS]
+    return [name, model, data, *more]
 
 
 PARTS = {
@@ -54,7 +52,7 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
     config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
     path.write_bytes(config if name == "config.yaml" else other_tokenizer)
     before = making.tree(tmp_path)
-    ended = run(*_commands(copy, tmp_path / "out")[command])
+    ended = run(*_command(command, copy, tmp_path / "out"))
     assert ended.status == 2 and PARTS[name] in ended.stderr, ended.stderr
     assert "Traceback" not in ended.stderr
     assert making.tree(tmp_path) == before
@@ -70,8 +68,8 @@ def _other_data(run, folder, **changes):
 
 def test_export_puts_no_other_data_set_into_the_card(small_run, tmp_path, run):
     data = _other_data(small_run, tmp_path / "data", seed=77)
-    command = _commands(small_run, tmp_path / "out")["export"]
-    ended = run(*command, f"--data_dir={data}")
+    places = f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/out"
+    ended = run("export", *places, f"--data_dir={data}")
     assert ended.status == 2, ended.stderr
     assert "is not the data set that" in ended.stderr and "leave --data_dir out" in ended.stderr
     assert not (tmp_path / "out").exists()
@@ -91,7 +89,11 @@ def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
     assert ended.status == 2 and "was made with another tokenizer" in ended.stderr, ended.stderr
 
 
-def test_no_config_is_bad_input(copy):
-    Path(copy.model_dir, "config.yaml").unlink()
+def test_missing_config_or_one_of_another_version_is_refused(copy):
+    path = Path(copy.model_dir, "config.yaml")
+    path.write_text(path.read_text().replace("format_version: 0.1.0", "format_version: 0.0.9"))
+    with pytest.raises(BadInput, match=r"config\.yaml.*0\.0\.9"):
+        model.load_parameters(copy.model_dir)
+    path.unlink()
     with pytest.raises(BadInput, match=r"config\.yaml: missing: restore the file"):
         model.load_parameters(copy.model_dir)

@@ -27,7 +27,7 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
         (("a:1", "4", "3"), (["10.0.0.5", "10.0.0.6"], 1), (3, 4, "a:1")),
     ],
 )
-def test_the_process_is_known_from_variables_or_the_tpu(values, place, process):
+def test_process_is_found_from_variables_or_the_tpu(values, place, process):
     get = None if place is None else lambda: place
     assert find_process(dict(zip(NAMES, values, strict=False)), get) == process
 
@@ -42,7 +42,7 @@ def test_the_process_is_known_from_variables_or_the_tpu(values, place, process):
         ({}, {}, None),
     ],
 )
-def test_the_place_in_a_slice_is_what_the_machine_says(environ, metadata, place):
+def test_place_in_a_slice_is_read_from_the_machine(environ, metadata, place):
     assert slice_place(environ, metadata.get) == place
     with pytest.raises(BadInput, match="several TPU slices"):
         slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
@@ -61,12 +61,12 @@ def test_the_place_in_a_slice_is_what_the_machine_says(environ, metadata, place)
         ("a:1", "4", "three"),
     ],
 )
-def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(values):
+def test_incomplete_or_impossible_variables_are_refused(values):
     with pytest.raises(BadInput, match=r"a pod of N processes needs .* here they are \w+=\S+"):
         find_process(dict(zip(NAMES, values, strict=False)), None)
 
 
-def test_each_difference_is_named():
+def test_differences_between_processes_are_named():
     first = {"jax": "0.7.2", "--mode": "train", "training.seed": "1"}
     check_same("process 2", first, dict(first))
     ours = {"jax": "0.8", "--mode": "train"}

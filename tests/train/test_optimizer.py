@@ -49,7 +49,7 @@ def _reference(rule, params, rates):
 
 
 @pytest.mark.parametrize("rule", DECAYED)
-def test_each_rule_trains_as_its_reference_does(rule):
+def test_update_rules_equal_their_references(rule):
     """200 steps: warm-up, peak, decay to zero; to 2e-6 of the weights of the reference."""
     sets = {"update_rule": rule, "schedule": "google", "num_train_steps": 200, "warmup_steps": 40}
     sets |= {"learning_rate": 1e-3, "weight_decay": 0.1}
@@ -183,7 +183,7 @@ def _muon_reference(config, name, count):
 
 @pytest.mark.both
 @pytest.mark.parametrize("architecture", ["bigbird", "modernbert"])
-def test_layers_matrices_move_as_the_reference_and_all_else_as_with_adamw(architecture):
+def test_muon_updates_matrices_of_layers_and_adamw_the_rest(architecture):
     config = _muon_config(architecture)
     params, slots = _muon_trained(config)
     adamw, adamw_slots = _muon_trained(_muon_config(architecture, "adamw"))
@@ -210,7 +210,7 @@ def test_bfloat16_is_close():
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
-def test_of_the_two_products_the_smaller_is_computed(shape):
+def test_orthogonalization_computes_the_smaller_product(shape):
     traced = tf.function(orthogonalize, autograph=False)
     graph = traced.get_concrete_function(tf.TensorSpec([1, *shape])).graph
     shapes = {tuple(out.shape) for op in graph.get_operations() for out in op.outputs}

@@ -1,38 +1,37 @@
-"""Periodic tasks, with a clock passed in."""
+"""Periodic calls, in their thread."""
+
+from threading import Event
 
 import pytest
 
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.periodic import Periodic
 
 
-def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried():
-    now, done, logged = [0.0], [], []
+def test_failure_is_logged_once_and_the_call_repeated():
+    calls, logged, has_repeated = [], [], Event()
 
     def fail():
-        done.append("b")
+        calls.append(1)
+        if len(calls) == 3:
+            has_repeated.set()
         raise OSError("503")
 
-    tasks = {"a": (10.0, lambda: done.append("a")), "b": (25.0, fail)}
-    periodic = Periodic(tasks, Dependencies(log=logged.append, monotonic=lambda: now[0]))
-    for now[0] in range(0, 51, 5):
-        periodic.run_due()
+    with Periodic(fail, 0.01, logged.append) as periodic:
+        assert has_repeated.wait(60)
         periodic.poll()
-    assert (done.count("a"), done.count("b")) == (5, 2)
-    assert logged == ["b failed, will be tried again: 503"]
+    assert logged == ["heartbeat failed, will be tried again: 503"]
 
 
-def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written():
-    now, beats = [0.0], []
+def test_lost_lock_ends_the_calls_and_the_run():
+    calls = []
 
     def lose():
+        calls.append(1)
         raise LeaseLost("gone")
 
-    tasks = {"lock": (1.0, lose), "heartbeat": (1.0, lambda: beats.append(now[0]))}
-    periodic = Periodic(tasks, Dependencies(monotonic=lambda: now[0]))
-    for now[0] in range(5):
-        periodic.run_due()
-    assert beats == []
-    with pytest.raises(LeaseLost):
-        periodic.poll()
+    with Periodic(lose, 0.01, print) as periodic:
+        periodic._thread.join(60)
+        with pytest.raises(LeaseLost, match="gone"):
+            periodic.poll()
+    assert calls == [1]

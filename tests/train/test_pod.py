@@ -1,11 +1,16 @@
-"""How the processes of a pod agree on steps and end together, over a key-value store in memory."""
+"""How the processes of a pod agree on steps and end together.
+
+First over a key-value store in memory, then by `pretrain` in real processes with kills and signals.
+"""
 
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +18,8 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
 from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.schema import Config, TrainingConfig
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.evaluations import Evaluations
@@ -20,7 +27,10 @@ from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.watchdog import Watchdog
-from testkit import pods
+from testkit import killing, pods, synthetic
+from testkit.engine_runs import apart
+from testkit.zygote import Command
+from tests.commands.pretraining import events, take_programs
 
 ENDING = """
 import sys, time
@@ -95,7 +105,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_every_process_knows_which_evaluation_was_the_last(monkeypatch):
+def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
     """Only the writer sees MODEL_DIR's disk; who does not know evaluates, and waits for nobody."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
@@ -143,7 +153,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed):
+def test_all_processes_stop_and_save_at_the_same_steps(seed):
     rng = random.Random(seed)
     start = rng.choice([0, 700])
     pods = [member.pod for member in members(rng.choice([2, 4]))]
@@ -180,7 +190,7 @@ def test_a_failure_ends_the_others_with_its_reason(reason, kind, words):
     assert "io_error" not in str(failing.pod._client.key_value_dir_get("pod/"))
 
 
-def test_a_failure_that_the_lost_store_holds_up_ends_the_process(monkeypatch):
+def test_failure_ends_the_process_if_the_store_is_lost(monkeypatch):
     monkeypatch.setattr(pod_lib, "_FINAL_STATUS_SECONDS", 0.1)
     one = members(1)[0]
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
@@ -190,7 +200,7 @@ def test_a_failure_that_the_lost_store_holds_up_ends_the_process(monkeypatch):
     assert [type(error) for error in one.left] == [Stalled]
 
 
-def test_who_waits_in_the_main_thread_raises_the_failure_there():
+def test_waiting_process_raises_the_failure_of_another():
     writer, failing = members(2)
     thread = writer.listen()
     threading.Timer(0.1, failing.pod.fail, ("io_error", "disk full")).start()
@@ -200,7 +210,7 @@ def test_who_waits_in_the_main_thread_raises_the_failure_there():
     assert not writer.left
 
 
-def test_what_the_writer_makes_and_what_each_evaluates_travels_whole():
+def test_shared_values_and_collected_arrays_are_unchanged():
     writer, other = (member.pod for member in members(2))
     assert writer.share("start", lambda: {"step": None}) == {"step": None}
     assert other.share("start", dict) == {"step": None}
@@ -217,7 +227,7 @@ def test_what_the_writer_makes_and_what_each_evaluates_travels_whole():
         writer.collect("evaluation 9", part, give_up)
 
 
-def test_the_end_of_a_run_waits_for_the_writer():
+def test_finish_waits_for_the_writer():
     writer, other = members(2)
     ended = threading.Thread(target=other.pod.finish)
     ended.start()
@@ -228,7 +238,7 @@ def test_the_end_of_a_run_waits_for_the_writer():
     assert not ended.is_alive()
 
 
-def test_after_a_good_end_jax_says_nothing_whoever_exits_first():
+def test_jax_prints_no_crash_after_a_finished_run():
     pytest.importorskip("jax")
     running = []
     for slow in range(2):
@@ -241,9 +251,181 @@ def test_after_a_good_end_jax_says_nothing_whoever_exits_first():
         assert process.returncode == 0 and "Terminating process" not in err, err
 
 
-def test_a_jax_that_is_too_old_is_refused(monkeypatch):
+def test_old_jax_is_refused(monkeypatch):
     pytest.importorskip("jax")
     monkeypatch.setattr("jax.__version_info__", (0, 6, 2))
     (member,) = members(1)
     with pytest.raises(BadInput, match="several processes need jax"):
         member.pod.connect("127.0.0.1:1", "cpu", 1, lambda: None)
+
+
+STEPS = 16
+GONE = "run the same command again on every host"
+Start = Callable[..., list[Command]]
+processes = pytest.mark.timeout(900)  # two compile at the same time
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    pytest.importorskip("jax", minversion="0.7")
+    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
+    return f"""
+        pretrain --config {config} --data_dir {data} --json --num_train_steps {STEPS}
+        --mode train_and_eval --engine pjrt --set training.eval_every_steps=8
+        --set model.hidden_dropout_prob=0
+        --set training.optimizer=muon --set training.global_batch_size=8
+    """.split()
+
+
+@pytest.fixture(scope="module")
+def start(zygote, flags):
+    """`start(model, ...)`: a pod of two, or of `processes`, that trains in a folder."""
+
+    def start(model, *more, processes=2, hang=None):
+        here = [*flags, *more, "--model_dir", str(model)]
+        return pods.start(zygote, processes, *here, hang=hang)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def finished(start, tmp_path_factory):
+    """A pod of two that was left alone; the optimiser's state is divided over its devices."""
+    model = tmp_path_factory.mktemp("finished") / "model"
+    return model, pods.wait(start(model), 0, 0)
+
+
+def hung(running, index):
+    """The process that stands still."""
+    running[index].wait_for(running[index].hung, seconds=pods.PATIENCE)
+    return running[index]
+
+
+@processes
+def test_one_process_writes_and_all_report_the_result(finished):
+    model, ended = finished
+    assert [e.result["global_step"] for e in ended] == [STEPS, STEPS]
+    assert ended[0].result["loss"] == ended[1].result["loss"]
+    assert events(model) == ["started", *["saved"] * 4, "finished"]
+    records = run_log.read_events(str(model))
+    assert (records[0]["replicas"], records[0]["processes"]) == (4, 2)
+    assert len({e["pid"] for e in records}) == 1, "two processes wrote"
+    assert [line["step"] for line in run_log.read_metrics(str(model))] == [4, 8, 12, 16]
+    assert "step 16 of 16" in ended[0].err and "step 16 of 16" not in ended[1].err
+    assert all("4 x cpu in 2 processes" in e.err for e in ended)
+
+
+@pytest.mark.nightly
+@processes
+def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
+    """Also after one was killed where it compiles, which ends all."""
+    pod, alone = tmp_path / "pod", tmp_path / "alone"
+    running = start(pod, processes=4, hang={0: ("start-up", 1)})
+    hung(running, 0)
+    running[-1].send(signal.SIGKILL)
+    pods.wait(running, *[76] * 3, -signal.SIGKILL)
+    pods.wait(start(pod, processes=4), *[0] * 4)
+    ended = zygote.run(*flags, "--model_dir", str(alone), environ=pods.environ(8))
+    assert ended.status == 0, ended.err
+    assert apart(pod, alone, STEPS) < 1e-5
+    ours, theirs = (run_log.read_evaluations(str(path)) for path in (pod, alone))
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs] == [8, STEPS]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["masked_lm_loss"] == pytest.approx(b["masked_lm_loss"], rel=1e-5)
+        assert a["predictions"] == b["predictions"]
+        assert [r["count"] for r in a["by_position"]] == [r["count"] for r in b["by_position"]]
+
+
+@processes
+def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, start, tmp_path):
+    """Process 0, whose end takes JAX's service away, is killed as well; then the same bits."""
+    model = tmp_path / "model"
+    take_programs(finished[0], model)
+    running = start(model, hang={1: ("step", 2)})
+    hung(running, 1).send(signal.SIGTERM)
+    running[0].wait_for(running[0].hung.with_name("err"), "SIGTERM in process 1")
+    running[1].hung.unlink()
+    ended = pods.wait(running, 75, 75)
+    (step,) = {e.result["global_step"] for e in ended}
+    assert 3 <= step < STEPS and CheckpointStore(str(model)).steps()[-1] == step
+    for killed in (1, 0):
+        left = 1 - killed
+        running = start(model, hang={left: ("step", 2)})
+        hung(running, left)
+        running[killed].send(signal.SIGKILL)
+        running[left].hung.unlink()
+        ended = pods.wait(running)
+        assert ended[left].status == 76, ended[left].err
+        assert ended[killed].status == -signal.SIGKILL
+        assert GONE in ended[left].err.splitlines()[-1] and "Traceback" not in ended[left].err
+        assert ended[left].result["reason"] == "stalled"
+    pods.wait(start(model), 0, 0)
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+    assert [e["reason"] for e in run_log.read_events(str(model)) if "reason" in e] == [
+        "interrupted",
+        "stalled",
+        "finished",
+    ]
+
+
+def check_refused(ended, *words):
+    """One line on each, which holds the words."""
+    for each in ended:
+        lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
+        assert len(lines) == 1 and all(word in lines[0] for word in words), each.err
+        assert each.result["reason"] == "bad_input" and "Traceback" not in each.err
+
+
+@processes
+def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
+    at = flags.index("training.eval_every_steps=8")  # means nothing without evaluation
+    same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
+    synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
+    other = ["--set=training.learning_rate=0.5", "--mode=train", f"--data_dir={tmp_path}/other"]
+    address = pods.free_address()
+    running = [
+        zygote.start(*same, environ=pods.place(address, 2, 0)),
+        zygote.start(*same, *other, environ=pods.place(address, 4, 1)),
+    ]
+    words = ["training.learning_rate=0.5", "--mode=train", "JAX_NUM_PROCESSES=4"]
+    check_refused(pods.wait(running, 2, 2), *words, "fingerprint of the data=")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.nightly
+@processes
+def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
+    places = [tmp_path / name for name in ("a", "b")]
+    address = pods.free_address()
+    running = []
+    for index, place in enumerate(places):
+        place.mkdir()
+        here = [*flags, "--model_dir", "model"]
+        running.append(zygote.start(*here, cwd=str(place), environ=pods.place(address, 2, index)))
+    ended = pods.wait(running, 2, 2)
+    check_refused(ended, "not the folder that process 0 writes to")
+    assert not any(list(place.iterdir()) for place in places)
+
+
+@processes
+def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
+    """Where one is alone, and where two have the same number."""
+    here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
+    for count, indices in ((2, [1]), (4, [0, 1, 1])):
+        address = pods.free_address()
+        running = [
+            zygote.start(*here, environ=pods.place(address, count, index)) for index in indices
+        ]
+        ended = pods.wait(running, *[2] * len(indices))
+        check_refused(ended, f"the {count} processes did not meet there within 2 s")
+    assert not (tmp_path / "model").exists()
+
+
+@processes
+def test_sigterm_ends_the_wait_for_other_processes(zygote, flags, tmp_path):
+    here = [*flags, "--model_dir", str(tmp_path / "model")]
+    running = zygote.start(*here, environ=pods.place(pods.free_address(), 2, 0))
+    running.wait_for(running.hung.with_name("err"), "which meet at")
+    running.send(signal.SIGTERM)
+    ended = running.wait(pods.PATIENCE)
+    assert ended.status == 75 and "stopped before training" in ended.err, ended.err

@@ -34,7 +34,7 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
-def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions():
+def test_rate_is_measured_over_a_second_at_least():
     """Three steps of half a second: the host sees the first one late, the others a moment after."""
     progress, now, _ = make()
     now[0] += 20.0  # the first turn starts the input too
@@ -50,7 +50,7 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_the_line_begins_with_what_matters_most():
+def test_line_begins_with_step_and_loss():
     """A terminal cuts its end."""
     progress, now, stream = make(peak=50e12)
     now[0] += 10.0
@@ -70,7 +70,7 @@ def test_train_time_accumulates_over_restarts():
     assert progress.measure() == 0.0
 
 
-def test_lines_in_a_log_are_spaced_but_the_last_is_always_there():
+def test_log_has_few_lines_and_always_the_last():
     progress, now, stream = make()
     for step in range(10, 110, 10):
         now[0] += 0.5

@@ -34,7 +34,7 @@ def start(directory):
     return RunDir(str(directory))
 
 
-def test_a_directory_takes_any_config_until_a_step_is_logged(tmp_path):
+def test_settings_may_differ_until_a_step_is_logged(tmp_path):
     other = with_data(config("training.seed=1"))
     RunDir(str(tmp_path / "none")).check_settings(*other)
     run = RunDir(str(tmp_path))
@@ -68,12 +68,12 @@ def test_events_between_opening_and_locking_are_read(tmp_path):
     ("batch", "size", "new_size", "expected"),
     [(7, 16, 16, 7), (7, 16, 32, 4), (7, 16, 5, 23), (4, 32, 32, 4), (4, 32, 16, 8)],
 )
-def test_batches_of_another_size_begin_behind_all_that_was_seen(batch, size, new_size, expected):
+def test_batches_of_another_size_begin_after_all_seen_records(batch, size, new_size, expected):
     meta = Meta(9, "c", "d", 0.0, 0, 0, 0.0, next_batch=batch, global_batch_size=size)
     assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
 
 
-def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypatch):
+def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, monkeypatch):
     """On a bucket it is in the system's folder, else in MODEL_DIR; a user's folders stay."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -95,7 +95,7 @@ def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypa
     assert folders == {".scratch-thesis", "bigbird-ja-thesis"}
 
 
-def test_on_a_bucket_a_run_moves_aside_object_by_object(bucket):
+def test_run_on_a_bucket_is_moved_aside(bucket):
     for number in (1, 2):
         run = RunDir(f"{bucket}/run")
         with run.locked(DEPS):

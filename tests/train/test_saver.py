@@ -25,7 +25,7 @@ def job(checkpoints, **deps):
     return SimpleNamespace(config=config, guard=guard, deps=deps, pod=pod)
 
 
-def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
+def test_saves_are_due_by_minutes_and_by_steps():
     def schedule(minutes, steps):
         config = CheckpointsConfig(save_every_minutes=minutes, save_every_steps=steps)
         return CheckpointSaver(job(config, monotonic=lambda: now[0]), None, None)
@@ -72,7 +72,7 @@ def test_steps_continue_while_a_checkpoint_is_written(run_dir):
     assert store.steps() == saved == [1, 2]
 
 
-def test_a_failure_in_the_background_comes_to_the_main_thread_once(run_dir, monkeypatch):
+def test_failure_of_a_save_is_raised_once(run_dir, monkeypatch):
     def lost():
         raise LeaseLost("another trainer has taken over")
 

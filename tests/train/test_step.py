@@ -73,7 +73,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
     _assert_same_update(_step(config, batch), plain, atol=1e-6)
 
 
-def test_what_the_compiler_gets_recomputes_each_layer_behind_a_barrier():
+def test_checkpointing_recomputes_each_layer_behind_a_barrier():
     """XLA for CPUs drops barriers; that TPUs' keeps them shows in the memory preflight reports."""
     tf.random.set_seed(1)  # TensorFlow draws a number to find its device; determinism may be on
     products, barriers = [], []
@@ -125,7 +125,7 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 
 
 @pytest.mark.both
-def test_replicas_that_share_muons_work_move_the_weights_as_one_that_does_it_alone():
+def test_replicas_share_the_work_of_muon():
     """Three replicas, as not all stacks divide by them; all get the same weights, bit for bit."""
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
@@ -140,7 +140,7 @@ def test_replicas_that_share_muons_work_move_the_weights_as_one_that_does_it_alo
             np.testing.assert_array_equal(result[0][name], results[0][0][name], err_msg=name)
 
 
-def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
+def test_dropout_depends_on_seed_step_replica_and_micro_batch():
     config = _config()
     params, slots, step = _state(config)
     batch = tiny_batch(config)
@@ -162,7 +162,7 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
 
 
 @pytest.mark.parametrize("nsp", [False, True])
-def test_nothing_but_padding_is_finite(nsp):
+def test_step_on_nothing_but_padding_is_finite(nsp):
     config = _config(**{"make_data.nsp": nsp})
     empty = {name: tf.zeros_like(value) for name, value in tiny_batch(config).items()}
     params, slots, metrics = _step(config, empty)
@@ -220,7 +220,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         ((2,), 4, Division(0, 1)),
     ],
 )
-def test_shards(shape, replicas, shard):
+def test_division_of_arrays_over_replicas(shape, replicas, shard):
     spec = Spec(shape, "float32")
     assert division_of(spec, replicas) == shard
     part, whole = shard.part(spec), shard.whole(spec, replicas)

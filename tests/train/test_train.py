@@ -58,9 +58,12 @@ class Numbers:
         self._ahead, self._loop, self._bad = ahead, loop, bad
 
     ahead = begun = closed = 0
+    refusal = None  # error of `begin`
 
     def begin(self):
         self.begun += 1
+        if self.refusal is not None:
+            raise self.refusal
 
     def close(self):
         self.closed += 1
@@ -108,7 +111,7 @@ class Training:
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
         self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
-        self.overwrite, self.stack = False, contextlib.ExitStack()
+        self.overwrite, self.replicas, self.stack = False, 1, contextlib.ExitStack()
         self.scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
         self.scores["data_fingerprint"] = self.manifest.fingerprint
 
@@ -133,7 +136,10 @@ class Training:
             "bigbird_ja.evaluation.tensorboard.write_evaluation", lambda *args: None
         )
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
-        guard, choice = check.fast_check(self.data)[1], Choice("numbers", "test", False, 1, "none")
+        guard, choice = (
+            check.fast_check(self.data)[1],
+            Choice("numbers", "test", False, self.replicas, "none"),
+        )
         run = (self.config, self.manifest, guard, self.data, choice)
         job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
         try:
@@ -194,33 +200,24 @@ def damaged(training):
 
 
 def no_device(training, patch):
-    def begin(engine):
-        engine.begun += 1
-        raise BadInput("no such device")
-
-    patch.setattr(Numbers, "begin", begin)
+    patch.setattr(Numbers, "refusal", BadInput("no such device"))
 
 
 def no_device_after_a_heartbeat(training, patch):
     """Refuse when the periodic tasks have run, as in a long compilation."""
-    has_run, beat = Event(), Recorder.beat
-    patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.0)
+    has_run, beat, begin = Event(), Recorder.beat, Numbers.begin
+    patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(Recorder, "beat", lambda recorder: (beat(recorder), has_run.set()))
-
-    def begin(engine):
-        engine.begun += 1
-        assert has_run.wait(60)
-        raise BadInput("no such device")
-
-    patch.setattr(Numbers, "begin", begin)
+    patch.setattr(Numbers, "begin", lambda engine: has_run.wait(60) and begin(engine))
+    no_device(training, patch)
 
 
 def no_memory(training, patch):
-    def begin(engine):
-        engine.begun += 1
-        raise OutOfMemory("a step needs 1 TB")
+    patch.setattr(Numbers, "refusal", OutOfMemory("a step needs 1 TB"))
 
-    patch.setattr(Numbers, "begin", begin)
+
+def other_devices(training, patch):
+    training.replicas = 3
 
 
 def other_data(training, patch):
@@ -253,6 +250,7 @@ def overwritten(training, patch):
         (single_file, no_device, "no such device"),
         (interrupted, no_device, "no such device"),
         (interrupted, no_device_after_a_heartbeat, "no such device"),
+        (interrupted, other_devices, "16 is not divisible by 3 cores"),
         (interrupted, other_data, "trained on other data"),
         (interrupted, another_trainer, "is training here"),
         (interrupted, overwritten, "no such device"),
@@ -283,8 +281,17 @@ def test_refused_start_changes_no_byte_of_model_dir(
         assert before == files()
 
 
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_continued(training):
+    damaged(training)
+    training.run()
+    assert training.saved == [7, 14, 21, 28, 30]
+    events = [e["event"] for e in run_log.read_events(training.model_dir)]
+    assert events.index("set_aside") < events.index("resumed") and "cleaned" in events
+    assert Path(training.model_dir, "damaged-model.ckpt-9.index").read_bytes() == b"cut off"
+
+
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
-def test_a_run_left_alone(training, ahead, loop):
+def test_uninterrupted_run_logs_saves_and_evaluates_on_schedule(training, ahead, loop):
     training.run(ahead=ahead, loop=loop, evaluates=True)
     assert training.logged == [4, 8, 12, 16, 20, 24, 28, 30]
     assert training.saved == [7, 14, 21, 28, 30]
@@ -292,7 +299,7 @@ def test_a_run_left_alone(training, ahead, loop):
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_request_to_stop_logs_and_saves_the_last_step(training, ahead):
+def test_stop_logs_and_saves_the_last_step(training, ahead):
     with pytest.raises(Interrupted) as stopped:
         training.run(ahead=ahead, stop_at=9)
     last = stopped.value.results["global_step"]
@@ -302,13 +309,13 @@ def test_a_request_to_stop_logs_and_saves_the_last_step(training, ahead):
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(training, ahead):
+def test_nonfinite_step_ends_the_run_before_a_save(training, ahead):
     with pytest.raises(Diverged, match="step 14: "):
         training.run(ahead=ahead, bad=14)
     assert training.saved == [7]
 
 
-def test_nothing_is_saved_once_a_shard_was_replaced(training):
+def test_replaced_shard_prevents_further_saves(training):
     shard = storage.join(training.data, training.manifest.train_shards[0].name)
     data = storage.read_bytes(shard)
 
@@ -323,7 +330,7 @@ def test_nothing_is_saved_once_a_shard_was_replaced(training):
     assert training.saved == [7]
 
 
-def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training):
+def test_text_of_an_unknown_exception_is_not_recorded(training):
     def fail():
         raise RuntimeError("the code is swordfish")
 
@@ -343,7 +350,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
     assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
 
 
-def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(training):
+def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
     """In the last one too: "finished" would leave it out for good."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
@@ -377,9 +384,7 @@ def test_an_evaluation_on_other_data_does_not_count(training):
         (14, [20], [20, 30]),  # killed between it and its save: made again, and listed once
     ],
 )
-def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
-    training, start, before, expected
-):
+def test_missed_evaluation_is_made_first_after_the_restart(training, start, before, expected):
     with pytest.raises(Interrupted):
         training.run(stop_at=start)
     for step in before:

@@ -52,7 +52,7 @@ def google(tmp_path):
 
 
 @pytest.mark.parametrize("code", ["BigBird", "BERT"])
-def test_google_s_checkpoint(google, code):
+def test_googles_checkpoint_is_read(google, code):
     prefix, params = google
     config = tiny_config(96)
     params = {name: value + number for number, (name, value) in enumerate(params.items())}
@@ -67,9 +67,7 @@ def test_google_s_checkpoint(google, code):
         assert f"{len(params)} of {len(params)} variables" in table
 
 
-def test_the_record_names_the_source_wherever_the_command_ran_and_a_commit_of_the_hub(
-    google, tmp_path, monkeypatch
-):
+def test_record_has_the_absolute_source_and_the_commit_of_the_hub(google, tmp_path, monkeypatch):
     """`--init_from .` gave a model card that names "." as its base model."""
     run = with_data(tiny_config(96, **{"make_data.nsp": True}))
     monkeypatch.chdir(tmp_path)
@@ -82,7 +80,7 @@ def test_the_record_names_the_source_wherever_the_command_ran_and_a_commit_of_th
     assert record["hub"] == "me/model@c0ffee"
 
 
-def test_what_stays_random_is_a_warning(google):
+def test_random_parameters_are_a_warning(google):
     (prefix, params), config = google, tiny_config(96)
     some = {name: value for name, value in params.items() if "transform" not in name}
     write_variables(prefix, _google(some, config))
@@ -110,7 +108,7 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
     assert "cut" in table
 
 
-def test_a_run_of_ours_starts_one_of_longer_sequences_with_its_positions_repeated(small_run):
+def test_positions_of_a_run_are_repeated_for_longer_sequences(small_run):
     config, data = read_config(f"{small_run.model_dir}/config.yaml")
     longer = dataclasses.replace(data, seq_length=2 * data.seq_length)
     config = varied(config, {"model.max_position_embeddings": longer.seq_length})
@@ -183,7 +181,7 @@ def test_added_tokens_get_random_rows_after_those_of_the_source(tmp_path, sample
     assert f"1,400 of {ours.vocab_size:,} tokens" in text
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_source_without_a_model_is_refused(tmp_path):
     config = tiny_config(96)
     with pytest.raises(BadInput, match="neither a Hugging Face folder"):
         load_initial(str(tmp_path / "nowhere"), *with_data(config))
@@ -194,7 +192,7 @@ def test_what_is_no_model_is_refused(tmp_path):
         load_initial(str(tmp_path), *with_data(config))
 
 
-def test_a_source_with_text_or_nan_in_a_variable_or_cut_data_is_refused(google):
+def test_damaged_source_is_refused(google):
     prefix, params = google
     config, name = tiny_config(96), "bert/encoder/layer_0/output/dense/bias"
     values = _google(params, config)

@@ -29,9 +29,7 @@ def _log(model_dir, losses, *events):
     ],
     ids=["same", "differs", "nothing to compare", "rises"],
 )
-def test_losses_of_steps_made_twice_must_be_the_same_to_the_last_bit_and_fall(
-    losses, before, error, tmp_path
-):
+def test_repeated_losses_must_be_equal_and_fall(losses, before, error, tmp_path):
     resumed = '{"event": "resumed", "time": 1, "global_step": 1}'
     model = _log(tmp_path / "run", losses, resumed)
     if error:
@@ -42,7 +40,7 @@ def test_losses_of_steps_made_twice_must_be_the_same_to_the_last_bit_and_fall(
     assert results["killed_at_step"] == 2 and results["resumed_from_step"] == 1
 
 
-def test_the_demo_ends_with_the_status_of_the_command_that_failed(monkeypatch, tmp_path):
+def test_demo_ends_with_the_status_of_the_failed_command(monkeypatch, tmp_path):
     program = tmp_path / "step"
     line = json.dumps({"reason": "out_of_memory", "error": "what and where"})
     program.write_text(f"#!{sys.executable}\nimport sys\nprint({line!r})\nsys.exit(71)\n")
@@ -55,7 +53,7 @@ def test_the_demo_ends_with_the_status_of_the_command_that_failed(monkeypatch, t
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_the_demo_shows_what_it_promises_and_again_at_once(tmp_path):
+def test_demo_runs_every_command_and_reruns(tmp_path):
     for _ in range(2):
         result = run_cli("demo", f"--work_dir={tmp_path}/demo", "--json", timeout=850)
         assert result.status == 0, result.stderr

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS
@@ -112,10 +111,8 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
-    cores = config.tpu.num_cores  # as configured, so that a wrong batch is refused anywhere
-    accumulation = config.training.gradient_accumulation_steps
-    check_divides(config.training.global_batch_size, cores, accumulation)
     check_estimator_tpu(config)
+    cores = config.tpu.num_cores
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     chip = CHIPS.get(_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
@@ -138,7 +135,7 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
     return global_batch // unit
 
 
-def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES) -> None:
+def check_estimator_tpu(config: Config) -> None:
     """Check that TensorFlow can use a TPU for `--use_tpu` under TPUEstimator.
 
     Raises:
@@ -149,7 +146,7 @@ def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES
     if config.tpu.name != "local":
         devices.resolve_tpu(config)
         return
-    if not devices.is_there(files):
+    if not devices.is_there(devices.TPU_FILES):
         raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
     if not devices.tensorflow_has_tpu():
         raise BadInput(

@@ -76,20 +76,19 @@ def is_installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
+def prepare(use_tpu: bool) -> str:
     """Choose the platform ("cpu", "cuda" or "tpu"), and make it the only one for JAX.
 
     By default JAX tries all installed platforms, and libtpu takes eight minutes to find no TPU.
 
     Args:
         use_tpu: whether to use a TPU; else a GPU is used if there is one, or the CPU.
-        tpu_files: names of TPUs' device files.
 
     Raises:
         BadInput: A package is missing, or there is no TPU.
     """
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
-    if use_tpu and not is_there(tpu_files):
+    if use_tpu and not is_there(TPU_FILES):
         raise BadInput(
             "--use_tpu: this machine has no TPU: run on a TPU VM, or leave --use_tpu out"
         )
@@ -104,17 +103,13 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
     return platform
 
 
-def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
+def find(use_tpu: bool) -> Devices:
     """Return the devices of this machine, or of all machines of a pod that it has joined.
-
-    Args:
-        use_tpu: argument of `prepare`.
-        tpu_files: argument of `prepare`.
 
     Raises:
         BadInput: See `prepare`; or the devices cannot be used.
     """
-    platform = prepare(use_tpu, tpu_files)
+    platform = prepare(use_tpu)
     import jax
 
     try:

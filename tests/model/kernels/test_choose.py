@@ -35,7 +35,7 @@ def _resolved(config, platform, chip):
         ("cpu", None, "xla", "kernel"),  # interpreted
     ],
 )
-def test_auto_takes_the_kernels_where_they_are_cheaper(platform, chip, auto, named):
+def test_auto_takes_kernels_on_chips_where_they_are_cheaper(platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto
     assert config.model.attention_implementation == "auto"  # the given config stays as it was
@@ -72,9 +72,7 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
         ([f"{KEY}=xla"], MOSAIC, False),
     ],
 )
-def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
-    settings, message, continues, capsys
-):
+def test_xla_replaces_kernels_that_the_compiler_refuses(settings, message, continues, capsys):
     asked = _config(*settings)
     taken = kernels.resolved(*with_data(asked), "tpu", "v5e")
     if continues:
@@ -101,7 +99,7 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
         ([], "cpu", None, (0, 4), "needs jax 0.7 or later"),
     ],
 )
-def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
+def test_impossible_kernels_are_refused_and_auto_takes_xla(
     settings, platform, chip, jax, why, monkeypatch
 ):
     monkeypatch.setattr(kernels, "_jax_version", lambda: jax)
@@ -110,7 +108,7 @@ def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
         _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)
 
 
-def test_no_fingerprint_and_no_run_depends_on_it():
+def test_fingerprint_does_not_depend_on_the_implementation():
     ours, theirs = _config(), _config(f"{KEY}=xla")
     assert config_fingerprint(*with_data(ours)) == config_fingerprint(*with_data(theirs))
     assert not changes(with_data(ours), with_data(theirs))

@@ -51,7 +51,7 @@ def test_an_engine_is_chosen(machine, missing, kind, wanted, processes, engine, 
     assert (chosen.name, chosen.processes) == (engine, processes) and why in chosen.why
 
 
-def test_a_choice_says_what_it_runs_on(machine):
+def test_choice_describes_its_devices(machine):
     assert choose("estimator", False, CONFIG).replicas == 1
     machine.tpu("v3-8")
     chosen = choose("auto", True, CONFIG)
@@ -62,25 +62,28 @@ def test_a_choice_says_what_it_runs_on(machine):
     assert pod.replicas == 2 and "in 2 processes" in str(pod)
 
 
-def test_what_only_jax_has_is_refused_by_the_estimator(machine):
+def test_estimator_refuses_kernels_and_another_tensorflow(machine):
     setting = "model.attention_implementation=kernel"
     config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine pjrt: "):
         choose("estimator", False, config)
+    del machine.packages["tensorflow_estimator"]
+    with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[estimator\]'"):
+        choose("estimator", False, CONFIG)
 
 
-def test_a_missing_tpu_is_reported_first(tmp_path):
-    nowhere = (str(tmp_path / "accel*"),)
+def test_missing_tpu_is_reported_before_missing_support(machine, monkeypatch):
+    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: False)
     with pytest.raises(BadInput, match="this machine has no TPU"):
-        check_estimator_tpu(CONFIG, nowhere)
-    (tmp_path / "accel0").touch()
+        check_estimator_tpu(CONFIG)
+    machine.tpu("v3-8")
     with pytest.raises(BadInput, match="built without TPU support"):
-        check_estimator_tpu(CONFIG, nowhere)
+        check_estimator_tpu(CONFIG)
 
 
-def test_a_tpu_of_another_name_that_does_not_answer():
+def test_tpu_of_another_name_that_does_not_answer_is_refused():
     config = varied(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         check_estimator_tpu(config)

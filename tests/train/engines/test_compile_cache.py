@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax")
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_program_that_the_mark_does_not_state_is_not_loaded(tmp_path, bucket, place):
+def test_program_that_the_manifest_does_not_state_is_not_loaded(tmp_path, bucket, place):
     if jax.__version_info__ < (0, 7):
         pytest.skip("keeps no cache of a CPU")
     model = str(tmp_path / "model") if place == "disk" else f"{bucket}/model"

@@ -98,7 +98,7 @@ def make_engine(tmp_path, steps, batches=endless):
     )
 
 
-def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path):
+def test_engine_can_be_closed_before_and_after_its_first_step(tmp_path):
     for steps in (0, 2):
         engine = make_engine(tmp_path, 100)
         engine.begin()
@@ -109,7 +109,7 @@ def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path):
         assert not engine._thread.is_alive()
 
 
-def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path):
+def test_input_that_ends_or_fails_is_an_error(tmp_path):
     engine = make_engine(tmp_path, 10, lambda host, count: endless(0, 1).take(2))
     engine.begin()
     assert [engine.advance(10).step, engine.advance(10).step] == [1, 2]

@@ -54,7 +54,7 @@ def check(devices, *cases):
         pytest.param(list(CASES)[2:], marks=pytest.mark.nightly),  # each compiles half a minute
     ],
 )
-def test_losses_and_weights_are_those_of_the_estimator(names):
+def test_losses_and_weights_equal_those_of_the_estimator(names):
     check(1, *({**CASES[name], "reference": "estimator"} for name in names))
 
 
@@ -63,7 +63,7 @@ def test_adamw_on_several_devices_moves_as_on_as_many_replicas():
     check(4, {**CASES["accumulation, checkpointing, next sentence"], "then": [2]})
 
 
-def test_on_several_devices_they_are_those_of_as_many_replicas():
+def test_several_devices_train_as_replicas_do():
     """With sums over micro-batches and devices, dropout drawn per device, and the state of Muon
     divided over four devices, from the middle on over two. Each orthogonalizes its share: of four
     matrices of one shape, and of two and one, whose rows four devices do not divide either."""
@@ -77,12 +77,12 @@ def test_on_several_devices_they_are_those_of_as_many_replicas():
 @pytest.mark.parametrize(
     ("devices", "name"), [(8, "as it is"), (4, list(CASES)[2]), (2, "muon"), (8, "muon")]
 )
-def test_on_other_numbers_of_devices_too(devices, name):
+def test_other_numbers_of_devices_train_as_replicas_do(devices, name):
     check(devices, CASES[name])
 
 
 @pytest.mark.nightly
-def test_the_kernels_train_as_xlas_way_does():
+def test_kernels_train_as_xla_does():
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]

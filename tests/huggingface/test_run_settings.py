@@ -1,15 +1,24 @@
-"""From an encoder that somebody made to one that is continued: `make-data --tokenizer FOLDER`,
+"""Settings from an encoder's folder, and its whole path: `make-data --tokenizer FOLDER`,
 `pretrain --init_from FOLDER`, `evaluate`, `export`; nightly for every public layout.
 
 `config.json` states what the models' cards and transformers' code say; widths, layers and
-vocabularies are small, and weights are drawn here.
+vocabularies are small, and weights are random. BIGBIRD_JA_ENCODERS names folders with real weights:
+
+    BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m nightly \\
+        tests/huggingface/test_run_settings.py
 """
 
 import hashlib
+import importlib.util
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +27,9 @@ from bigbird_ja.data import build, check, pipeline
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.huggingface import run_settings
+from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.text import articles
 from bigbird_ja.text.folder_tokenizer import FolderTokenizer
 from testkit import ROOT, command_line, runs
@@ -27,6 +38,7 @@ from tests.data import making
 torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+from tests.huggingface.folders import save_encoder  # noqa: E402
 
 # Class, tokenizer, and keys as transformers 4 wrote them into the published config.json.
 ENCODERS = json.loads((ROOT / "tests/fixtures/public-encoders.json").read_text("utf-8"))
@@ -45,25 +57,6 @@ for words in json.loads(sys.argv[1]):
     if status := cli.run_command_line(words):
         sys.exit(status)
 """
-
-
-def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
-    """A small model of random weights beside the folder's tokenizer; its embeddings have more rows
-    than that has tokens, as many that are published do."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for part in ("pad", "cls", "sep", "bos", "eos"):
-        sizes[f"{part}_token_id"] = getattr(tokenizer, f"{part}_token_id")
-    sizes |= {"vocab_size": 3072, "hidden_size": 64, "num_hidden_layers": 4}
-    sizes |= {"num_attention_heads": 2, "intermediate_size": 96}
-    config = getattr(transformers, f"{kind}Config")(**sizes)
-    torch.manual_seed(3)
-    model = getattr(transformers, kind + head)(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-        if kind == "Roberta":  # as in all that were trained: the padding's row is zero
-            model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
-    model.save_pretrained(folder)
 
 
 def transformers_loss(folder, data):
@@ -93,7 +86,7 @@ def roberta_data(tmp_path_factory, sample_corpus, tokenizer_path):
     return path / "tokenizer", path / "data"
 
 
-def test_padding_and_random_tokens_are_the_tokenizers(roberta_data):
+def test_padding_and_random_tokens_follow_the_tokenizer(roberta_data):
     theirs = transformers.AutoTokenizer.from_pretrained(roberta_data[0])
     manifest = manifest_lib.load(str(roberta_data[1]))
     assert manifest.pad_id == theirs.pad_token_id > 0
@@ -105,37 +98,35 @@ def test_padding_and_random_tokens_are_the_tokenizers(roberta_data):
     assert ((batch["document_ids"].numpy() == 0) == (ids == theirs.pad_token_id)).all()
 
 
-def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
+@pytest.fixture
+def adopted(roberta_data, tmp_path):
+    """`adopted(data)`: settings from a folder with RoBERTa's tokenizer, of `vocab_size` rows."""
     folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
-    manifest = manifest_lib.load(str(roberta_data[1]))
-    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadInput, match=r"config.json without weights .*: copy the whole folder"):
-        run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "model.safetensors").touch()
+
+    def adopted(data_dir, vocab_size=9000):
+        config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": vocab_size}
+        (folder / "config.json").write_text(json.dumps(config))
+        manifest = manifest_lib.load(str(data_dir))
+        return run_settings.adopted_settings(str(folder), manifest, str(data_dir))
+
+    return adopted
+
+
+def test_vocabulary_of_the_folder_is_adopted_or_refused(adopted, roberta_data, small_run, tmp_path):
+    data = roberta_data[1]
+    assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted(data)]
+    tokens = manifest_lib.load(str(data)).vocab_size
     with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
-        run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
-    adopted = run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
-    assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
+        adopted(data, tokens - 1)
+    with pytest.raises(BadInput, match=r"other tokens: .* make-data --tokenizer .*/folder"):
+        adopted(small_run.data_dir)
+    (tmp_path / "folder/model.safetensors").unlink()
+    with pytest.raises(BadInput, match=r"config.json without weights .*: copy the whole folder"):
+        adopted(data)
 
 
-def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path):
-    """Rows of the embeddings stood for other words, and it trained."""
-    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
-    (folder / "model.safetensors").touch()
-    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
-    (folder / "config.json").write_text(json.dumps(config))
-    other = small_run.data_dir
-    with pytest.raises(BadInput, match=f"other tokens: .* make-data --tokenizer {folder}"):
-        run_settings.adopted_settings(str(folder), None, manifest_lib.load(other), other)
-
-
-def test_a_start_from_a_folder_loads_the_tokenizer_once(roberta_data, tmp_path, monkeypatch):
-    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
-    (folder / "model.safetensors").touch()
-    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
-    (folder / "config.json").write_text(json.dumps(config))
+def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, monkeypatch):
     loaded, load = [], FolderTokenizer.__init__
 
     def counted(self, *arguments):
@@ -145,7 +136,7 @@ def test_a_start_from_a_folder_loads_the_tokenizer_once(roberta_data, tmp_path, 
     monkeypatch.setattr(FolderTokenizer, "__init__", counted)
     data_dir = str(roberta_data[1])
     manifest, _ = check.fast_check(data_dir)
-    assert run_settings.adopted_settings(str(folder), None, manifest, data_dir)
+    assert adopted(data_dir)
     nothing = types.SimpleNamespace(metrics=lambda batch: {}, log_probabilities=None)
     with pytest.raises(KeyError, match="masked_lm_losses"):  # after the tokenizer is loaded
         masked_lm.evaluate_model(nothing, data_dir, manifest)
@@ -157,7 +148,7 @@ def test_a_start_from_a_folder_loads_the_tokenizer_once(roberta_data, tmp_path, 
     "name",
     [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.nightly) for n in [*ENCODERS][1:])],
 )
-def test_an_encoder_is_continued_and_comes_back(name, sample_corpus, run, tmp_path):
+def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run, tmp_path):
     """What trains and evaluates needs no package of Hugging Face."""
     folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
     encoder = ENCODERS[name]
@@ -203,3 +194,64 @@ def test_an_encoder_is_continued_and_comes_back(name, sample_corpus, run, tmp_pa
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     card = (tmp_path / "hf/README.md").read_text()
     assert "\nbase_model:" not in card and f"`{checksum}`" in card  # the source has no name
+
+
+FOLDERS = os.environ.get("BIGBIRD_JA_ENCODERS", "")
+STEPS = """
+    --num_train_steps=4 --batch_size=1 --learning_rate=1e-6 --mode=train_and_eval
+    --set=training.warmup_steps=1 --set=training.dtype=float32 --set=training.log_every_steps=1
+    --set=checkpoints.save_every_steps=2
+""".split()
+TEXTS = ["query: 日本の首都はどこですか。", "passage: 東京は日本の首都である。", "passage: hello"]
+
+
+def killed_after_a_save(words, model):
+    """Start a command, and kill it once it has saved."""
+    process = subprocess.Popen([sys.executable, "-m", "bigbird_ja", *words], cwd=ROOT)
+    while process.poll() is None and not CheckpointStore(str(model)).steps():
+        time.sleep(1)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not FOLDERS, reason="BIGBIRD_JA_ENCODERS names no folders of encoders")
+@pytest.mark.parametrize("length", [512, 4096])
+@pytest.mark.parametrize("folder", FOLDERS.split(":"), ids=lambda path: Path(path).name)
+def test_real_encoder_is_continued_and_exported_as_its_class(folder, length, tmp_path):
+    corpus, data, model, made = (tmp_path / name for name in ("c.jsonl", "data", "model", "hf"))
+
+    def done(*words):
+        ended = command_line.run_cli(*words, timeout=3000)
+        assert ended.status == 0, ended.stderr[-3000:]
+
+    done("sample", f"--output={corpus}", "--documents=40", "--seed=3")
+    words = [f"--input={corpus}", f"--tokenizer={folder}", f"--output_dir={data}"]
+    done("make-data", *words, f"--seq_length={length}", "--eval_fraction=0.1")
+    places = [f"--data_dir={data}", f"--model_dir={model}"]
+    training = ["pretrain", *places, f"--init_from={folder}", *STEPS]
+    killed_after_a_save(training, model)
+    done(*training)
+    assert '"resumed"' in (model / "events.jsonl").read_text()
+    evaluated = (model / "eval.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["masked_lm_loss"] for line in evaluated]
+    done("evaluate", *places, "--max_batches=1")
+    done("export", *places, f"--output_dir={made}")
+    report = json.loads((made / "parity_report.json").read_text())
+    kind = json.loads((made / "config.json").read_text())["architectures"][0]
+    row = [Path(folder).name, length, kind, *(f"{loss:.4f}" for loss in (losses[0], losses[-1]))]
+    row += [f"{report['scores']['mean_difference']:.1e}"]
+    assert report["scores"]["agrees"]
+    assert (kind == "BertForMaskedLM") == (length == 512)
+    trusted = {"trust_remote_code": kind != "BertForMaskedLM"}
+    transformers.AutoModelForMaskedLM.from_pretrained(made, **trusted)
+    if importlib.util.find_spec("sentence_transformers"):
+        from sentence_transformers import SentenceTransformer
+
+        source = SentenceTransformer(folder).encode(TEXTS, normalize_embeddings=True)
+        ours = SentenceTransformer(str(made), **trusted).encode(TEXTS, normalize_embeddings=True)
+        row.append(f"{(source * ours).sum(1).min():.6f}")
+        assert (source * ours).sum(1).min() > 0.999
+    head = ["encoder", "tokens", "class", "loss", "after 4 steps", "mean difference", "cosine"]
+    print(table([row], head[: len(row)]))

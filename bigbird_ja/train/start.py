@@ -1,0 +1,150 @@
+"""Start of a run: settings, data set, pod and engine, checked before anything is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from bigbird_ja.data import check
+from bigbird_ja.data.check import DataGuard
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
+from bigbird_ja.model.flops import check_length
+from bigbird_ja.process import streams
+from bigbird_ja.process.errors import BadInput, Interrupted
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.resolve import fit_to_data
+from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.values import flatten
+from bigbird_ja.storage import hub, outputs
+from bigbird_ja.train import hosts
+from bigbird_ja.train.engines.choose import choose
+from bigbird_ja.train.exit import ProcessExit
+from bigbird_ja.train.job import Dependencies, Job
+from bigbird_ja.train.notices import cpu_warning, plateau
+from bigbird_ja.train.profile import read_profile_steps
+from bigbird_ja.train.run_dir import RunDir
+
+# The config that the flags specify, given the settings of another model or of the run itself.
+Resolve = Callable[[list[Override]], tuple[Config, list[Override]]]
+
+
+def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
+    """Train or resume as the flags of `pretrain` specify; return the `--json` results.
+
+    Args:
+        args: arguments of `pretrain`.
+        resolve: returns the config, and the values that were set, in order.
+        deps: log, clocks and timers.
+
+    Raises:
+        CommandError: See `train.train`; or the run is refused.
+    """
+    exit_process = ProcessExit()
+    with (
+        StopRequest(deps.log, lambda message: exit_process(Interrupted(message))) as stop,
+        streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
+        contextlib.ExitStack() as at_end,
+    ):
+        if args.max_train_minutes is not None:
+            limit = f"--max_train_minutes {args.max_train_minutes:g}"
+            # Not urgent: the machine stays, so a long step may end first.
+            timer = deps.timer(
+                args.max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False)
+            )
+            timer.start()
+            at_end.callback(timer.cancel)
+        return _prepare_and_train(args, resolve, deps, stop, exit_process)
+
+
+def _prepare_and_train(
+    args: Any, resolve: Resolve, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
+) -> dict[str, Any]:
+    if args.init_from:
+        args["init_from"].value = hub.fetched(args.init_from, "--init_from", weights=True)
+    if args.overwrite:  # the run in MODEL_DIR moves away
+        outputs.refuse_overlap({"--data_dir": args.data_dir}, args.model_dir, "--model_dir")
+    run_dir = RunDir(args.model_dir, args.overwrite)
+    config, overrides, manifest, guard, notices = _settings(args, resolve, run_dir, deps.log)
+    run_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
+    profiled = range(0)
+    if args.profile_steps is not None:
+        profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
+    with hosts.joined(args, config, manifest, stop, exit_process, deps.log) as pod:
+        engine = choose(args.engine, args.use_tpu, config, pod.count)
+        if engine.name == "pjrt":
+            _refuse_cores(overrides)
+        from bigbird_ja.train.train import train  # after refusals, as this takes seconds
+
+        for notice in (*notices, str(engine)):
+            deps.log(notice)
+        if warning := cpu_warning(config, manifest, engine):
+            deps.log(f"warning: {warning}")
+        job = Job(
+            config=config,
+            manifest=manifest,
+            guard=guard,
+            data_dir=args.data_dir,
+            engine=engine,
+            pod=pod,
+            init_from=args.init_from,
+            evaluates=args.mode == "train_and_eval",
+            wandb=args.wandb and pod.is_writer,
+            profiled=profiled,
+            deps=deps,
+        )
+        return train(job, run_dir, stop, exit_process)
+
+
+def _settings(
+    args: Any, resolve: Resolve, run_dir: RunDir, log: Callable[[str], None]
+) -> tuple[Config, list[Override], Manifest, DataGuard, list[str]]:
+    """Return the config, completed by the data set, what was set, in order, and the data set.
+
+    The last are notices about these, to be logged once nothing is refused.
+    """
+    manifest, guard = check.fast_check(args.data_dir)
+    so_far = run_dir.settings[0] if run_dir.settings else None
+    settings_of_run, adopted = None, []
+    if so_far is None:
+        if args.init_from:
+            adopted = adopted_settings(args.init_from, manifest, args.data_dir)
+    elif args.config is None:
+        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+        settings_of_run = run_dir.join("config.yaml")
+        stated = flatten(so_far).items()
+        adopted = [Override(key, value, settings_of_run, True) for key, value in stated]
+    elif args.init_from and state_dict.has_weights(args.init_from):  # it adopted them as it began
+        own = flatten(so_far).items()
+        adopted = [
+            Override(key, value, "the run") for key, value in own if key.startswith("model.")
+        ]
+    config, overrides = resolve(adopted)
+    config = fit_to_data(config, manifest, overrides, args.data_dir)
+    check_length(config, manifest.seq_length)
+    echo = echo_settings(config, overrides, used_by("pretrain"), settings_of_run, manifest)
+    notices = [f"settings:\n{echo}"]
+    if args.init_from and so_far is None:
+        notices += filter(None, [attention_notice(args.init_from, config, manifest)])
+    elif not args.init_from and so_far is None and (hint := plateau(config, manifest)):
+        notices.append(hint)
+    warnings = config_warnings(config, not args.init_from, overrides, manifest)
+    notices += [f"warning: {warning}" for warning in warnings]
+    return config, overrides, manifest, guard, notices
+
+
+def _refuse_cores(overrides: list[Override]) -> None:
+    """Refuse `tpu.num_cores` where the user sets it for JAX's runtime.
+
+    In a preset, or in a file that states every setting, it is meant for other commands.
+    """
+    for override in overrides:
+        if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):
+            raise BadInput(
+                f"tpu.num_cores ({override.source}) has no effect under --engine pjrt, which trains"
+                " on all devices that it finds: leave it out"
+            )

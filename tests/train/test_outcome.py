@@ -1,0 +1,90 @@
+"""The outcome of a run, with a recorder that notes what it gets."""
+
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+
+from bigbird_ja.process.errors import BadInput, Interrupted, OutOfMemory, Stalled, StorageError
+from bigbird_ja.train import outcome as outcome_lib
+from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.outcome import Outcome
+from bigbird_ja.train.processes import SingleProcess
+
+
+class Recorder:
+    """Recorder of a run at step 7."""
+
+    step, loss = 7, 1.5
+
+    def __init__(self):
+        self.recorded = []
+
+    def ended(self, reason, error):
+        self.recorded.append(reason)
+
+    def results(self, reason):
+        return {"global_step": self.step, "reason": reason}
+
+
+@pytest.fixture
+def logged():
+    return []
+
+
+@pytest.fixture
+def outcome(logged):
+    manifest = SimpleNamespace(eval=SimpleNamespace(sequences=3))
+    job = SimpleNamespace(
+        pod=SingleProcess(),
+        manifest=manifest,
+        evaluates=False,
+        data_dir="my data",
+        deps=Dependencies(log=logged.append),
+    )
+    run_dir = SimpleNamespace(path="out/run", has_begun=True)
+    return Outcome(job, run_dir, SimpleNamespace(name="SIGTERM"), Recorder(), None)
+
+
+def test_finished_run_logs_the_next_command(outcome, logged):
+    assert outcome.done("finished") == {"global_step": 7, "reason": "finished"}
+    evaluate = "evaluate --model_dir out/run --data_dir 'my data'"
+    assert logged == [f"finished: step 7, loss 1.5000, in out/run; next: bigbird-ja {evaluate}"]
+    outcome.job.evaluates = True
+    outcome.done("finished", is_new=False)  # it was recorded before
+    assert "export --model_dir out/run" in logged[-1]
+    assert outcome.recorder.recorded == ["finished"]
+
+
+@pytest.mark.parametrize(("step", "words"), [(7, "saved at step 7 in out/run"), (0, "no step was")])
+def test_interrupted_run_has_its_results(step, words, outcome):
+    outcome.recorder.step = step
+    with pytest.raises(Interrupted, match=f"^SIGTERM: {words}") as stopped:
+        outcome.done("interrupted")
+    assert stopped.value.results == {"global_step": step, "reason": "interrupted"}
+    assert outcome.recorder.recorded == ["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("error", "has_begun", "kind", "recorded"),
+    [
+        (BadInput("no device"), False, BadInput, []),
+        (OutOfMemory("too large"), False, OutOfMemory, []),
+        (BadInput("odd record"), True, BadInput, ["bad_input"]),
+        (PermissionError(13, "denied", "shard"), True, StorageError, ["io_error"]),
+        (KeyError("x"), False, KeyError, ["bug"]),
+    ],
+)
+def test_failure_is_recorded_unless_it_refuses_the_start(error, has_begun, kind, recorded, outcome):
+    outcome.run_dir.has_begun = has_begun
+    with pytest.raises(kind), outcome.failures_recorded():
+        raise error
+    assert outcome.recorder.recorded == recorded
+
+
+def test_storage_that_hangs_does_not_delay_the_exit(outcome, monkeypatch):
+    monkeypatch.setattr(outcome_lib, "_RECORDING_SECONDS", 0.1)
+    monkeypatch.setattr(outcome.recorder, "ended", lambda *_: Event().wait())
+    error = Stalled("no step finished")
+    outcome.record_exit(error)
+    assert error.results == {"global_step": 7, "reason": "stalled"}
