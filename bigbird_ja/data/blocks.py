@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,33 +74,20 @@ class BlockStats:
 
 
 def cut_into_blocks(
-    corpora: Iterable[tuple[Iterable[str], float]],
-    seq_length: int,
-    eval_fraction: float,
-    seed: int,
-    skipped: Counter[int],
+    corpora: Iterable[tuple[Iterable[str], float]], seq_length: int, eval_fraction: float, seed: int
 ) -> Iterator[Block]:
     """Assign the documents of each corpus to the splits, and cut each split into blocks.
 
     An epoch repeats each document as often as its corpus's weight, rounded down, and a share of
     them, the fraction, once more. Held-out documents are taken once; they don't depend on the
-    weight. Documents without text are left out, and counted in `skipped` by corpus.
+    weight.
     """
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
     for corpus, (documents, weight) in enumerate(corpora):
-        filled = _filled(documents, corpus, skipped)
-        for split, times, texts in _cut_corpus(filled, weight, limit, eval_fraction, seed):
+        for split, times, texts in _cut_corpus(documents, weight, limit, eval_fraction, seed):
             yield Block(split, numbers[split], tuple(texts), corpus, times)
             numbers[split] += 1
-
-
-def _filled(documents: Iterable[str], corpus: int, skipped: Counter[int]) -> Iterator[str]:
-    for text in documents:
-        if text.strip():
-            yield text
-        else:
-            skipped[corpus] += 1
 
 
 def _cut_corpus(

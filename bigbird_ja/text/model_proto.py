@@ -160,8 +160,10 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
     ours = pieces(model)
     changes: dict[str, str] = {}
-    for name, (_, others) in PARTS.items():
-        kind = UNKNOWN if name == "<unk>" else CONTROL
+    wanted = [(name, others, CONTROL) for name, (_, others) in PARTS.items()]
+    wanted += [(marker, (), USER_DEFINED) for marker in markers]
+    for name, others, usual in wanted:
+        kind = UNKNOWN if name == "<unk>" else usual
         place = _find(ours, name, others)
         if place is None:
             ours.append(Piece(name, 0.0, kind))
@@ -170,13 +172,6 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         if ours[place].name != name:
             changes[name] = f"{ours[place].name} renamed, id {place}"
         ours[place] = Piece(name, ours[place].score, kind)
-    known = {piece.name: place for place, piece in enumerate(ours)}
-    for name in markers:
-        if name not in known:
-            ours.append(Piece(name, 0.0, USER_DEFINED))
-            changes[name] = f"added with id {len(ours) - 1}"
-        else:
-            ours[known[name]] = Piece(name, ours[known[name]].score, USER_DEFINED)
     return with_pieces(model, ours), changes
 
 
