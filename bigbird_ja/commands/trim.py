@@ -33,32 +33,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Trim the vocabulary, unless the output folder already holds the result."""
-    import functools
-
-    from bigbird_ja import __version__
     from bigbird_ja.huggingface import trim
-    from bigbird_ja.storage import export_folder
-    from bigbird_ja.storage.decode import FORMAT_VERSION
-    from bigbird_ja.text.corpus import open_corpus
 
-    inputs = {f"--input {path}": path for path in args.input} | {"--encoder": args.encoder}
-    export_folder.check(args.output_dir, inputs)
-    encoder = trim.read_encoder(args.encoder)
-    trim.check_size(encoder, args.vocab_size)
-    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
-    record = {
-        "format_version": FORMAT_VERSION,
-        "bigbird_ja": __version__,
-        "weights": encoder.checksums,
-        "tokenizer_sha256": encoder.tokenizer.sha256,
-        "corpus_fingerprint": corpus.fingerprint,
-        "vocab_size": args.vocab_size,
-    }
-    if export_folder.finished(args.output_dir, record, args.overwrite):
-        print(f"finished already: {args.output_dir}")
-        return {"output_dir": args.output_dir}
-    trimmed = trim.trim(encoder, corpus.texts(), args.vocab_size)
-    fill = functools.partial(trim.fill, encoder=encoder, trimmed=trimmed)
-    export_folder.write(args.output_dir, record, fill)
-    print(f"wrote {args.output_dir}: {trim.summary(encoder, trimmed)}")
-    return {**trim.results(encoder, trimmed), "output_dir": args.output_dir}
+    return trim.run(args)

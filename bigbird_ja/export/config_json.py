@@ -26,7 +26,7 @@ _KEYS = (
 )  # fmt: skip
 _STOCK_KEYS = ("hidden_act", "layer_norm_eps")
 _BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob", "block_size", "num_random_blocks")
-# Keys of a source's config.json that say nothing of the model.
+# Keys of a source's config.json about its files.
 _OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
     "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",

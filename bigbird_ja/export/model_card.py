@@ -191,10 +191,10 @@ def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | Non
         weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:
-        return {"beginning": "pretrained from scratch", "first_values": "random"}, None
+        return {"beginning": "pretrained from scratch", "initial_weights": "random"}, None
     chain = ", itself from ".join(names)
-    first_values = f"{chain}: {', '.join(weights)}"
-    return {"beginning": f"trained on from {chain}", "first_values": first_values}, base_model
+    initial_weights = f"{chain}: {', '.join(weights)}"
+    return {"beginning": f"trained on from {chain}", "initial_weights": initial_weights}, base_model
 
 
 def _stock_shape(model_type: str, stock: str) -> dict[str, str]:

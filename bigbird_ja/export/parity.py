@@ -18,10 +18,10 @@ from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.storage import decode
 
 _SEQUENCES = 4  # number of records on which scores are compared
-# Two programs' float32 rounding errors grow with the numbers' size and, as a random walk does, with
-# the square root of the depth. The mean difference of log-probabilities, and the loss's, may be
-# this share of their mean size for one layer (real encoders: a fifteenth of it); single ones, in
-# the tails of a vocabulary, `_LARGEST` times as much. It is 8 times float32's precision.
+# Tolerance of the mean difference of log-probabilities, and of the loss's, relative to the mean
+# log-probability and to the square root of the number of layers, with which rounding errors grow.
+# It is 8 times float32's precision; real encoders reach a fifteenth of it. A single difference, in
+# the tails of a vocabulary, may be `_LARGEST` times as large.
 TOLERANCE = 1e-6
 _LARGEST = 100
 _ARTICLES = 20

@@ -10,8 +10,7 @@ def module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, 
     """Return sentence-transformers' files, name -> content: the source's, else mean pooling.
 
     The names are those that every version since 2 reads. A module with weights of its own is left
-    out. A length limit is kept unless the source had fewer positions than this model, since its
-    limit was then its number of positions.
+    out. The source's length limit is left out if this model has more positions than the source.
 
     Args:
         width: size of an embedding.

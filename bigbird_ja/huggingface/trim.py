@@ -32,13 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import storage
+from bigbird_ja import __version__, storage
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
+from bigbird_ja.storage import decode, export_folder
 from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
 
 _BATCH = 1000  # lines that are encoded in one call
@@ -57,6 +58,35 @@ _KEPT_FILES = re.compile(
     r"README\.md|LICENSE.*|modules\.json|sentence_bert_config\.json"
     r"|config_sentence_transformers\.json"
 )
+
+
+def run(args: Any) -> dict[str, Any]:
+    """Trim as the flags of `trim` specify, unless it is done; return the `--json` results.
+
+    Raises:
+        BadInput: See `read_encoder`, `check_size` and `trim`.
+    """
+    inputs = {f"--input {path}": path for path in args.input} | {"--encoder": args.encoder}
+    export_folder.check(args.output_dir, inputs)
+    encoder = read_encoder(args.encoder)
+    check_size(encoder, args.vocab_size)
+    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
+    record = {
+        "format_version": decode.FORMAT_VERSION,
+        "bigbird_ja": __version__,
+        "weights": encoder.checksums,
+        "tokenizer_sha256": encoder.tokenizer.sha256,
+        "corpus_fingerprint": corpus.fingerprint,
+        "vocab_size": args.vocab_size,
+    }
+    if export_folder.finished(args.output_dir, record, args.overwrite):
+        print(f"finished already: {args.output_dir}")
+        return {"output_dir": args.output_dir}
+    trimmed = trim(encoder, corpus.texts(), args.vocab_size)
+    fill_trimmed = functools.partial(fill, encoder=encoder, trimmed=trimmed)
+    export_folder.write(args.output_dir, record, fill_trimmed)
+    print(f"wrote {args.output_dir}: {summary(encoder, trimmed)}")
+    return {**results(encoder, trimmed), "output_dir": args.output_dir}
 
 
 @dataclass(frozen=True)
@@ -215,10 +245,10 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
 
 
 def _likely(encoder: Encoder, counts: np.ndarray) -> list[int]:
-    """Return tokens that a corpus does not use, those first that similar text is likely to use.
+    """Return the tokens that a corpus does not use, the most likely in similar text first.
 
-    A token is as likely as its characters are in the corpus, each by itself; of a Unigram model,
-    times its own probability. Tokens with a character that the corpus does not have are left out.
+    The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
+    Unigram model, its own probability. Tokens with other characters are left out.
     """
     written = encoder.tokenizer.written
     characters: Counter[str] = Counter()
@@ -248,7 +278,7 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
 
 
 def _stated_ids(encoder: Encoder) -> dict[str, int]:
-    """Return the ids of tokens that config.json states, by key; lists and what is none left out."""
+    """Return the token ids in config.json by key, without lists and ids outside the vocabulary."""
     size = encoder.tokenizer.vocab_size
     return {
         key: value

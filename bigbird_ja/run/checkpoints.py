@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
 from bigbird_ja.storage.ownership import MARK, Made, Owned
 
+T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
@@ -161,18 +162,13 @@ class CheckpointStore:
         path = self._path(_sidecar(step))
         try:
             data = storage.read_bytes(path)
-            if self.owned is not None and not self.owned.states(_sidecar(step), Made.of(data)):
-                raise Damaged(f"{path}: not the file that this run's {MARK} states")
-            version = decode.decode_json(data, _Versioned, f"{path}: damaged").format_version
         except FileNotFoundError as error:
             raise Damaged(f"{path}: no such checkpoint") from error
-        except BadInput as error:
-            raise Damaged(str(error)) from error
+        if self.owned is not None and not self.owned.states(_sidecar(step), Made.of(data)):
+            raise Damaged(f"{path}: not the file that this run's {MARK} states")
+        version = _decode(data, _Versioned, path).format_version
         decode.check_format(version, path, "train again, or use the version that wrote it")
-        try:
-            meta = decode.decode_json(data, Meta, f"{path}: damaged")
-        except BadInput as error:
-            raise Damaged(str(error)) from error
+        meta = _decode(data, Meta, path)
         if meta.step != step:
             raise Damaged(f"{path}: damaged: it is of step {meta.step}")
         return meta
@@ -323,6 +319,14 @@ def _parts(names: Iterable[str]) -> dict[int, set[str]]:
 def _names(*steps: int) -> list[str]:
     """Return the files of checkpoints, without their metadata, in the order of writing."""
     return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
+
+
+def _decode(data: bytes, kind: type[T], path: str) -> T:
+    """Decode JSON of a checkpoint; raise Damaged if it is not of this kind."""
+    try:
+        return decode.decode_json(data, kind, f"{path}: damaged")
+    except BadInput as error:
+        raise Damaged(str(error)) from error
 
 
 def _sidecar(step: int) -> str:

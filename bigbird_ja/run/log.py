@@ -82,9 +82,10 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 def drop_evaluations(model_dir: str, last_step: int) -> None:
     """Remove evaluations after a step, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
+    lines = list(decode.numbered_lines(_data(path), Evaluation, path, _ADVICE))
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
-    storage.write_bytes(path, b"".join(kept))
+    if len(kept) < len(lines):
+        storage.write_bytes(path, b"".join(kept))
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -162,9 +163,14 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         BadInput: The file is not a heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
-    if not (data := _data(path)):
+    if not (data := heartbeat_bytes(model_dir)):
         return None
     return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
+
+
+def heartbeat_bytes(model_dir: str) -> bytes:
+    """Read `heartbeat.json` as it is; empty before the first heartbeat."""
+    return _data(storage.join(model_dir, HEARTBEAT))
 
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.resources
+import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,8 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
     """
     if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
         return path
-    require("huggingface_hub")
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise BadInput(f"{flag} {path}: no such path, and no huggingface_hub here: {advice}")
     import huggingface_hub
     from huggingface_hub.utils import disable_progress_bars
 

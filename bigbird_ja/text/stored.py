@@ -22,7 +22,8 @@ _LINES = (".jsonl", ".txt", *SEPARATORS)
 _PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-_ROWS = 256  # rows in memory at a time
+_ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
+_BATCH_BYTES = 256 << 20
 _MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
 _IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
 _CONVERT = {
@@ -152,7 +153,15 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
 
         file = parquet.ParquetFile(stream)
         _check_text(pyarrow, file.schema_arrow, path, field)
-        yield from file.iter_batches(_ROWS, columns=[field])
+        repeated = parquet.ParquetFile(stream, read_dictionary=[field])
+        for group in range(file.num_row_groups):
+            where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
+            # A text that is stored once can be in every row, and rows are expanded in memory.
+            first = next(repeated.iter_batches(1, **where), None)
+            dictionary = getattr(first and first.column(field), "dictionary", ())
+            sizes = [text.as_buffer().size for text in dictionary if text.is_valid]
+            rows = _BATCH_BYTES // max([1, *sizes])
+            yield from file.iter_batches(max(1, min(_ROWS, rows)), **where)
         return
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)

@@ -73,6 +73,7 @@ class Outcome:
             pod.fail(reason, str(known or error))
             if self._is_refusal(known):
                 assert known is not None
+                self.recorder.refused()
                 raise known from error
             self.recorder.ended(reason, known or error)
             if known is None:
@@ -84,9 +85,14 @@ class Outcome:
         """Record an error with which the process is about to end, in any thread."""
         if self.job.pod.count > 1:  # another process has failed: a save may still be completed
             self.saver.give_time(_SAVING_SECONDS)
-        if not self._is_refusal(error):
-            recording = in_thread("record", lambda: self.recorder.ended(error.reason, error))
-            concurrent.futures.wait([recording], _RECORDING_SECONDS)
+
+        def record() -> None:
+            if self._is_refusal(error):  # by another process of the pod
+                self.recorder.refused()
+            else:
+                self.recorder.ended(error.reason, error)
+
+        concurrent.futures.wait([in_thread("record", record)], _RECORDING_SECONDS)
         error.results = self.recorder.results(error.reason)
 
     def _is_refusal(self, error: errors.CommandError | None) -> bool:

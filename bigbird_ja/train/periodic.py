@@ -14,13 +14,13 @@ class Periodic:
     A failure is logged, once per message, and the call is repeated; only a lost lock ends the run.
 
     Args:
-        call: call to repeat; None for nothing.
+        call: call to repeat.
         seconds: time between two calls, and before the first.
         log: gets failures.
     """
 
     def __init__(
-        self, call: Callable[[], None] | None, seconds: float, log: Callable[[str], None]
+        self, call: Callable[[], None], seconds: float, log: Callable[[str], None]
     ) -> None:
         self._call, self._seconds, self._log = call, seconds, log
         self._ended = threading.Event()
@@ -34,17 +34,14 @@ class Periodic:
             raise self._lost
 
     def __enter__(self) -> Periodic:
-        if self._call is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=60)
+        self._thread.join(timeout=60)
 
     def _run(self) -> None:
-        assert self._call is not None
         while self._lost is None and not self._ended.wait(self._seconds):
             try:
                 self._call()

@@ -16,7 +16,6 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -43,7 +42,6 @@ class Recorder:
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
-        evaluations: evaluations up to the step at which training continues.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -52,15 +50,11 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self.evaluations: list[Evaluation] = []
-        self._has_later_evaluations, self._beats = False, 0
+        self._beats, self._heartbeat_before = 0, b""
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
-            lines = run_log.read_evaluations(self._dir)
-            self.evaluations = [line for line in lines if line["step"] <= self.step]
-            self._has_later_evaluations = self.evaluations != lines
         self._heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
@@ -91,7 +85,6 @@ class Recorder:
         self._run_dir.begin()
         if self._writes:
             self._metrics.drop_later()
-        if self._has_later_evaluations:
             run_log.drop_evaluations(self._dir, self.step)
 
     def started(self, init_from: dict[str, Any] | None) -> None:
@@ -233,9 +226,16 @@ class Recorder:
         self.sync()
 
     def beat(self) -> None:
-        """Write heartbeat.json and, every fourth time, metrics; check the lock before."""
+        """Write heartbeat.json and, every fourth time, metrics; check the lock before.
+
+        While a step compiles, only a continued run has heartbeats: see `refused`.
+        """
+        if not self._writes:
+            return
         self._run_dir.check_lock()
-        self.heartbeat(write=self._run_dir.has_begun)  # while it compiles it may yet be refused
+        if not self._run_dir.has_begun and not self._heartbeat_before:
+            self._heartbeat_before = run_log.heartbeat_bytes(self._dir)
+        self.heartbeat(write=self._run_dir.has_begun or bool(self._heartbeat_before))
         self._beats += 1
         if self._beats % _BEATS_PER_SYNC == 0:
             self.sync_metrics()
@@ -290,8 +290,13 @@ class Recorder:
             "reason": reason,
         }
 
+    def refused(self) -> None:
+        """Put heartbeat.json back as it was, as a refused start changes no file."""
+        if self._heartbeat_before:
+            storage.write_bytes(storage.join(self._dir, run_log.HEARTBEAT), self._heartbeat_before)
+
     def close(self) -> None:
-        """Close the progress line and TensorBoard's file. Never raises, to not hide an error."""
+        """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -302,7 +307,7 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record the exit reason. Never raises, to not hide it.
+        """Record the exit reason; log a failure instead of raising it.
 
         A process that lost the lock writes nothing, as MODEL_DIR belongs to another one.
         """

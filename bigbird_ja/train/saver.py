@@ -31,7 +31,7 @@ _NEVER = 1 << 62  # a step that is not reached
 
 @dataclass(eq=False)
 class CheckpointSaver:
-    """Saves by minutes, against preemption, and by steps, for keeps; one checkpoint at a time.
+    """Saver of checkpoints, by minutes and by steps; one save at a time.
 
     In a process of a pod that does not write it only takes part in the snapshots.
 

@@ -106,8 +106,7 @@ class Trainer:
         self.saver = CheckpointSaver(job, run_dir, self.recorder)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        beat = self.recorder.beat if run_dir.lease is not None else None
-        self.periodic = Periodic(beat, HEARTBEAT_SECONDS, self.deps.log)
+        self.periodic = Periodic(self.recorder.beat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, run_dir, resumption.step, self.recorder)
         self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
         exit_process.before(self.outcome.record_exit)
@@ -115,7 +114,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train, and record the outcome."""
         step = self.resumption.step
-        self.evaluations.begin(self.recorder.evaluations)
+        self.evaluations.begin(self.run_dir.path, step)
         if step >= self.total:
             is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""

@@ -139,8 +139,7 @@ def test_bucket_that_cannot_be_listed_is_not_a_new_run(
 
 def test_model_dir_of_another_run_is_refused_with_advice(runs, tmp_path, capsys):
     here, model = runs.copied(tmp_path), tmp_path / "model"
-    # But for the mark, which notes the lock that a refused process held.
-    before = {p: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
+    before = {p: p.read_bytes() for p in model.rglob("*") if p.is_file()}
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
     other = tmp_path / "other.yaml"
     other.write_text(
@@ -155,7 +154,7 @@ def test_model_dir_of_another_run_is_refused_with_advice(runs, tmp_path, capsys)
         ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
     ):
         refused([*here, *flags], capsys, *words)
-    assert before == {p: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
+    assert before == {p: p.read_bytes() for p in model.rglob("*") if p.is_file()}
 
 
 def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, capsys):

@@ -134,7 +134,7 @@ def test_documents_apart_are_as_if_each_stood_alone(length):
         np.testing.assert_allclose(together[:, part], alone, atol=1e-5)
 
 
-def test_first_values_have_the_deviations_of_transformers():
+def test_initial_weights_have_the_deviations_of_transformers():
     config = modernbert(64, **{"model.hidden_size": 64, "model.intermediate_size": 128})
     theirs = {k: v.detach().numpy() for k, v in reference(config).named_parameters()}
     for name, value in initial_parameters(*with_data(config), seed=1).items():

@@ -92,7 +92,8 @@ def test_slices_by_name():
     assert [target.devices for target in found] == [8, 1, 4]
     assert [target.chip for target in found] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
     assert found[1].options == {"chips_per_host_bounds": (1, 1, 1)}
-    assert found[2].options == {"chip_config_name": "megacore"}
+    megacore = {"chips_per_host_bounds": (2, 2, 1), "chip_config_name": "megacore"}
+    assert found[2].options == megacore
     assert compile_lib.of_topology("v7x:2x2x1").topology == "tpu7x:2x2x1"
     assert all(target.is_slice for target in found) and not compile_lib.of_chip("v5e").is_slice
 

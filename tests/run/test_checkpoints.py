@@ -116,7 +116,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
         (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
         (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
-        (Run.edit, [SIDECAR, ',\n "format_version": "0.1.0"', ""], "before 0.1.0"),
+        (Run.edit, [SIDECAR, ',\n "format_version": "0.1.0"', ""], "has format None"),
         (Run.edit, [SIDECAR, '_version": "0.1.0"', '_version": "9.0.0"'], "9.0.0"),
     ],
 )

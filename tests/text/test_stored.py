@@ -99,11 +99,22 @@ def test_a_table_that_expands_without_bound_is_refused(tmp_path, monkeypatch):
         texts(tmp_path / "a.parquet")
 
 
-def test_a_row_that_is_too_long_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 20)
-    write_parquet(tmp_path / "a.parquet", table(["short", "長" * (1 << 19)]))
-    with pytest.raises(BadInput, match="line 2: a row longer than 1 MB"):
-        texts(tmp_path / "a.parquet")
+def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
+    path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
+    kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
+    table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
+    parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
+    monkeypatch.setattr(stored, "_BATCH_BYTES", 10 << 20)
+    before = pyarrow.default_memory_pool().max_memory()
+    assert path.stat().st_size < 1 << 20
+    assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 100_000_000
+    assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
+    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    with pytest.raises(BadInput, match="repeats a text more than 50 times"):
+        texts(path)
+    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))
+    with pytest.raises(BadInput, match="line 1: a row longer than 2 MB"):
+        texts(path)
 
 
 def test_a_data_set_on_disk(tmp_path):

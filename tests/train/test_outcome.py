@@ -23,6 +23,9 @@ class Recorder:
     def ended(self, reason, error):
         self.recorded.append(reason)
 
+    def refused(self):
+        self.recorded.append("refused")
+
     def results(self, reason):
         return {"global_step": self.step, "reason": reason}
 
@@ -68,8 +71,8 @@ def test_interrupted_run_has_its_results(step, words, outcome):
 @pytest.mark.parametrize(
     ("error", "has_begun", "kind", "recorded"),
     [
-        (BadInput("no device"), False, BadInput, []),
-        (OutOfMemory("too large"), False, OutOfMemory, []),
+        (BadInput("no device"), False, BadInput, ["refused"]),
+        (OutOfMemory("too large"), False, OutOfMemory, ["refused"]),
         (BadInput("odd record"), True, BadInput, ["bad_input"]),
         (PermissionError(13, "denied", "shard"), True, StorageError, ["io_error"]),
         (KeyError("x"), False, KeyError, ["bug"]),

@@ -105,8 +105,8 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Only the writer sees MODEL_DIR's disk; who does not know evaluates, and waits for nobody."""
+def test_last_evaluation_is_shared_with_all_processes(tmp_path, monkeypatch):
+    """Only the writer reads `eval.jsonl`."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -120,9 +120,11 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             deps=Dependencies(),
         )
         evaluations.append(Evaluations(here, threading.Event(), Watchdog(0, print)))
-    earlier = {"step": 20, "time": 0.0, "data_fingerprint": "data"}
-    for each, known in zip(evaluations, ([earlier], []), strict=True):
-        each.begin(known)
+    scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, "data_fingerprint": "data"}
+    for step in (20, 40):  # the last one is of lost work
+        run_log.append_eval(str(tmp_path), {"step": step, "time": 0.0, **scores})
+    for each, folder in zip(evaluations, (tmp_path, tmp_path / "nowhere"), strict=True):
+        each.begin(str(folder), 25)
         assert not each.is_due(25) and each.is_due(30)
     assert evaluations[1].evaluate(30, None) is None
     assert not evaluations[1].is_due(33) and evaluations[1].is_due(40)

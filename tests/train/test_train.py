@@ -208,7 +208,13 @@ def no_device_after_a_heartbeat(training, patch):
     has_run, beat, begin = Event(), Recorder.beat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(Recorder, "beat", lambda recorder: (beat(recorder), has_run.set()))
-    patch.setattr(Numbers, "begin", lambda engine: has_run.wait(60) and begin(engine))
+
+    def compile_and_begin(engine):
+        assert has_run.wait(60)
+        assert run_log.read_heartbeat(training.model_dir)["state"] == "starting"
+        begin(engine)
+
+    patch.setattr(Numbers, "begin", compile_and_begin)
     no_device(training, patch)
 
 
