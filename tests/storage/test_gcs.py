@@ -191,7 +191,7 @@ def _rule(match, do, **how):
 
 
 def _of(kind, operations, *rules, ends=None):
-    """One fault against all operations that meet it, with the exception that must end them."""
+    """Yield a case of one fault for each operation, with the exception that it ends with."""
     for operation in operations:
         name = f"{kind} {'ends' if ends else 'is survived by'} {operation}"
         yield pytest.param(OPERATIONS[operation], rules, ends, id=name)
@@ -244,7 +244,7 @@ CASES = [
 def test_a_fault_is_retried_or_raised_with_its_cause(
     operation, rules, ends, bucket, fake_gcs, tmp_path, monkeypatch
 ):
-    """Survived: the work is done and the object is what it must be. Ended: the object is named."""
+    """Check the object after a retry, and its name in the exception."""
     monkeypatch.setattr(gcs, "CHUNK", SHORT_CHUNK)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 256 << 10)
     before, after, act = operation
