@@ -118,8 +118,8 @@ def run(args: Args) -> dict[str, Any]:
     source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
     run = dataclasses.replace(run, init_from=source.path)
     if args.dry_run:
-        run, _, more = next(prepare.offered(run, flags, table))
-        warnings += more
+        run, notes, more = next(prepare.offered(run, flags, table))
+        warnings += [*notes, *more]
     for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
         log(f"warning: {warning}")
     if args.dry_run:

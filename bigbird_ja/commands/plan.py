@@ -62,11 +62,8 @@ def define_flags(flags: Flags) -> None:
         "Hugging Face folder to start from, as in `pretrain`: its sizes replace the config's.",
     )
     flags.setting("training.num_train_steps")
-    alone, usual = (
-        "Accelerator type to compare, such as v5e-8 or v5e-32 (repeatable).",
-        "one machine of each TPU",
-    )
-    flags.text("accelerator_type", alone, many=True, none=usual)
+    kind = "Accelerator type to compare, such as v5e-8 or v5e-32 (repeatable)."
+    flags.text("accelerator_type", kind, many=True, none="one machine of each TPU")
     rates = (
         "Results of `preflight --output`, one file for each --config: rates from the real compiler."
     )

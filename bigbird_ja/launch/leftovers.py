@@ -78,8 +78,7 @@ def delete_all(
         for tpu in tpus:
             count = absences[tpu.resource]
             if count < ABSENT_POLLS:
-                client = clients[tpu.service, tpu.project]
-                absences[tpu.resource] = _delete(client, tpu, count)
+                absences[tpu.resource] = _delete(clients[tpu.service, tpu.project], tpu, count)
         left = [name for name, absent in absences.items() if absent < ABSENT_POLLS]
         if not left or clock() - start > timeout:
             return left

@@ -49,7 +49,10 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     assert result["cost"]["usd_per_hour"] > 0
     (warning,) = [text for text in result["warnings"] if "--service_account" in text]
     assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
-    _, requests = dry_run("--queued", "--accelerator_type=v3-8")
+    result, requests = dry_run(
+        "--queued", "--accelerator_type=v3-8", "--zones=us-central1-a,x-y1-z"
+    )
+    assert any(text.startswith("x-y1-z is left out: ") for text in result["warnings"])
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
     assert "spot" in queued and "guaranteed" not in queued
