@@ -36,15 +36,6 @@ class FakeCompute(Service):
         (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 
-    # --- lives of VMs ------------------------------------------------------------------------
-
-    def start(self, zone, resource):
-        """Boot a VM."""
-        resource |= {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
-        metadata = {item["key"]: item["value"] for item in resource["metadata"]["items"]}
-        process = self.boot(metadata.get("startup-script", ""))
-        self.add(f"{zone}/{resource['name']}", resource, process)
-
     def _end(self, key, grace):
         """End a VM, and forget it; another of its name stays."""
         vm = self.machines.get(key)
@@ -106,7 +97,9 @@ class FakeCompute(Service):
             code, message = ERRORS[self.script.pop(0)]
             return self.operation(error={"errors": [{"code": code, "message": message}]})
         self.created.append(body)
-        self.start(zone, body)
+        vm = body | {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
+        metadata = {item["key"]: item["value"] for item in vm["metadata"]["items"]}
+        self.add(f"{zone}/{vm['name']}", vm, self.boot(metadata.get("startup-script", "")))
         return self.operation()
 
     def _link(self, zone):

@@ -115,8 +115,7 @@ class FakeTpu(Service):
         return answer
 
     def _create(self, name, node, queued):
-        refused = self.refusal(self.script)
-        if refused:
+        if refused := self.refusal(self.script):
             return refused
         if name in self.machines:
             return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
@@ -140,8 +139,7 @@ class FakeTpu(Service):
         return self.operation()
 
     def _delete(self, node, queued):
-        refused = self.refusal(self.delete_script)
-        if refused:
+        if refused := self.refusal(self.delete_script):
             return refused
         if (queued or node) not in {*self.machines, *self.queued}:
             return lookup(None, queued or node)
