@@ -24,7 +24,7 @@ from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import supervise
-from testkit import ROOT, synthetic
+from testkit import synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.simulated_cloud import TrainerModel
@@ -66,11 +66,6 @@ def supervised(cloud, record=RECORD, **world):
 def names(cloud):
     """List the names of the events of a run."""
     return [str(event["event"]) for event in cloud.events]
-
-
-def times(cloud, name):
-    """List the times of events of that name, in virtual UNIX seconds."""
-    return [float(event["time"]) for event in cloud.events if event["event"] == name]
 
 
 def lifetimes(*hours):
@@ -190,13 +185,6 @@ def events_of(root):
 def vm_of(name, run_id="", kind="v3-8", **more):
     """Return the record of a run that asks for one machine."""
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
-
-
-def install_gcloud(folder):
-    """Put the fake `gcloud` into a folder for PATH."""
-    fake = f'exec env PYTHONPATH={ROOT} {sys.executable} -m testkit.fakes.gcloud "$@"'
-    write_tool(f"{folder}/gcloud", fake)
-    return f"{folder}:{os.environ['PATH']}"
 
 
 def make_run(bucket, name, **state):

@@ -1,17 +1,22 @@
 """Flex-start: gcloud asks for the machine, and the cloud deletes it."""
 
+import os
 import shutil
+import sys
 
 import pytest
 
 from bigbird_ja.launch import flex_start
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from testkit import ROOT
 from tests.launch import support
 
 
 def test_flex_start_trains_and_is_deleted_by_the_cloud(tmp_path, fake_tpu, monkeypatch):
     root = str(tmp_path)
-    monkeypatch.setenv("PATH", support.install_gcloud(f"{root}/bin"))
+    fake = f'exec env PYTHONPATH={ROOT} {sys.executable} -m testkit.fakes.gcloud "$@"'
+    support.write_tool(f"{root}/bin/gcloud", fake)
+    monkeypatch.setenv("PATH", f"{root}/bin:{os.environ['PATH']}")
     flags = ["--accelerator_type=v6e-8", "--pricing=flex-start", "--max_hours=2"]
     flags += ["--zones=us-east5-a"]
     status, result = support.run(support.command(root, *flags), fake_tpu)

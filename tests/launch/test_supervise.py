@@ -14,7 +14,7 @@ from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.support import RECORD, TRAINER, lifetimes, names, supervised, times
+from tests.launch.support import RECORD, TRAINER, lifetimes, names, supervised
 
 
 def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
@@ -152,7 +152,7 @@ def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, 
 
     cloud.interfere = interfere
     assert supervised(cloud).ending is Ending.FINISHED
-    created = [moment - START for moment in times(cloud, "creating")]
+    created = [one["time"] - START for one in cloud.events if one["event"] == "creating"]
     assert created and not [moment for moment in created if start <= moment < 5 * HOUR]
 
 
