@@ -63,11 +63,6 @@ def supervised(cloud, record=RECORD, **world):
     return supervise(record, cloud.world(**world))
 
 
-def names(cloud):
-    """List the names of the events of a run."""
-    return [str(event["event"]) for event in cloud.events]
-
-
 def lifetimes(*hours):
     """Return the lifetime of machines: these hours one after the other, then for ever."""
     left = list(hours)

@@ -14,7 +14,7 @@ from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.support import RECORD, TRAINER, lifetimes, names, supervised
+from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
 
 
 def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
@@ -77,7 +77,8 @@ def test_a_queue_that_fails_or_never_moves_gives_its_place_to_the_next_zone():
     cloud = SimulatedCloud(TRAINER, lives, run=record, script=script)
     state = supervised(cloud, record)
     assert (state.ending, cloud.creations) == (Ending.FINISHED, 4)
-    assert names(cloud).count("no_quota") == names(cloud).count("create_timeout") == 1
+    events = [one["event"] for one in cloud.events]
+    assert events.count("no_quota") == events.count("create_timeout") == 1
     (preempted,) = [one for one in cloud.events if one["event"] == "preempted"]
     assert preempted["state"].startswith("SUSPEND") and cloud.nodes == []
 
