@@ -45,13 +45,13 @@ def _forever():
 
 
 def workers():
-    """A pool of two workers with tasks without end."""
+    """Run a pool of two workers with tasks without end."""
     for _ in run_tasks(time.sleep, itertools.repeat(0.1), 2, console.log, (READY,)):
         pass
 
 
 def swallow():
-    """A library that catches everything, once."""
+    """Behave as a library that catches everything, once."""
     with contextlib.suppress(BaseException):
         console.log(READY)
         time.sleep(60)
@@ -59,7 +59,7 @@ def swallow():
 
 
 def translate():
-    """A library that makes an error of its own out of what it catches."""
+    """Behave as a library that turns whatever it catches into an error of its own."""
     try:
         console.log(READY)
         time.sleep(60)
@@ -69,7 +69,7 @@ def translate():
 
 
 def native():
-    """Native code that does not return, with a temporary file, a directory and a child open."""
+    """Call native code that does not return, with temporary files and a directory open."""
     with (
         scratch_directory(prefix="any-command-") as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,

@@ -17,7 +17,7 @@ class Limits:
         self._timers = []
 
     def timer(self, seconds, act):
-        """In the place of `Dependencies.timer`."""
+        """Replace `Dependencies.timer`."""
         timer = threading.Timer(threading.TIMEOUT_MAX, act)
         timer.daemon = True
         self._timers.append(timer)
@@ -30,7 +30,7 @@ class Limits:
                 timer.function()
 
     def give_to_pretrain(self, mark):
-        """From here on `pretrain` has these limits, and calls `mark` with its phases and steps."""
+        """Give `pretrain` these limits, and the callback for its phases and steps."""
         from bigbird_ja.commands import pretrain
         from bigbird_ja.train.job import Dependencies
 

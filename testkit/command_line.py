@@ -19,7 +19,7 @@ class Ended:
 
     @property
     def json(self):
-        """Standard output, which `--json` makes one line with one object."""
+        """Return the object that `--json` prints in one line."""
         assert self.stdout.count("\n") == 1, self.stdout
         return json.loads(self.stdout)
 

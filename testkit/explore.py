@@ -52,7 +52,7 @@ _SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far to look."""
+    """Bounds of an exploration."""
 
     faults: int = 1
     ticks: int = 12
@@ -66,13 +66,13 @@ class Bounds:
 
     @cached_property
     def other(self):
-        """The record of the second supervisor."""
+        """Return the record of the second supervisor."""
         changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.25}
         return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property
     def run(self):
-        """The record of the first supervisor, at a dollar an hour."""
+        """Return the record of the first supervisor, at a dollar an hour."""
         return LaunchedRun(
             bucket="gs://b",
             name="run",
@@ -114,12 +114,12 @@ class System:
     faults: int
 
     def changed(self, cost):
-        """A copy, to be changed."""
+        """Return a copy to change."""
         processes = [copy.copy(process) for process in self.processes]
         return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
     def key(self):
-        """A hash of all that decides what may follow."""
+        """Hash everything that decides what may follow."""
         names = ("lifetime", "interfere", "trainer", "run", "past_nodes", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
@@ -127,11 +127,11 @@ class System:
 
 
 class _Asleep(BaseException):
-    """The process stands still in the middle of a turn."""
+    """Suspension of a process in the middle of a turn."""
 
 
 class _TurnOver(BaseException):
-    """The process pauses."""
+    """Pause of a process."""
 
 
 class _Turn:
@@ -203,7 +203,7 @@ class _Turn:
         process.token = lease._token
 
     def __getattr__(self, name):
-        """Any request to the service or the bucket."""
+        """Return a request to the service or the bucket."""
         return partial(self._act, name)
 
     def _act(self, name, *arguments, **more):
@@ -217,7 +217,7 @@ class _Turn:
         return answer
 
     def _choose(self, name, arguments):
-        """How the act goes, by the script; notes how else it might."""
+        """Return how the act goes by the script; note how else it might go."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
         words += ["fails", "late"] if name not in ("stop", "steady", "time") else []
@@ -258,7 +258,7 @@ class _Turn:
         return fault if word in ("late", "malformed") else answer
 
     def _has_version(self, name, word):
-        """As `RunFiles`: whether a process may save the state that it has read or saved last."""
+        """Return whether a process may save its state, by the version that it knows."""
         process, system = self._process, self._system
         if name == "save_state":
             if process.version == "old" and system.cloud.state is not None:
@@ -291,7 +291,7 @@ class _Turn:
 
 
 def _turns(system, index):
-    """Every way in which a process's turn may go."""
+    """Yield every way in which a process's turn may go."""
     scripts: list[tuple[str, ...]] = [()]
     while scripts:
         script = scripts.pop()
@@ -306,7 +306,7 @@ def _turns(system, index):
 
 
 def _incidents(cloud):
-    """What happens without a supervisor: machines are preempted, files lost, names taken."""
+    """Yield what happens without a supervisor: machines are preempted, files lost, names taken."""
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
             dies = {"dies_at": max(cloud.now, node.ready_at)}
@@ -320,7 +320,7 @@ def _incidents(cloud):
 
 
 def successors(system):
-    """All pairs of what may happen next, and the state after it."""
+    """Yield what may happen next, each with the state after it."""
     is_ready = True
     for index, process in enumerate(system.processes):
         if process.status == "runs" and not process.has_looked:
@@ -343,7 +343,7 @@ def successors(system):
 
 
 def begin(bounds):
-    """The first state: the first supervisor runs, and nothing is rented."""
+    """Return the first state: the first supervisor runs, and nothing is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
     cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
@@ -363,7 +363,7 @@ class Found:
 
 
 def explore(bounds, stop_at_first=False):
-    """Visits every state within the bounds, or those before the first broken invariant."""
+    """Visit every state within the bounds, or those before the first broken invariant."""
     found, began, first = Found(), time.process_time(), begin(bounds)
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""  # for people, and slow

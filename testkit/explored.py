@@ -47,7 +47,7 @@ class Cloud(SimulatedCloud):
         self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
 
     def broken(self, run):
-        """The invariants that do not hold; no later record of the run is dearer."""
+        """Name the invariants that do not hold; no later record of the run is dearer."""
         hours = run.max_seconds + self.paused + 2 * POLL + SLACK
         is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)
         is_over = self.state is not None and self.state.phase is Phase.ENDED

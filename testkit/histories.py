@@ -70,7 +70,7 @@ class _Unending(BaseException):
 
 
 class History:
-    """One of them.
+    """History of a run.
 
     Args:
         seed: decides everything.
@@ -136,7 +136,7 @@ class History:
             raise StorageError(f"no {act}")
 
     def run(self):
-        """Lives it through, then lets every lease run out."""
+        """Run the history, then let every lease run out."""
         unending, cloud = False, self.cloud
         # Minutes or days between supervisors; after the last one nobody comes any more.
         for _ in range(self._rng.choice([1, 1, 2, 3, 5])):
@@ -160,7 +160,7 @@ class History:
         return broken(self.cloud, self.record, self._began + self._paused, unending)
 
     def _session(self):
-        """One supervisor, to its end, or until it is killed or detached; None then."""
+        """Run one supervisor to its end, or until it is killed or detached; return None then."""
         rng, cloud, self._turns = self._rng, self.cloud, 0
         if cloud.state is None:  # the run begins now
             self._began = cloud.now

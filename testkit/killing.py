@@ -25,7 +25,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 def write_inputs(directory, seq_length=64):
-    """A tiny config and a tiny data set; their paths."""
+    """Write a tiny config and a tiny data set; return their paths."""
     config, data = directory / "tiny.yaml", directory / "data"
     directory.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(CONFIG))
@@ -36,7 +36,7 @@ def write_inputs(directory, seq_length=64):
 
 
 def digest(model_dir):
-    """SHA-256 over step and files' checksums of the newest checkpoint, optimizer state and all."""
+    """Hash step and files of the newest checkpoint, optimizer state included."""
     from bigbird_ja.run.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)

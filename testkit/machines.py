@@ -30,6 +30,6 @@ class PretendedMachine:
         monkeypatch.setattr(devices, "is_there", lambda files: files == self.files)
 
     def tpu(self, kind):
-        """It has a TPU such as "v3-8"."""
+        """Give the machine a TPU such as "v3-8"."""
         self.files = devices.TPU_FILES
         self._patch.setenv("TPU_ACCELERATOR_TYPE", kind)

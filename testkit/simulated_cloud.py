@@ -135,7 +135,7 @@ class SimulatedCloud:
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
 
     def world(self, project=None, **more):
-        """The world of a supervisor, of whose project or of any this cloud shows the machines."""
+        """Return the world of a supervisor in one project; None for all of them."""
         parts = {
             "tpus": InProject(self, project),
             "connect": lambda service, project: InProject(self, project),
@@ -184,7 +184,7 @@ class SimulatedCloud:
         self.now = until
 
     def _turning_points(self):
-        """When something happens to a machine by itself; and when its lease is to be renewed."""
+        """Yield when something happens to a machine by itself, and when its lease is renewed."""
         for node in self.nodes:
             yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
             yield node.in_line_until
@@ -192,8 +192,10 @@ class SimulatedCloud:
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
     def _goes_at(self, node):
-        """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
-        of the old service stays, unbilled)."""
+        """Return when it is gone without a supervisor: by the cloud, or by its watcher.
+
+        A dead one of the Cloud TPU API stays, unbilled.
+        """
         ready = node.ready_at
         ends = min(
             ready + node.limit - node.used,
@@ -210,7 +212,7 @@ class SimulatedCloud:
         return watched if watched <= node.dies_at else math.inf
 
     def _progress(self, node, at):
-        """Step in memory and step in the newest checkpoint at time `at`."""
+        """Return the step in memory and that of the newest checkpoint at time `at`."""
         model = self.trainer
         trained = at - node.ready_at - model.restart_seconds
         if trained <= 0 or node.exit_status is not None:
@@ -256,7 +258,7 @@ class SimulatedCloud:
         ]
 
     def _as_foreign(self, zone):
-        """Another's machine of the run's name."""
+        """Return another's machine of the run's name."""
         name = self.run.name
         return Tpu(
             name,

@@ -60,7 +60,7 @@ def save(manifest, directory):
 
 
 def random_records(rng, count, seq_length, vocab_size):
-    """tokens int32 [n, S] of two packed pieces and some padding; word starts bool [n, S]."""
+    """Draw tokens int32 [n, S] of two packed pieces and some padding; word starts bool [n, S]."""
     tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
     ids = np.arange(count)
     base = vocab_size - len(NAMES)
@@ -76,7 +76,7 @@ def random_records(rng, count, seq_length, vocab_size):
 
 
 def record_number(tokens, vocab_size):
-    """Which record it is, from the unmasked tokens of `random_records`."""
+    """Return the number of a record, from the unmasked tokens of `random_records`."""
     base = vocab_size - len(NAMES)
     return sum(int(tokens[1 + digit] - len(NAMES)) * base**digit for digit in range(3))
 

@@ -40,7 +40,7 @@ def _train_unigram(backend, texts, special):
 
 
 def byte_level_bpe(folder, texts):
-    """As ModernBERT's: BERT's special pieces at the end, unused ones, and a gap before them."""
+    """Make ModernBERT's: BERT's special pieces at the end, unused ones, and a gap before them."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -55,7 +55,7 @@ def byte_level_bpe(folder, texts):
 
 
 def roberta_bpe(folder, texts):
-    """As RoBERTa's: <s> and </s> stand where BERT has [CLS] and [SEP]; padding is id 1."""
+    """Make RoBERTa's: <s> and </s> stand where BERT has [CLS] and [SEP]; padding is id 1."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
@@ -72,7 +72,7 @@ def roberta_bpe(folder, texts):
 
 
 def wordpiece(folder, texts):
-    """As multilingual BERT's: every kanji a word of its own, `##` where a word goes on."""
+    """Make multilingual BERT's: every kanji a word of its own, `##` where a word goes on."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -86,7 +86,7 @@ def wordpiece(folder, texts):
 
 
 def gemma_bpe(folder, texts):
-    """As mmBERT's, which is Gemma 2's: BPE over "▁", unknown characters in bytes, <bos> and <eos>
+    """Make mmBERT's, which is Gemma 2's: BPE over "▁", unknown characters in bytes, <bos> and <eos>
     around a text, and no piece that is named cls or sep."""
     parts = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -113,8 +113,10 @@ def _without_added_bytes(backend):
 
 
 def unigram_with_bytes(folder, texts):
-    """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes; what stands
-    around a text is neither cls nor sep."""
+    """Make llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes.
+
+    The tokens around a text are neither cls nor sep.
+    """
     parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
@@ -127,7 +129,7 @@ def unigram_with_bytes(folder, texts):
 
 
 def xlm_roberta(folder, texts):
-    """As XLM-R's and E5's: transformers 5 replaces normalizer and pre-tokenizer of tokenizer.json
+    """Make XLM-R's and E5's: transformers 5 replaces normalizer and pre-tokenizer of tokenizer.json
     by its own, 4 doesn't."""
     parts = {**_ROBERTA, "cls_token": "<s>", "sep_token": "</s>"}
     backend = tokenizers.Tokenizer(models.Unigram())
@@ -143,7 +145,7 @@ def xlm_roberta(folder, texts):
 
 
 def mecab_wordpiece(folder, texts):
-    """As tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
+    """Make tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
     import fugashi
 
     words = [" ".join(word.surface for word in fugashi.Tagger()(text)) for text in texts]

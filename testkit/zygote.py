@@ -33,7 +33,7 @@ class Ended:
 
     @property
     def result(self):
-        """The `--json` results: all that there is on standard output."""
+        """Return the `--json` results, the only line on standard output."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 

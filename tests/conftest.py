@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that several packages share."""
 
 import collections
 import fcntl
@@ -21,7 +21,7 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(config, items):
-    """Skips the estimator's tests where it is not installed, gives nightly ones time, and lets the
+    """Skip the estimator's tests if it is not installed, give nightly ones time, and let the
     longest files begin first."""
     _longest_first(items)
     for item in items:
@@ -35,14 +35,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Note which tests were skipped, where `.ci/run` asks: it runs these again with more there."""
+    """Write the names of skipped tests for `.ci/run`, which reruns them with more installed."""
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
         names = {report.nodeid for report in terminalreporter.stats.get("skipped", [])}
         Path(path).write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
 
 
 def _longest_first(items):
-    """Files with tests that ask for the longest timeouts go first.
+    """Put the files with the longest timeouts first.
 
     Two workers share the files (`make test`): what takes minutes and begins last keeps one of them
     busy while the other has nothing left.
@@ -56,15 +56,17 @@ def _longest_first(items):
 
 @pytest.fixture(scope="session")
 def fake_gcs():
-    """One fake bucket server for the whole test run; see `bucket` for a clean place on it."""
+    """Start one fake bucket server for the whole test run; `bucket` is a clean place on it."""
     with FakeGcs() as fake:
         yield fake
 
 
 @pytest.fixture
 def bucket(fake_gcs, monkeypatch):
-    """gs:// path of an empty bucket that this process and its children (by `fake_gcs.environ()`)
-    can use; faults and log are cleared at both ends."""
+    """Return the gs:// path of an empty bucket, which this process can use.
+
+    Its children can by `fake_gcs.environ()`. Faults and log are cleared at both ends.
+    """
     for name, value in fake_gcs.env.items():
         if name.startswith(("STORAGE_", "BIGBIRD_")):
             monkeypatch.setenv(name, value)
@@ -78,7 +80,7 @@ def bucket(fake_gcs, monkeypatch):
 
 @pytest.fixture(params=["disk", "bucket"])
 def base(request, tmp_path):
-    """An empty folder on disk, then one on a bucket, for promises that both must keep."""
+    """Return an empty folder on disk, then one on a bucket, for guarantees of both."""
     if request.param == "bucket":
         return request.getfixturevalue("bucket") + "/d"
     (tmp_path / "d").mkdir()
@@ -87,15 +89,17 @@ def base(request, tmp_path):
 
 @pytest.fixture
 def fake_tpu(tmp_path):
-    """The Cloud TPU API, whose machines run their scripts; the package is installed once on the
-    disk that they share."""
+    """Start the Cloud TPU API, whose machines run their scripts.
+
+    The package is installed once on the disk that they share.
+    """
     with FakeTpu(f"{tmp_path}/vms", dict(os.environ), keep_disk=True) as fake:
         yield fake
 
 
 @pytest.fixture(scope="session")
 def real_text_path():
-    """35 MB of real Japanese text, a .jsonl.gz: BIGBIRD_JA_REAL_TEXT, or beside the checkout."""
+    """Return 35 MB of real Japanese text, a .jsonl.gz: BIGBIRD_JA_REAL_TEXT or a shared file."""
     beside = ROOT.parent / "shared/data/ja_real.jsonl.gz"
     path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(beside) if beside.exists() else None)
     if not path:
@@ -105,7 +109,7 @@ def real_text_path():
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """`once("name", make)`: a folder that `make(folder)` fills, once for all workers of a run."""
+    """Return `once("name", make)`: a folder that `make(folder)` fills once for all workers."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -124,7 +128,7 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sample_corpus(once):
-    """A .jsonl of 60 generated articles, about 0.5 MB."""
+    """Write a .jsonl of 60 generated articles, about 0.5 MB."""
 
     def make(folder):
         with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
@@ -136,7 +140,7 @@ def sample_corpus(once):
 
 @pytest.fixture(scope="session")
 def tokenizer_path(sample_corpus, once):
-    """A .model of 1,200 pieces trained on `sample_corpus` by `tokenize`."""
+    """Train a .model of 1,200 tokens on `sample_corpus` by `tokenize`."""
 
     def make(folder):
         flags = (f"--input={sample_corpus}", f"--output_prefix={folder}/ja", "--vocab_size=1200")
@@ -148,14 +152,14 @@ def tokenizer_path(sample_corpus, once):
 
 @pytest.fixture(scope="session")
 def small_run(sample_corpus, tokenizer_path, once):
-    """A run of six steps on sequences of 256 tokens, finished; tests must not change it."""
+    """Train six steps on sequences of 256 tokens; tests must not change the run."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
 
 @pytest.fixture(scope="session")
 def trained(small_run):
-    """The model of the small run, with its tokenizer."""
+    """Load the model of the small run, with its tokenizer."""
     from bigbird_ja.run.model import load_run
 
     return load_run(small_run.model_dir)
@@ -163,7 +167,7 @@ def trained(small_run):
 
 @pytest.fixture(scope="session")
 def manifest(small_run):
-    """That of the data set of the small run."""
+    """Load the manifest of the small run's data set."""
     from bigbird_ja.data.manifest import load
 
     return load(small_run.data_dir)
@@ -171,7 +175,7 @@ def manifest(small_run):
 
 @pytest.fixture
 def run(capsys):
-    """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
+    """Return `run("plan", "--json")`: a command in this process; status, stdout, stderr, .json."""
 
     def run_here(*arguments):
         status = cli.run_command_line(list(arguments))
@@ -182,7 +186,7 @@ def run(capsys):
 
 @pytest.fixture(scope="session")
 def run_cli():
-    """`run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
+    """Return `run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
     return command_line.run_cli
 
 

@@ -35,7 +35,6 @@ CASES = (
     ("plan --preflight={t}/no-rate.json", "required field `tokens_per_second_per_core`"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     ("plan --init_from={t}/none", "no such folder or checkpoint"),
-    ("plan --init_from={t}/no-text.jsonl", "neither a Hugging Face folder"),
     (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
     (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "does not use it"),
@@ -57,7 +56,6 @@ CASES = (
     ("check-data --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     ("preflight --chip=v9", "one of v2, v3"),
-    ("preflight --topology=v5ee:2x4", "did you mean 'v5e'"),
     ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice: use one such as 2x2"),
     ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set: give the"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
@@ -82,7 +80,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, small_run):
-    """good/: copies of a small run and its inputs; bad/: all bad files that the cases name."""
+    """Write good/, copies of a small run and its inputs, and bad/, the bad files of the cases."""
     world = tmp_path_factory.mktemp("world")
     runs.copy_inputs(small_run, world / "good")
     (world / "bad").mkdir()
@@ -92,7 +90,7 @@ def world(tmp_path_factory, small_run):
 
 
 def state(folder):
-    """Every file below, its size and when it was changed."""
+    """Map every file below to its size and modification time."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 

@@ -86,7 +86,7 @@ def damage(path, how):
 
 
 def files_of(command, place):
-    """The files that the good invocation names, and those in folders that it names."""
+    """Yield the files that the good invocation names, and those in folders that it names."""
     for word in GOOD[command].split():
         path = place / word.rpartition("=")[2]
         if path.is_relative_to(place / "in") and path.exists():
@@ -94,7 +94,7 @@ def files_of(command, place):
 
 
 def listing(place):
-    """Every path below: what it is, its size and when it was changed."""
+    """Map every path below to its kind, size and modification time."""
     stats = {path: path.lstat() for path in place.rglob("*")}
     return {
         str(path.relative_to(place)): (s.st_mode, path.is_dir() or (s.st_size, s.st_mtime_ns))
@@ -103,7 +103,7 @@ def listing(place):
 
 
 def problem(ended, before, after):
-    """What is wrong with how a command ended, or None."""
+    """Return the problem of a command's outcome, or None."""
     last = (ended.err.rstrip().splitlines() or [""])[-1]
     if ended.status not in STATUSES or "Traceback (most recent call last)" in ended.err:
         return f"status {ended.status}: {last[:300]}"  # None: it hangs

@@ -42,14 +42,14 @@ def blocks(lock):
 
 
 def on_linux(python):
-    """The environment that markers of requirements ask about."""
+    """Return the environment for markers of requirements."""
     system = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
     kind = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
     return {"python_version": python, "python_full_version": f"{python}.1", **system, **kind}
 
 
 def pins(lock, python):
-    """Package -> version on Linux with that Python."""
+    """Map packages to versions on Linux with that Python."""
     here, versions = on_linux(python), {}
     for block in blocks(lock):
         required = Requirement(block.partition("\n")[0].rstrip(" \\"))
@@ -61,7 +61,7 @@ def pins(lock, python):
 
 
 def requirements(*extras):
-    """The package's own requirements and the extras', those in extras of extras included."""
+    """Return the requirements of the package and of extras, nested ones included."""
     optional = PROJECT["optional-dependencies"]
     collected = []
     for text in itertools.chain(PROJECT["dependencies"], *(optional[extra] for extra in extras)):
@@ -75,7 +75,7 @@ def requirements(*extras):
 
 @pytest.fixture
 def uv():
-    """`uv("pip", ...)`, where it is installed."""
+    """Return `uv("pip", ...)`, if it is installed."""
     path = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if path is None:
         pytest.skip("uv is not installed here")
@@ -159,7 +159,7 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
 
 
 def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
-    """Version, address and checksum: uv says what it expects when it gets another archive."""
+    """Compare version, address and checksum: uv states them when it gets another archive."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
     assert f"3.{listed['minor']}" == PYTHONS[0]
@@ -179,7 +179,7 @@ def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
 def test_it_installs_with_the_packages_of_free_tpu_images(image, uv, tmp_path):
-    """Resolved by uv with the image's versions as constraints, as the notebooks ask pip to."""
+    """Resolve by uv with the image's versions as constraints, as the notebooks ask pip to."""
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
     wanted = tmp_path / "wanted.in"

@@ -18,7 +18,7 @@ from testkit import ROOT
 
 @pytest.fixture(params=["0.1.0"])
 def made(request, tmp_path):
-    """A copy of what a release made."""
+    """Unpack the files of a release."""
     with tarfile.open(ROOT / f"tests/fixtures/release-{request.param}.tar.xz") as archive:
         # Python 3.11 before 3.11.4, such as Debian's, has no filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)

@@ -18,7 +18,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from bigbird_ja.accelerators.measured import LINKS, PRICED_MFU
+from bigbird_ja.accelerators.measured import LINKS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
@@ -73,7 +73,6 @@ class Accelerator:
     units: int  # units of `preflight --chip`: cores if one program runs on half a chip
     devices: int  # devices that share the global batch
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
-    priced_mfu: float  # assumed share of the peak, by priced cycles, without a preflight result
 
     @property
     def hosts(self) -> int:
@@ -134,7 +133,6 @@ def of_chips(chip: str, chips: int) -> Accelerator:
         chips * cores,
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
-        PRICED_MFU[chip],
     )
 
 

@@ -122,7 +122,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """
         prices = [self.price(machine, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
-        if not priced or len(priced) < len(prices):
+        if not priced or None in prices:
             raise BadInput(
                 f"no {pricing} price for {machine.launch_type} in {', '.join(zones)}: add it in a"
                 " file for --price_file"
@@ -180,8 +180,7 @@ def load_prices(override_path: str | None = None) -> Prices:
         text = storage.read_text(override_path, decode.MAX_YAML_BYTES)
     except FileNotFoundError as error:
         raise BadInput(f"--price_file {override_path}: no such file") from error
-    values = decode.read_yaml(text, override_path)
-    own = decode.convert(values, Prices, override_path, advice)
+    own = decode.convert(decode.read_yaml(text, override_path), Prices, override_path, advice)
     for name, free in own.free.items():
         try:
             find(free.machine)
@@ -190,8 +189,10 @@ def load_prices(override_path: str | None = None) -> Prices:
     for key in ("chips", "rentals"):
         if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
             raise BadInput(f"{override_path}: {key}.{unknown[0]}: one of {', '.join(CHIPS)}")
-    changed = {name: getattr(own, name) for name in values}
-    changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
-    changed["rentals"] = {c: [*own.rentals.get(c, ()), *prices.rentals.get(c, ())] for c in CHIPS}
-    changed["free"] = {**prices.free, **own.free}
-    return msgspec.structs.replace(prices, **changed)
+    return Prices(
+        own.as_of,
+        own.source or prices.source,
+        {chip: [*prices.chips.get(chip, ()), *own.chips.get(chip, ())] for chip in CHIPS},
+        {chip: [*own.rentals.get(chip, ()), *prices.rentals.get(chip, ())] for chip in CHIPS},
+        {**prices.free, **own.free},
+    )

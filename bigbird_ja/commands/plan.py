@@ -46,7 +46,7 @@ from bigbird_ja.settings.schema import used_by
 from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
-    from bigbird_ja.plan.estimate import Plan, Results
+    from bigbird_ja.plan.estimate import Plan
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
@@ -138,21 +138,21 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     from bigbird_ja.plan import estimate
 
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
-    data: Data
-    if args.data_dir:
-        place = args.data_dir[number]
-        data = manifest_lib.load(place)
-        adopted = run_settings.adopted_settings(source, data, place) if source else []
-        config, overrides = resolve(args, adopted, name)
-        config = fit_to_data(config, data, overrides, place)
+    place = args.data_dir[number] if args.data_dir else ""
+    manifest = manifest_lib.load(place) if place else None
+    adopted = []
+    if source and manifest:
+        adopted = run_settings.adopted_settings(source, manifest, place)
+    elif source:
+        adopted = run_settings.stated_settings(source)
+    config, overrides = resolve(args, adopted, name)
+    data: Data = manifest or requested_data(config)
+    config = fit_to_data(config, data, overrides, place)
+    if manifest:
         for line in decided_by_data(overrides, data):
             log(line)
-        sequences, assumption = sum(shard.records for shard in data.train_shards), None
+        sequences, assumption = sum(shard.records for shard in manifest.train_shards), None
     else:
-        adopted = run_settings.stated_settings(source) if source else []
-        config, overrides = resolve(args, adopted, name)
-        data = requested_data(config)
-        config = fit_to_data(config, data, overrides)
         tokens = estimate.WIKI40B_JA_BYTES / estimate.BYTES_PER_TOKEN
         sequences = math.ceil(tokens / data.seq_length)
         assumption = (
@@ -164,10 +164,11 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
         log(f"warning: {warning}")
     planned = estimate.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
-        results = _results(args.preflight[number], data.seq_length)
-        planned = dataclasses.replace(planned, results=results)
-        for warning in environment.compiler_warnings(results.versions):
-            log(f"warning: {args.preflight[number]}: {warning}")
+        path = args.preflight[number]
+        planned = dataclasses.replace(planned, results=estimate.load_results(path))
+        _check_length(planned, path)
+        for warning in environment.compiler_warnings(planned.results.versions):
+            log(f"warning: {path}: {warning}")
     steps, batch = config.training.num_train_steps, config.training.global_batch_size
     about = {
         "config": name,
@@ -196,15 +197,16 @@ def _summed(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _results(path: str, seq_length: int) -> Results:
-    """Read the results of `preflight` for sequences of that length."""
-    from bigbird_ja.plan.estimate import load_results
+def _check_length(run: Plan, path: str) -> None:
+    """Check that results of `preflight` are of sequences as long as the run's.
 
-    results = load_results(path)
-    for step in (*results.chips, *results.topologies):
-        if step.get("seq_length", seq_length) != seq_length:
+    Raises:
+        BadInput: they are of another length.
+    """
+    length = run.data.seq_length
+    for step in (*run.results.chips, *run.results.topologies):
+        if step.get("seq_length", length) != length:
             raise BadInput(
                 f"--preflight {path} is of sequences of {step['seq_length']} tokens, the config of"
-                f" {seq_length}: run preflight with this config"
+                f" {length}: run preflight with this config"
             )
-    return results

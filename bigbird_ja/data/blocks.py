@@ -12,11 +12,10 @@ its size bounds memory, and each block ends in one sequence that is not full.
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import json
 import os
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,33 +74,20 @@ class BlockStats:
 
 
 def cut_into_blocks(
-    corpora: Iterable[tuple[Iterable[str], float]],
-    seq_length: int,
-    eval_fraction: float,
-    seed: int,
-    skipped: Counter[int],
+    corpora: Iterable[tuple[Iterable[str], float]], seq_length: int, eval_fraction: float, seed: int
 ) -> Iterator[Block]:
     """Assign the documents of each corpus to the splits, and cut each split into blocks.
 
     An epoch repeats each document as often as its corpus's weight, rounded down, and a share of
     them, the fraction, once more. Held-out documents are taken once; they don't depend on the
-    weight. Documents without text are left out, and counted in `skipped` by corpus.
+    weight.
     """
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
     for corpus, (documents, weight) in enumerate(corpora):
-        filled = _filled(documents, corpus, skipped)
-        for split, times, texts in _cut_corpus(filled, weight, limit, eval_fraction, seed):
+        for split, times, texts in _cut_corpus(documents, weight, limit, eval_fraction, seed):
             yield Block(split, numbers[split], tuple(texts), corpus, times)
             numbers[split] += 1
-
-
-def _filled(documents: Iterable[str], corpus: int, skipped: Counter[int]) -> Iterator[str]:
-    for text in documents:
-        if text.strip():
-            yield text
-        else:
-            skipped[corpus] += 1
 
 
 def _cut_corpus(
@@ -113,15 +99,11 @@ def _cut_corpus(
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
-    trained = 0
-    for index, text in enumerate(texts):
-        # One document of every run of 1 / eval_fraction; in the first run one of the first two, so
-        # that a corpus of two documents has one for each split.
-        if _is_drawn(index, _fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2):
-            key = ("eval", 1)
-        else:
-            key = ("train", int(whole) + _is_drawn(trained, fraction, seed, Purpose.MIXTURE))
-            trained += 1
+    # In the first run one of the first two: a corpus of two documents has one for each split.
+    are_held_out = _draws(_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
+    are_repeated = _draws(fraction, seed, Purpose.MIXTURE)
+    for text, is_held_out in zip(texts, are_held_out, strict=False):
+        key = ("eval", 1) if is_held_out else ("train", int(whole) + next(are_repeated))
         if not key[1]:
             continue
         pending[key].append(text)
@@ -134,39 +116,30 @@ def _cut_corpus(
             yield (*key, pending[key])
 
 
-@functools.lru_cache(maxsize=4)
 def _fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1_000_000)
 
 
-def _is_drawn(
-    index: int, share: Fraction, seed: int, purpose: int, first_of: int | None = None
-) -> bool:
-    """Return whether item `index` is the one that is drawn from its run of 1 / share.
+def _draws(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
+    """Yield for each item whether it is drawn: one of every run of 1 / share items.
 
     Args:
-        index: index of the item, from 0.
-        share: fraction of all items to draw, below 1.
+        share: fraction of the items to draw, below 1.
         seed: seed of the draws.
         purpose: purpose of the draws.
         first_of: number of candidates in the first run; None: all.
     """
     if not share:
-        return False
-    run = index * share.numerator // share.denominator
-    return index == _drawn_from(run, share, seed, purpose, first_of)
-
-
-@functools.lru_cache(maxsize=8)  # the items of a run are asked for one after the other
-def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: int | None) -> int:
-    """Return the index of the item that is drawn from a run."""
-    first = -(-run * share.denominator // share.numerator)
-    last = -(-(run + 1) * share.denominator // share.numerator)
-    choices = last - first
-    if run == 0 and first_of is not None:
-        choices = min(first_of, choices)
-    draw = int(fold(seed_key(seed, purpose), run))
-    return first + draw % choices
+        yield from itertools.repeat(False)
+    key, start = seed_key(seed, purpose), 0
+    for run in itertools.count():
+        end = -(-(run + 1) * share.denominator // share.numerator)
+        choices = end - start
+        if run == 0 and first_of is not None:
+            choices = min(first_of, choices)
+        drawn = start + int(fold(key, run)) % choices
+        yield from (index == drawn for index in range(start, end))
+        start = end
 
 
 _packer: dict[str, Any] = {}  # of a worker process

@@ -9,7 +9,6 @@ killed command writes the same bytes, and repeats only unfinished files.
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -163,12 +162,21 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
         The number of blocks of each split, and the number of records without text.
     """
     spec, corpus = request.spec, request.corpus
-    corpora: list[tuple[Iterable[str], float]] = [(corpus.texts(), 1.0)]
+    skipped, trained, numbers = 0, set[int](), dict.fromkeys(SPLITS, 0)
+
+    def with_text(texts: Iterable[str]) -> Iterator[str]:
+        nonlocal skipped
+        for text in texts:
+            if text.strip():
+                yield text
+            else:
+                skipped += 1
+
+    corpora = [(with_text(corpus.texts()), 1.0)]
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
-        corpora = [(p.texts(), w) for p, w in zip(corpus.parts, weights, strict=True)]
-    numbers, skipped, trained = dict.fromkeys(SPLITS, 0), Counter[int](), set[int]()
-    cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed, skipped)
+        corpora = [(with_text(p.texts()), w) for p, w in zip(corpus.parts, weights, strict=True)]
+    cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
 
     def tasks() -> Iterator[blocks.Block]:
@@ -192,7 +200,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
             f"--input {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
             " documents would be trained on: give a larger weight or more text, or leave it out"
         )
-    return numbers, skipped.total()
+    return numbers, skipped
 
 
 def _text_bytes(part: Input) -> int:

@@ -315,7 +315,7 @@ def _static_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]
     at = np.take_along_axis(tokens, np.where(inside, positions, 0).astype(np.int64), 1)
     repeats = (np.diff(positions, axis=1) <= 0) & is_target[:, 1:]
     outside = (ids < 0) | (ids >= manifest.vocab_size)
-    special = ~masking.is_ordinary(ids, manifest.rule())
+    special = ~masking.is_ordinary(np.where(outside, 0, ids), manifest.rule())
     return [
         ("predicts nothing", ~is_target.any(1)),
         ("predicts outside the sequence", (~inside & is_target).any(1)),

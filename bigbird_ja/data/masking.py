@@ -31,8 +31,6 @@ from bigbird_ja.data.ops import NUMPY, Array, ArrayOps
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
 
-_MOST_COMPARED = 16  # special ids; more are looked up in a table
-
 
 @dataclass(frozen=True)
 class MaskingRule:
@@ -47,23 +45,14 @@ class MaskingRule:
     unit: str  # subword | whole_word | span
 
     @functools.cached_property
-    def special_prefix(self) -> int:
-        """Return the lowest id that is not special: one comparison covers all ids below."""
-        known = set(self.special_ids)
-        return next(i for i in range(len(known) + 1) if i not in known)
-
-    @functools.cached_property
-    def other_special(self) -> tuple[int, ...]:
-        """Return the special ids that `special_prefix` does not cover."""
-        return tuple(i for i in sorted(self.special_ids) if i >= self.special_prefix)
-
-    def ordinary_ids(self) -> npt.NDArray[np.int32]:
-        """Return the ids that a random token is drawn from: int32 [ordinary]."""
-        return np.flatnonzero(self.is_ordinary_id()).astype(np.int32)
-
     def is_ordinary_id(self) -> npt.NDArray[np.bool_]:
         """Tell which ids are neither special nor unused: bool [vocab_size]."""
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
+
+    @functools.cached_property
+    def ordinary_ids(self) -> npt.NDArray[np.int32]:
+        """Return the ids that a random token is drawn from: int32 [ordinary]."""
+        return np.flatnonzero(self.is_ordinary_id).astype(np.int32)
 
 
 def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY) -> Array:
@@ -82,13 +71,8 @@ def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY
 
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
-    """Tell which tokens are neither special nor padding: bool, of the shape of `tokens`."""
-    if len(rule.other_special) > _MOST_COMPARED:
-        return arrays.gather(rule.is_ordinary_id(), tokens)
-    ordinary = tokens >= rule.special_prefix
-    for special in rule.other_special:
-        ordinary = ordinary & arrays.xp.not_equal(tokens, special)
-    return ordinary
+    """Tell which tokens, ids of the vocabulary, are neither special nor padding: bool [b, S]."""
+    return arrays.gather(rule.is_ordinary_id, tokens)
 
 
 def num_predictions(
@@ -181,7 +165,7 @@ def _replaced(
     counts = arrays.cast(arrays.count(chosen)[:, 0], "int64")
     slot = arrays.count_up(row) - arrays.gather(xp.cumsum(counts) - counts, row)
     labels = arrays.at(tokens, row, position)
-    ordinary_ids = rule.ordinary_ids()
+    ordinary_ids = rule.ordinary_ids
     action = draw(Purpose.MASK_ACTION)
     randoms = arrays.gather(ordinary_ids, draw(Purpose.MASK_RANDOM) % len(ordinary_ids))
     kept_or_random = xp.where(action < RANDOM_BELOW, randoms, labels)

@@ -122,7 +122,7 @@ class Work:
         """
         for folder in dict.fromkeys((self.local, self.folder)):
             if _spec_in(folder) is not None:
-                _remove_ours(folder, seconds=-1)
+                _remove_ours(folder)
 
     def block(self, name: str) -> str:
         """Return the path of a packed block."""
@@ -206,11 +206,11 @@ def _spec_in(folder: str) -> DataSpec | None:
     return decode.decode_versioned(data, _Settings, path, advice).spec
 
 
-def _remove_ours(folder: str, **temporary: float) -> None:
+def _remove_ours(folder: str) -> None:
     """Remove our files; `settings.json` last, so that after a kill the folder is still ours."""
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
-        storage.clean_temporary(directory, ours, **temporary)
+        storage.clean_temporary(directory, ours, seconds=-1)
         names = [name for name in storage.list_files(directory) if re.fullmatch(ours, name)]
         storage.delete_many(storage.join(directory, name) for name in names if name != _SETTINGS)
         if not part:

@@ -66,7 +66,7 @@ def _unwatched(state: RunState, seen: Observation) -> float:
 
 
 def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
-    """Return the seconds in a row in which service or bucket failed and blocked the run."""
+    """Return for how many seconds service or bucket have failed and blocked the run."""
     if state.phase in _MACHINE_PHASES:
         blind = state.zone in seen.silent
     else:
@@ -120,7 +120,7 @@ def with_progress(view: View) -> View:
 
 
 def limit_reached(state: RunState, run: LaunchedRun) -> str:
-    """Return the limit that is reached, or too near for another machine; else an empty string."""
+    """Return a limit that is reached, or too near to rent another machine; "" if there is none."""
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"--max_hours {run.max_seconds / 3600:g} reached"
     hourly = (state.machine or run).usd_per_hour

@@ -15,18 +15,6 @@ MODULES = {"tpu": tpu_api, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 
-def find_accelerator(name: str) -> Accelerator:
-    """Find the slice that `--accelerator_type` names.
-
-    Raises:
-        BadInput: not a TPU type, or a size that does not exist.
-    """
-    try:
-        return find(name)
-    except BadInput as error:
-        raise BadInput(f"--accelerator_type: {error}") from error
-
-
 def find_rentals(
     machine: Accelerator, service: str, pricing: str, queued: bool, table: Prices
 ) -> list[Rental]:
@@ -127,27 +115,14 @@ def emulated() -> list[str]:
     return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
-def connect_rest(service: str, retry_seconds: float = rest.RETRY_SECONDS) -> rest.Rest:
-    """Connect with the user's own credentials, or with a test's emulator.
-
-    Args:
-        service: name of the service.
-        retry_seconds: maximum time of one call with its retries.
-
-    Raises:
-        BadInput: no credentials; the message has the command to get them.
-    """
-    module = MODULES[service]
-    return rest.connect_rest(module.API, module.EMULATOR_VARIABLE, retry_seconds)
-
-
 def connect(service: str, project: str) -> Tpus:
     """Connect to a service in one project.
 
     Raises:
         BadInput: no credentials.
     """
-    client: Tpus = MODULES[service].Client(project, connect_rest(service))
+    module = MODULES[service]
+    client: Tpus = module.Client(project, rest.connect_rest(module.API, module.EMULATOR_VARIABLE))
     return client
 
 

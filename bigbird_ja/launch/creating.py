@@ -102,8 +102,7 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     if fault.kind in REFUSALS:
         event = Event("creation_refused", {**state.place, "error": fault.message})
-        ended = state.end(Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone))
-        return replace(ended, events=(event, *ended.events))
+        return state.end(Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone), event)
     if fault.kind is Kind.QUOTA:
         count, struck = state.strikes.get(state.zone, 0) + 1, dict(state.struck_zones)
         # A dead TPU's quota comes back late.

@@ -57,13 +57,11 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     values = _read_if_there(path, dict[str, Any])
     if values is None:
         return None
-    # 0.1.0 had the record in three parts, and its package was a wheel, which is a zip, too.
+    # 0.1.0 had the record in three parts, and a package that today's machines can't install.
     parts = [
         decode.convert(values.pop(part, None) or {}, dict[str, Any], path, _ADVICE)
         for part in ("spec", "settings")
     ]
-    if "wheel" in values:
-        values |= {"package": values["wheel"], "package_sha256": values.get("wheel_sha256", "")}
     flat = {**{key: value for part in parts for key, value in part.items()}, **values}
     run = decode.convert(flat, LaunchedRun, path, _ADVICE)
     if "service" not in flat:  # 0.1.0 rented v5e and later from Compute Engine, except slices

@@ -46,7 +46,7 @@ class Interrupts(signals.Listener):
         self._wake.set()
 
     def nobody_reads(self) -> None:
-        """Treat a log without a reader as a closed terminal."""
+        """React to a log without a reader as to a closed terminal."""
         self._interrupted(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:

@@ -65,7 +65,8 @@ class Offers:
         self._quotas: dict[str, tuple[Quota, ...]] = {}  # by region, of Compute Engine
         if not asks:
             return
-        self._rest = backends.connect_rest(runs[0].service, RETRY_SECONDS)
+        module = backends.MODULES[runs[0].service]
+        self._rest = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
         if runs[0].service == "compute":
             self._ask_compute_engine(runs, zones)
         else:

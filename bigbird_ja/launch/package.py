@@ -95,12 +95,8 @@ def store(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
     with contextlib.suppress(OSError):  # without a note a later version asks for --update_package
         notes.mkdir(parents=True, exist_ok=True)
         (notes / own.package_sha256).touch()
-    stored = b""
-    with contextlib.suppress(FileNotFoundError, BadInput):  # absent, or too large to be it
-        stored = storage.read_bytes(own.package, len(content))
-    if stored != content:
-        storage.make_directory(storage.directory_of(own.package))
-        storage.write_bytes(own.package, content)
+    storage.make_directory(storage.directory_of(own.package))
+    storage.write_bytes(own.package, content)
     return own
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.accelerators.chips import find
 from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
@@ -69,7 +70,7 @@ def make_record(
         BadInput: a flag is missing, unknown, or known not to work.
     """
     kind, pricing, is_dry = flags["accelerator_type"], flags["pricing"], flags["dry_run"]
-    machine = backends.find_accelerator(kind)
+    machine = find(kind)
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=not is_dry)
     backends.check_engine(machine, flags["engine"])
@@ -168,7 +169,7 @@ def offered(
         yield found, refusals, region_warnings(found, near)
     elif not is_offered:
         raise BadInput(
-            f"--accelerator_type {run.accelerator_type}: not to be had in {', '.join(usual)}"
+            f"--accelerator_type {run.accelerator_type}: not offered in {', '.join(usual)}"
             f" ({'; '.join(refusals)}): zones that offer it:"
             f" {', '.join(sorted({*elsewhere})) or 'none'}"
         )
@@ -191,8 +192,8 @@ def _priced(run: LaunchedRun, table: Prices, zones: Sequence[str]) -> tuple[Laun
 
 
 _GIVEN_UP = (
-    "Its run time is limited by the machine's own watcher then, and not by the cloud: look at it"
-    " now and then, or use --pricing flex-start"
+    "Its run time is then limited by the machine's own watcher, not by the cloud: check it now and"
+    " then, or use --pricing flex-start"
 )
 
 

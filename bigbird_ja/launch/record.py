@@ -91,7 +91,7 @@ class LaunchedRun:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a machine from its request on; later changes of the record don't change them."""
+    """Facts of a requested machine, which later changes of the record leave alone."""
 
     service: Service
     project: Annotated[str, Meta(pattern=r"^[a-z0-9.:-]*\Z")]
@@ -104,18 +104,11 @@ class Machine:
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
         """Return the facts of a machine that is requested with this record."""
-        return cls(
-            run.service,
-            run.project,
-            run.accelerator_type,
-            run.pricing,
-            run.queued,
-            run.usd_per_hour,
-            requested,
-        )
+        kind, pricing, usd = run.accelerator_type, run.pricing, run.usd_per_hour
+        return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record asks for a machine with these facts, whatever its price."""
+        """Return whether a run's record asks for such a machine; its price may differ."""
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 

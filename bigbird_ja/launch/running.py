@@ -106,8 +106,7 @@ def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Dec
             message += f" at step {max(state.best_step, 0):,}, where it would come again"
         if log_tail:
             message += f"; the log ends: {log_tail[-600:]}"
-        ended = state.end(Ending.GAVE_UP, reason, message)
-        return replace(ended, events=(event, *ended.events))
+        return state.end(Ending.GAVE_UP, reason, message, event)
     state = replace(state.enter(Phase.REMOVING), backoff_seconds=backoff(in_a_row, run))
     return Decision(state, events=(event,))
 

@@ -161,11 +161,11 @@ class RunState:
         pause = 0.0 if misses % zones else backoff(misses // zones, run)
         return replace(self, misses=misses, backoff_seconds=pause)
 
-    def end(self, ending: Ending, reason: str, message: str) -> Decision:
-        """End the run once its machines are deleted."""
+    def end(self, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
+        """End the run once its machines are deleted; `before` are events of the cause."""
         state = replace(self, ending=ending, ending_reason=reason, ending_message=message)
         event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
-        return Decision(state.enter(Phase.REMOVING, is_made=False), events=(event,))
+        return Decision(state.enter(Phase.REMOVING, is_made=False), events=(*before, event))
 
     def preempted(self, service_state: str) -> Decision:
         """Count a preemption: expected, and unlimited."""
@@ -199,7 +199,7 @@ class TrainerBeat:
 
     @property
     def signature(self) -> str:
-        """Return a text that differs after each write by a trainer."""
+        """Return an identifier of this heartbeat, which differs after each write."""
         return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
 
 
@@ -300,7 +300,7 @@ class View:
 
     @property
     def is_life_over(self) -> bool:
-        """Return whether our TPU has lived as long as it may."""
+        """Return whether our TPU has reached its maximum lifetime."""
         limit = self.state.machine_limit
         return bool(limit) and self.state.machine_seconds >= limit
 

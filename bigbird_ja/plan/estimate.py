@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from bigbird_ja.accelerators import chips, environment
 from bigbird_ja.accelerators.chips import Accelerator
-from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, REACHED, REACHED_RANGE
+from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, PRICED_MFU, REACHED, REACHED_RANGE
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.errors import BadInput
@@ -141,7 +141,7 @@ def _rate(machine: Accelerator, run: Plan) -> MachineRate:
     step = whole or chip
     fits = step.get("fits", True) if step else None
     code_mfu = CODE_MFU[run.config.model.architecture].get(machine.chip)
-    share = REACHED * code_mfu if code_mfu else machine.priced_mfu
+    share = REACHED * code_mfu if code_mfu else PRICED_MFU[machine.chip]
     basis = f"{REACHED:g} x machine code" if code_mfu else "priced cycles"
     flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # per token
     return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from bigbird_ja.accelerators import measured
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import Plan, Row
 from bigbird_ja.process.console import human_count, table
@@ -50,8 +51,6 @@ def describe(
     plans: Sequence[Plan], runs: Sequence[dict[str, Any]], rows: Sequence[Row], prices_age: str
 ) -> str:
     """Describe the runs, a table of machines, and the assumptions."""
-    from bigbird_ja.accelerators import measured
-
     lost = (plans[0].checkpoint_interval / 2 + estimate.RESTART_SECONDS) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not row.is_free]

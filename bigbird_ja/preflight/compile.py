@@ -21,7 +21,7 @@ import msgspec
 from bigbird_ja.accelerators import chips
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
-from bigbird_ja.process import children, cleanup
+from bigbird_ja.process import cleanup, workers
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.settings.suggestions import nearest
@@ -236,7 +236,7 @@ def _run(job: Job, who: str) -> Program:
         except (OSError, BadInput) as error:  # the child ended before it could write its result
             lines = stderr.decode(errors="replace").splitlines()
             advice = "compile for one --chip or --topology at a time, or on a larger machine"
-            raise children.error_from_exit(child.returncode, lines, who, advice) from error
+            raise workers.error_from_exit(child.returncode, lines, who, advice) from error
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -289,7 +289,7 @@ def _bytes(number: str, unit: str) -> int:
 
 def main(arguments: list[str]) -> None:
     """Compile the job in a folder; an exception becomes the result's `error`."""
-    children.init_child()
+    workers.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
     devices: list[Any] = []

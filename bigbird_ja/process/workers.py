@@ -1,16 +1,23 @@
-"""Worker processes that run tasks, by `concurrent.futures`."""
+"""Worker processes that run tasks, by `concurrent.futures`, and other children for native code.
+
+Native code runs in a child if it can't be stopped otherwise (SentencePiece), or if it ends its
+process when it meets something that it cannot do (the TPU compiler).
+"""
 
 from __future__ import annotations
 
 import collections
 import os
+import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bigbird_ja.process.children import error_from_exit
-from bigbird_ja.process.errors import CommandError
+from bigbird_ja.process import signals
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,6 +26,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
+
+_PR_SET_PDEATHSIG = 1
+_LAST_LINES = 20
+_STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 _start_error: BaseException | None = None  # of this worker's initializer
 
@@ -67,7 +78,8 @@ def run_tasks(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
-            raise _worker_error(pool) from error
+            to_do = "use fewer --num_workers and run the same command again"
+            raise broken_pool_error(pool, "a worker process", to_do) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -77,14 +89,19 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _worker_error(pool: ProcessPoolExecutor) -> CommandError:
-    """Describe how the first worker ended; the executor has sent SIGTERM to the others."""
+def broken_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
+    """Return the error for the first worker that died; the executor sends SIGTERM to the others.
+
+    Args:
+        pool: broken pool, which is shut down.
+        subject: subject of the message.
+        advice: advice against a lack of memory.
+    """
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=True)
     statuses = [process.exitcode for process in processes if process.exitcode is not None]
     first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
-    to_do = "use fewer --num_workers and run the same command again"
-    return error_from_exit(first, ("its output is above",), "a worker process", to_do)
+    return error_from_exit(first, ("its output is above",), subject, advice)
 
 
 def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -109,3 +126,49 @@ def _exit_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
+
+
+def init_child() -> None:
+    """Make this child process ignore Ctrl-C, which the parent handles, and die with the parent.
+
+    It dies with the parent on Linux only.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def error_from_exit(
+    returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
+) -> CommandError:
+    """Return the error for a child that exited without a result.
+
+    Args:
+        returncode: exit code of `subprocess.Popen`, negative for a signal.
+        stderr_tail: last lines on standard error. C++ aborts for a lack of memory and for a failed
+            check alike; these lines tell which.
+        subject: subject of the message.
+        advice: advice against a lack of memory.
+    """
+    lines = [line.strip() for line in stderr_tail if line.strip()][-_LAST_LINES:]
+    known = classify(RuntimeError("\n".join(lines)))
+    if isinstance(known, OutOfMemory) or returncode == -signal.SIGKILL:
+        return OutOfMemory(f"{subject} ran out of memory, or was killed: {advice}")
+    if isinstance(known, StorageError) or returncode == -signal.SIGXFSZ:
+        cause = _cause(lines)
+        return StorageError(f"{subject} could not write: {cause}: free some space, run again")
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"status {returncode}"
+    if -returncode in signals.SIGNALS:
+        return Interrupted(f"{subject} was stopped by {name}: run the same command again")
+    return CommandError(f"{subject} crashed ({name}): {_cause(lines)}")
+
+
+def _cause(lines: list[str]) -> str:
+    """Return the line in which a library states the error."""
+    stated = [line for line in lines if _STATED.search(line)]
+    return (stated or lines or ["no message"])[-1][:300]

@@ -6,6 +6,7 @@ and the echo follow from the declaration.
 """
 
 import dataclasses
+import itertools
 import math
 import types
 import typing
@@ -183,11 +184,9 @@ def shortened(value: Any) -> str:
 
 def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
     """Format the settings that a command uses: `model.*` for a whole section, else its keys."""
-    sections: dict[str, list[str]] = {}
-    for key in known:
-        sections.setdefault(key.partition(".")[0], []).append(key)
     words = []
-    for section, keys in sections.items():
+    for section, group in itertools.groupby(known, lambda key: key.partition(".")[0]):
+        keys = list(group)
         used = [key for key in keys if key in uses]
         words += [f"{section}.*"] if used == keys else used
     return ", ".join(words)

@@ -83,12 +83,9 @@ def echo_settings(
         data: facts of the run's data set, if there is one.
     """
     final = flatten(config, data)
-    last: dict[str, Override] = {}
-    preset: dict[str, Override] = {}
-    for override in overrides:
-        last[override.key] = override
-        if override.is_of_preset or override.source == run:
-            preset[override.key] = override
+    every = list(overrides)
+    last = {o.key: o for o in every}
+    preset = {o.key: o for o in every if o.is_of_preset or o.source == run}
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
         base = preset[key].value if key in preset else OPTIONS[key].default

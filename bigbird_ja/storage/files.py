@@ -126,7 +126,7 @@ def take(source: str, target: str) -> None:
 
 def delete_if(path: str, token: str) -> None:
     """Delete an object on a bucket if it is still the generation `token`."""
-    _bucket().delete_if(path, token)
+    _bucket().delete(path, int(token))
 
 
 def free_name(path: str) -> str:

@@ -284,15 +284,10 @@ class Bucket:
         self.copy(source, target)
         self.delete(source)
 
-    def delete(self, path: str) -> None:
-        """Delete an object; a missing one is fine."""
-        with contextlib.suppress(FileNotFoundError), faults(path):
-            blob_of(path).delete(**options(path))
-
-    def delete_if(self, path: str, token: str) -> None:
-        """Delete one generation, if it's still the current one."""
+    def delete(self, path: str, generation: int | None = None) -> None:
+        """Delete an object, or one generation if it is still the current one."""
         with contextlib.suppress(FileNotFoundError, PreconditionFailed), faults(path):
-            blob_of(path).delete(if_generation_match=int(token), **options(path))
+            blob_of(path).delete(if_generation_match=generation, **options(path))
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """List the objects directly below, in the bucket's order, which is alphabetical."""

@@ -7,7 +7,6 @@ file is written next to its place and renamed, so that a link or a device is nev
 import contextlib
 import os
 import re
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bigbird_ja import storage
@@ -35,10 +34,10 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     if not storage.is_remote(path):
         if os.path.islink(path):
             raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
-        if (info := paths.stat_or_none(path)) is not None:
-            if stat.S_ISDIR(info.st_mode):
-                raise paths.refusal(path, flag, "a folder: name a file")
-            paths.refuse_special(path, flag, info, "name a file")
+        if os.path.isdir(path):
+            raise paths.refusal(path, flag, "a folder: name a file")
+        if os.path.exists(path):
+            paths.refuse_special(path, flag, os.stat(path), "name a file")
         _check_parent(path, flag)
     if not replaces or not storage.exists(path):
         return
@@ -60,17 +59,15 @@ def check_folder_place(path: str, flag: str) -> None:
     paths.check_name(path, flag)
     if storage.is_remote(path):
         return
-    info = paths.stat_or_none(path)
-    if info is None:
-        if os.path.islink(path.rstrip("/")):
-            raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
-        _check_parent(path, flag)
-        return
-    paths.refuse_special(path, flag, info, "name a folder")
-    if not stat.S_ISDIR(info.st_mode):
+    if os.path.isdir(path):
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
+    elif os.path.exists(path):
         raise paths.refusal(path, flag, "a file of that name exists: name a folder")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
+    elif os.path.islink(path.rstrip("/")):
+        raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
+    else:
+        _check_parent(path, flag)
 
 
 def check_folder(
@@ -176,12 +173,9 @@ def write(path: str, data: bytes) -> None:
 def _check_parent(path: str, flag: str) -> None:
     """Refuse a local path whose nearest existing folder cannot take a new entry."""
     parent = os.path.dirname(os.path.abspath(path))
-    while True:
-        info = paths.stat_or_none(parent)
-        if info is not None or os.path.islink(parent) or parent == os.path.dirname(parent):
-            break
+    while not os.path.lexists(parent):
         parent = os.path.dirname(parent)
-    if info is None or not stat.S_ISDIR(info.st_mode):
+    if not os.path.isdir(parent):
         raise paths.refusal(path, flag, f"{parent} is not a folder: choose another place")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise paths.refusal(path, flag, f"{parent} cannot be written to: check permissions")

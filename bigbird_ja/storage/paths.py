@@ -130,14 +130,6 @@ def check_name(path: str, flag: str) -> None:
         split_remote(path)
 
 
-def stat_or_none(path: str) -> os.stat_result | None:
-    """Return `stat` of a local path; None if nothing has the name."""
-    try:
-        return os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
     """Refuse a FIFO, a socket or a device, given its `stat`.
 

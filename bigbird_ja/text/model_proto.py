@@ -32,6 +32,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of p
 SCORE_STEP = 1 / 64
 
 # Field, number, type. The specs are declared as bytes, so that they are kept byte for byte.
+_DEFAULTS = {"INT32": "1", "BOOL": "true"}  # of all fields of these types: unigram, normal, on
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Piece": (("name", 1, "STRING"), ("score", 2, "FLOAT"), ("kind", 3, "INT32")),
     "Model": (("pieces", 1, "MESSAGE"), ("trainer", 2, "BYTES"), ("normalizer", 3, "BYTES")),
@@ -64,6 +65,7 @@ def _class_of(message: str) -> Any:
                 type=getattr(kinds, f"TYPE_{kind}"),
                 label=kinds.LABEL_REPEATED if is_message else kinds.LABEL_OPTIONAL,
                 type_name=".bigbird_ja.Piece" if is_message else None,
+                default_value=_DEFAULTS.get(kind),
             )
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
@@ -86,16 +88,12 @@ def settings(model: bytes) -> ModelSettings:
     parsed = _class_of("Model").FromString(model)
     trainer = _class_of("Trainer").FromString(parsed.trainer)
     normalizer = _class_of("Normalizer").FromString(parsed.normalizer)
-
-    def flag(name: str) -> bool:
-        return bool(getattr(normalizer, name)) if normalizer.HasField(name) else True
-
     return ModelSettings(
-        model_type=trainer.model_type or UNIGRAM,
+        model_type=trainer.model_type,
         normalization=normalizer.name,
         charsmap=normalizer.charsmap,
-        add_dummy_prefix=flag("add_dummy_prefix"),
-        remove_extra_whitespaces=flag("remove_extra_whitespaces"),
+        add_dummy_prefix=normalizer.add_dummy_prefix,
+        remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
     )
 
 
@@ -111,7 +109,7 @@ class Piece:
 def pieces(model: bytes) -> list[Piece]:
     """Return all pieces, in the order of their ids."""
     parsed = _class_of("Model").FromString(model)
-    return [Piece(piece.name, piece.score, piece.kind or NORMAL) for piece in parsed.pieces]
+    return [Piece(piece.name, piece.score, piece.kind) for piece in parsed.pieces]
 
 
 def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
@@ -162,8 +160,10 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
     ours = pieces(model)
     changes: dict[str, str] = {}
-    for name, (_, others) in PARTS.items():
-        kind = UNKNOWN if name == "<unk>" else CONTROL
+    wanted = [(name, others, CONTROL) for name, (_, others) in PARTS.items()]
+    wanted += [(marker, (), USER_DEFINED) for marker in markers]
+    for name, others, usual in wanted:
+        kind = UNKNOWN if name == "<unk>" else usual
         place = _find(ours, name, others)
         if place is None:
             ours.append(Piece(name, 0.0, kind))
@@ -172,13 +172,6 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         if ours[place].name != name:
             changes[name] = f"{ours[place].name} renamed, id {place}"
         ours[place] = Piece(name, ours[place].score, kind)
-    known = {piece.name: place for place, piece in enumerate(ours)}
-    for name in markers:
-        if name not in known:
-            ours.append(Piece(name, 0.0, USER_DEFINED))
-            changes[name] = f"added with id {len(ours) - 1}"
-        else:
-            ours[known[name]] = Piece(name, ours[known[name]].score, USER_DEFINED)
     return with_pieces(model, ours), changes
 
 

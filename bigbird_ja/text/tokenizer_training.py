@@ -19,13 +19,15 @@ import random
 import re
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sentencepiece
 
 from bigbird_ja import storage
-from bigbird_ja.process import children
+from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, human_time, waiting
 from bigbird_ja.process.errors import BadInput
@@ -41,9 +43,6 @@ from bigbird_ja.text.tokenizer import (
     SentencePieceTokenizer,
     Tokenizer,
 )
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 # Number of lines for the statistics, sampled from the lines that are trained on.
 _STATISTICS_LINES = 5000
@@ -129,39 +128,31 @@ def train(
             progress.update()
     wanted = min(total, settings.max_sentences or total)
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    receiver, sender = spawn.Pipe(duplex=False)
-    task = (sender, corpus, settings, total, wanted)
-    child = spawn.Process(target=_train_as_child, args=task, daemon=True)
+    pool = ProcessPoolExecutor(1, spawn, workers.init_child)
     what = f"training a {settings.model_type} model of {settings.vocab_size:,} tokens"
-    with waiting(what, seconds=60.0):
-        child.start()
-        sender.close()
-        try:
-            answer = receiver.recv()
-        except EOFError:
-            child.join()
-            most = settings.max_sentences or "all"
-            to_do = f"train on less text with a smaller --max_sentences (now {most})"
-            raise children.error_from_exit(
-                child.exitcode or 0, (), "SentencePiece", to_do
-            ) from None
-        finally:
+    try:
+        with waiting(what, seconds=60.0):
+            model, sample = pool.submit(_train_in_child, corpus, settings, total, wanted).result()
+    except BrokenProcessPool as error:
+        most = settings.max_sentences or "all"
+        to_do = f"train on less text with a smaller --max_sentences (now {most})"
+        raise workers.broken_pool_error(pool, "SentencePiece", to_do) from error
+    except RuntimeError as error:
+        raise classify(error) or _refusal(str(error), settings) from error
+    finally:
+        for child in multiprocessing.active_children():
             child.kill()
-    if isinstance(answer, RuntimeError):
-        raise classify(answer) or _refusal(str(answer), settings)
-    if isinstance(answer, Exception):
-        raise answer
-    tokenizer = SentencePieceTokenizer(model_proto.round_scores(answer[0]), "the trained model")
+        pool.shutdown()
+    tokenizer = SentencePieceTokenizer(model_proto.round_scores(model), "the trained model")
     if tokenizer.vocab_size != settings.vocab_size:
         raise _too_large(settings, tokenizer.vocab_size)
-    return tokenizer, {"lines": wanted, **_statistics(tokenizer, answer[1])}
+    return tokenizer, {"lines": wanted, **_statistics(tokenizer, sample)}
 
 
-def _train_as_child(
-    sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
-) -> None:
-    """Send the model and the lines for its statistics, or the exception."""
-    children.init_child()
+def _train_in_child(
+    corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
+) -> tuple[bytes, list[str]]:
+    """Return the model and the lines for its statistics."""
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 
@@ -172,14 +163,10 @@ def _train_as_child(
             yield line.translate(_REFUSED)
 
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=fed(), model_writer=model, **trainer_arguments(settings)
-        )
-    except Exception as error:
-        sender.send(error)
-    else:
-        sender.send((model.getvalue(), kept))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=fed(), model_writer=model, **trainer_arguments(settings)
+    )
+    return model.getvalue(), kept
 
 
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:

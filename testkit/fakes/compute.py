@@ -9,10 +9,6 @@ from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
 ERRORS = {
     "stockout": ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources."),
     "quota": ("QUOTA_EXCEEDED", "Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region."),
-    "not_allowed": (
-        "UNSUPPORTED_OPERATION",
-        "This user agent is not allowed to use the machine type.",
-    ),
     "internal": ("INTERNAL_ERROR", "Internal error."),
 }
 
@@ -23,11 +19,9 @@ class FakeCompute(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
-    ready = ("status", "RUNNING")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self.created = []  # what was asked for
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = [
             "ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
@@ -38,7 +32,7 @@ class FakeCompute(Service):
     # --- what tests do and ask ---------------------------------------------------------------
 
     def preempt(self, name, grace=0.0):
-        """Take a VM away: TERM, a grace, KILL, and delete it, as its termination action says."""
+        """Preempt a VM: TERM, a grace, KILL, and delete it, as its termination action says."""
         (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 
@@ -91,7 +85,7 @@ class FakeCompute(Service):
                     return lookup(self._operations.get(name), name)
                 case "GET", ["aggregated", "instances"]:
                     scopes = {zone: {"instances": self._inside(zone)} for zone in ZONES}
-                    return self.refusal(self.list_script) or (200, {"items": scopes})
+                    return 200, {"items": scopes}
                 case "POST", ["zones", zone, "instances"]:
                     return self._create(zone, body)
                 case _, ["zones", zone, "instances", name]:

@@ -77,7 +77,7 @@ class FakeServer(ThreadingHTTPServer):
         self.cleared = threading.Event()  # ends every stall at once
 
     def handle_error(self, request, client_address):
-        """Clients that go away are what we are here for; anything else is our own fault."""
+        """Ignore clients that go away; anything else is a fault of this server."""
         if not isinstance(sys.exc_info()[1], (OSError, _Abort)):
             super().handle_error(request, client_address)
 
@@ -88,24 +88,24 @@ class FakeServer(ThreadingHTTPServer):
         self._rules.append(rule)
 
     def clear(self):
-        """Forgets all rules and releases requests that are being delayed."""
+        """Forget all rules and release requests that are being delayed."""
         self._rules = []
         self.cleared.set()
         self.cleared = threading.Event()
 
     def log(self, clear):
-        """The requests so far."""
+        """Return the requests so far."""
         logged = list(self.requests)
         if clear:
             self.requests.clear()
         return logged
 
     def names(self, bucket, prefix):
-        """Of all objects below a prefix."""
+        """List the names of all objects below a prefix."""
         return sorted(name for name in self.store.objects(bucket) if name.startswith(prefix))
 
     def strike(self, request, first, last):
-        """The rule that this request meets, counted down.
+        """Return the rule that this request meets, counted down.
 
         Args:
             first, last: the object's bytes that the request moves; a fault at a byte waits for
@@ -184,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(reply, rule)
 
     def _read_body(self, rule, start):
-        """The request's body, and whether it broke off before its end."""
+        """Return the request's body, and whether it broke off before its end."""
         body = bytearray()
         limit = rule.bytes - start if rule and rule.do in ("reset", "stall") else None
         try:
@@ -200,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         return bytes(body), False
 
     def _chunks(self):
-        """The body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
+        """Yield the body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self._exactly(size)
@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def _send(self, reply, rule):
-        """The answer; of media as much as a fault lets pass."""
+        """Send the answer; of media as much as a fault lets pass."""
         if rule and reply.is_media:
             body = _damaged(reply.body, rule, reply.first_byte)
             breaks = rule.do in ("reset", "stall", "truncate")
@@ -244,18 +244,18 @@ class Handler(BaseHTTPRequestHandler):
             raise _Abort from error
 
     def _reset(self):
-        """A true RST, as a broken network sends it."""
+        """Send an RST, as a broken network does."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(self.connection.detach())
         raise _Abort
 
     def log_message(self, format, *args):
-        """`FakeServer.requests` has them."""
+        """Print nothing: `FakeServer.requests` has them."""
 
 
 def _bytes_moved(headers):
-    """First and last byte of the object that a request sends or asks for."""
+    """Return first and last byte of the object that a request sends or asks for."""
     stated = headers.get("Content-Range") or headers.get("Range") or ""
     if "*/" in stated:  # asks how much has arrived
         return 0, 0
@@ -266,7 +266,7 @@ def _bytes_moved(headers):
 
 
 def _damaged(data, rule, start):
-    """The bytes from `start` on, as a fault leaves them."""
+    """Return the bytes from `start` on, as a fault leaves them."""
     at = rule.bytes - start if rule else -1
     if rule and rule.do == "short":
         return data[:at]

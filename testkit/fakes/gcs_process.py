@@ -44,11 +44,11 @@ class FakeGcs:
         self._directory.cleanup()
 
     def environ(self, **more):
-        """The whole environment of a child process."""
+        """Return the whole environment of a child process."""
         return {**os.environ, **self.env, **more}
 
     def fault(self, match, do, **how):
-        """Orders a fault: see `gcs.Rule`. `times` is 1 where it is not given; -1 is for ever."""
+        """Order a fault: see `gcs.Rule`. `times` is 1 if it is not given; -1 is for ever."""
         self._call("fault", match=match, do=do, **how)
 
     def clear(self):
@@ -60,15 +60,15 @@ class FakeGcs:
         return self._call("log", clear=clear)
 
     def create_bucket(self, name):
-        """Make a bucket; fine where it exists."""
+        """Make a bucket, unless it exists."""
         self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
     def names(self, bucket, prefix=""):
-        """Names of all objects under a prefix."""
+        """List the names of all objects under a prefix."""
         return self._call("names", bucket=bucket, prefix=prefix)
 
     def get(self, path):
-        """The content of gs://bucket/name."""
+        """Return the content of gs://bucket/name."""
         bucket, _, name = path.removeprefix("gs://").partition("/")
         return self._request("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
 
@@ -89,7 +89,7 @@ class FakeGcs:
 
 
 def environment(url, ca_file):
-    """Everything that sends a process to the fake at `url` instead of to Google."""
+    """Return the variables that send a process to the fake at `url` instead of to Google."""
     return {
         "https_proxy": url,
         "no_proxy": "",

@@ -57,7 +57,7 @@ class Request:
 
 
 def _glob_to_regex(pattern):
-    """A pattern of `matchGlob`: only `**` crosses a "/"."""
+    """Convert a pattern of `matchGlob`, in which only `**` crosses a "/"."""
     forms = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^]]+\])", pattern)
     return "".join(
@@ -79,11 +79,11 @@ class StoredObject:
 
     @property
     def crc32c(self):
-        """As metadata states it: base64 of the big-endian checksum."""
+        """Return base64 of the big-endian checksum, as metadata states it."""
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
     def resource(self):
-        """The JSON resource."""
+        """Return the JSON resource."""
         place = {name: getattr(self, name) for name in ("bucket", "name", "updated", "metadata")}
         version = {"generation": str(self.generation), "metageneration": "1"}
         return {**place, **version, "size": str(len(self.data)), "crc32c": self.crc32c}
@@ -111,7 +111,7 @@ class Store:
         self._generations = itertools.count(int(time.time() * 1e6))
 
     def serve(self, request):
-        """The answer to one request."""
+        """Answer one request."""
         try:
             with self.lock:
                 return self._route(request)
@@ -152,13 +152,13 @@ class Store:
         raise HttpError(404, "Not Found")
 
     def objects(self, bucket):
-        """Name to object."""
+        """Return the objects of a bucket by name."""
         if bucket not in self.buckets:
             raise HttpError(404, "The specified bucket does not exist.")
         return self.buckets[bucket]
 
     def get(self, bucket, name, conditions):
-        """The current object, if it satisfies `generation` and `ifGenerationMatch`."""
+        """Return the current object, if it satisfies `generation` and `ifGenerationMatch`."""
         stored = self.objects(bucket).get(name)
         wanted = conditions.get("generation")
         if stored is None or (wanted and int(wanted) != stored.generation):
@@ -178,7 +178,7 @@ class Store:
         return made
 
     def _list(self, bucket, query):
-        """One page of names below a prefix, folded at the delimiter."""
+        """Return one page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         wanted = re.compile(_glob_to_regex(query.get("matchGlob", "**")))
         most = int(query.get("maxResults") or PAGE)
@@ -246,19 +246,19 @@ class Store:
 
 
 def error_reply(status, message):
-    """An answer that is not success, in Google's form."""
+    """Return a failure in Google's form."""
     detail = {"message": message, "domain": "global", "reason": "fake"}
     return json_reply({"error": {"code": status, "message": message, "errors": [detail]}}, status)
 
 
 def json_reply(value, status=200):
-    """An answer in JSON."""
+    """Return an answer in JSON."""
     kind = {"Content-Type": "application/json; charset=UTF-8"}
     return Reply(status, json.dumps(value).encode(), kind)
 
 
 def _check(stored, conditions):
-    """Raise 412 where a precondition on the generation does not hold."""
+    """Raise 412 if a precondition on the generation does not hold."""
     current = stored.generation if stored else 0
     wanted = conditions.get("ifGenerationMatch")
     if wanted is not None and int(wanted) != current:
@@ -284,7 +284,7 @@ def _media(stored, request):
 
 
 def _parts(request):
-    """Metadata and content of a multipart/related body.
+    """Return metadata and content of a multipart/related body.
 
     Cut by hand: the email package would touch line ends in binary content.
     """

@@ -59,17 +59,15 @@ class Service:
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]
-    ready: tuple[str, str]  # in the resource of a machine that runs
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         self.work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
         self._lock = threading.RLock()
         self._processes = []
         self._operations = {}
+        self.created = []  # what was asked for
         self.script = []  # answers to creations, in order; then all succeed
         self.delete_script = []
-        self.list_script = []
-        self.http_script = []  # statuses for what machines ask of themselves
         self.unread = {}  # "find" or lists of what is offered -> key of REFUSALS
         self.requests = []
         self.machines = {}  # by full name, dead ones too
@@ -104,24 +102,19 @@ class Service:
             named = [one for key, one in self.machines.items() if key.endswith(f"/{name}")]
             return named[-1] if named else None
 
-    def is_ready(self, name):
-        """Tell whether a machine is running."""
-        machine = self.machine(name)
-        return machine is not None and self.ready in machine.resource.items()
-
     def answer(self, method, path, body):
-        """One request to the service."""
+        """Answer one request."""
         raise NotImplementedError
 
     def refusal(self, script):
-        """The script's next answer where it is a refusal."""
+        """Return the script's next answer if it is a refusal."""
         if not script or script[0] not in REFUSALS:
             return None
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
     def offer(self, kind, query, items, key=""):
-        """A page of a list of what is offered, two items long, or its refusal.
+        """Return a page of a list of what is offered, two items long, or its refusal.
 
         Args:
             kind: name of the list.
@@ -138,7 +131,7 @@ class Service:
         return 200, {**answer, **({"nextPageToken": str(start + 2)} if pairs[start + 2 :] else {})}
 
     def operation(self, work=None, **values):
-        """An operation that is over; or, with work in the background, that is once this is done."""
+        """Return an operation: over at once, or after some work in the background."""
         name = f"{self.operation_prefix}{len(self._operations)}"
         operation = self._operations[name] = {"name": name, **self.over, **values}
 
@@ -152,7 +145,7 @@ class Service:
         return 200, operation
 
     def boot(self, script):
-        """A machine's process."""
+        """Start a machine's process."""
         if self._environ is None:
             return None
         directory = os.path.join(self.work_dir, f"vm-{len(self._processes)}")
@@ -169,26 +162,26 @@ class Service:
 
 
 def in_background(work):
-    """Does something in a thread of its own."""
+    """Call a function in a thread of its own."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
 def now():
-    """The time as both services write it."""
+    """Return the time as both services write it."""
     moment = datetime.datetime.now(datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def error(code, message, status=""):
-    """The body of a refusal."""
+    """Return the body of a refusal."""
     details = {"code": code, "message": message, "errors": [{"message": message}]}
     return {"error": {**details, **({"status": status} if status else {})}}
 
 
 def lookup(resource, name):
-    """A resource that was asked for by its name, or None."""
+    """Return the answer for a resource; 404 for None."""
     missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
     return missing if resource is None else (200, resource)
 
@@ -229,8 +222,6 @@ def _door(service):
                 service.requests.append(f"machine {self.command}")
                 if token != f"Bearer {TOKEN}":
                     return 401, {}
-                if service.http_script:
-                    return service.http_script.pop(0), {}
             return service.answer(self.command, self.path, body)
 
         def log_message(self, format, *args):

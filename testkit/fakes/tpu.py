@@ -37,13 +37,11 @@ class FakeTpu(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
-    ready = ("state", "READY")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
         self.unreachable = []  # locations that a listing leaves out
-        self.created = []
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = {zone: [*IMAGES] for zone in ZONES}
         self.durations = []  # of flex-start, seconds
@@ -56,7 +54,7 @@ class FakeTpu(Service):
             return sorted(self.queued)
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
-        """Take a machine away: TERM, a grace, KILL; it stays listed."""
+        """Preempt a machine: TERM, a grace, KILL; it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
         kill(machine.process, grace)
@@ -75,7 +73,7 @@ class FakeTpu(Service):
             match method, parts:
                 case "GET", [*_, "nodes"]:
                     listing = {"nodes": _inside(path, nodes), "unreachable": self.unreachable}
-                    return self.refusal(self.list_script) or (200, listing)
+                    return 200, listing
                 case "GET", [*_, "queuedResources"]:
                     return 200, {"queuedResources": _inside(path, self.queued)}
                 case "GET", ["projects", _, "locations"]:
@@ -164,7 +162,7 @@ QUEUES = "/queuedResources/"
 
 
 def _inside(listing, resources):
-    """The resources below an address; of all zones, where its zone is `-`."""
+    """List the resources below an address; of all zones if its zone is `-`."""
     parent, _, kind = listing.rpartition("/")
     start = parent.removesuffix("/-")
     return [

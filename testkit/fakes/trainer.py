@@ -18,7 +18,7 @@ SAVE_EVERY = 25  # steps
 
 
 def python(directory):
-    """Path of the stand-in."""
+    """Write the stand-in; return its path."""
     path = Path(directory, "python-of-the-vm")
     path.write_text(
         "#!/bin/bash\n"
@@ -32,7 +32,7 @@ def python(directory):
 
 
 def main(arguments):
-    """Trains to `training.num_train_steps`."""
+    """Train to `training.num_train_steps`."""
     flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
     with open(flags["config"], encoding="utf-8") as file:
         target = int(yaml.safe_load(file)["training"]["num_train_steps"])
@@ -63,7 +63,7 @@ def beat(model_dir, step, state, reason=None):
 
 
 def _save(model_dir, step):
-    """A sidecar is what makes a checkpoint."""
+    """Write checkpoint metadata, which makes it a checkpoint."""
     _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
     _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 

@@ -47,7 +47,7 @@ def test_an_unknown_price_is_refused(name, zones):
 
 
 def test_usual_zones_are_offered_near_the_bucket_and_cheap():
-    """A price is no offer: us-central1-a and us-west1-c have prices of v6e, and none of it."""
+    """Leave out us-central1-a and us-west1-c, which have prices of v6e, and none of it."""
     zones = ("us-central1-b", "us-east1-d")  # us-east5 is twice as dear
     assert TABLE.usual_zones(find("v6e-8"), "spot") == zones
     assert TABLE.usual_zones(find("v6e-8"), "spot", near="asia-northeast1") == (

@@ -23,7 +23,7 @@ def flags_of(command):
 
 
 def enough(command, *left_out):
-    """A value for each required flag."""
+    """Return a value for each required flag."""
     return [
         f"--{flag.name}=x"
         for flag in flags_of(command)
@@ -207,7 +207,7 @@ ODD_TEXTS = ("\udcff\udcfe", "x" * 5000, "a\nb", "\x1b[2J", "-", "~", "{}", "%s%
 
 
 def bad_values(option):
-    """Texts that are no value of the option, on the command line or in YAML."""
+    """Yield invalid texts for the option, on the command line or in YAML."""
     if option.choices:
         yield from ("no-such-choice", "", "nan", "0")
     elif option.kind is bool:
@@ -225,7 +225,7 @@ def bad_values(option):
 
 
 def bad_settings(option):
-    """Values after `--set key=` that are refused."""
+    """Yield values after `--set key=` that are refused."""
     yield from ("[1, 2]",) if option.none else ("[1, 2]", "null")
     if option.kind is str:
         yield from ("5", ".nan", "true", "x" * 5000, '"a\\nb"')
@@ -238,7 +238,7 @@ def bad_settings(option):
 
 
 def printed_refusal(capsys, *arguments):
-    """The one line with which a command refuses its arguments, without the program's name."""
+    """Return the line with which a command refuses its arguments."""
     status = cli.run_command_line(list(arguments))
     captured = capsys.readouterr()
     lines = captured.err.splitlines()

@@ -8,6 +8,7 @@ import pytest
 
 from bigbird_ja.commands import down
 from bigbird_ja.launch.files import supervisor_lease
+from bigbird_ja.launch.record import Machine
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -21,7 +22,7 @@ QUEUED_B = "projects/p/locations/europe-west4-a/queuedResources/b"
 
 @pytest.fixture
 def fake(tmp_path, fake_tpu):
-    """With a node `a`, and a dead queued resource `b` in another zone."""
+    """Make a node `a`, and a dead queued resource `b` in another zone."""
     tpus = support.client(fake_tpu)
     metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
     tpus.create(support.vm_of("a", "id-a"), ZONE, 1, metadata, 3600.0)
@@ -30,7 +31,7 @@ def fake(tmp_path, fake_tpu):
     return fake_tpu
 
 
-def test_all_zones_nodes_and_queues_dead_ones_too(fake):
+def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
     fake.delete_script += ["unavailable", "permission"]  # the first tries fail
     status, result = support.run(DOWN, fake)
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
@@ -39,7 +40,7 @@ def test_all_zones_nodes_and_queues_dead_ones_too(fake):
     assert (status, result["deleted"]) == (0, [])
 
 
-def test_one_run_only(fake):
+def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert support.run([*DOWN, "--name=b"], fake)[0] == 0
     assert fake.node_names() == [NODE_A]
     status, result = support.run([*DOWN, "--name=b"], fake)  # or a slip of the pen
@@ -54,7 +55,7 @@ def test_one_run_only(fake):
 
 
 def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
-    """A node of the other service, and one without our label, have the same name and zone."""
+    """Leave a node of the other service, and one without our label, of the same zone."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):
@@ -66,9 +67,17 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
         assert newer.node_names() == [] and len(older.node_names()) == 2
 
 
+def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
+    bucket = f"{Path(fake.work_dir).parent}/bucket"
+    support.make_run(bucket, "a", attempt=1, machine=Machine.of(support.vm_of("a")))
+    elsewhere = ["down", "--project=q", "--yes"]
+    assert support.run(elsewhere, fake)[1]["deleted"] == []
+    assert support.run([*elsewhere, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
+
+
 @pytest.mark.parametrize("silence", [0.0, 500.0])
 def test_what_a_living_launch_watches_is_refused(silence, fake):
-    """It would be created again. The machine's metadata name the run."""
+    """Refuse it: it would be created again. The machine's metadata name the run."""
     run = support.make_run(f"{Path(fake.work_dir).parent}/bucket", "a")
     watching = supervisor_lease(run, print, wall=lambda: time.time() - silence)
     watching.acquire()
@@ -102,7 +111,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_nothing_without_a_yes(tmp_path, fake, monkeypatch, capsys):
+def test_nothing_is_deleted_without_a_yes(tmp_path, fake, monkeypatch, capsys):
     down = ["down", "--project=p"]
     status, result = support.run(down, fake)
     assert status == 2

@@ -18,7 +18,7 @@ SMALL = """
 
 @pytest.fixture
 def make_data(run, tokenizer_path):
-    """`make_data("--input=...", "--output_dir=...")`: small, with the sample's tokenizer."""
+    """Return `make_data("--input=...", "--output_dir=...")`: small, with the sample's tokenizer."""
     tokenizer = f"--tokenizer={tokenizer_path}"
     return functools.partial(run, "make-data", tokenizer, *SMALL, "--json")
 

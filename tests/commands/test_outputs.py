@@ -24,7 +24,7 @@ def model_dir(tmp_path_factory):
 
 @pytest.fixture
 def check_refused(model_dir, run):
-    """`check_refused(command, output)`: in one line that begins with the flag of the output."""
+    """Return `check_refused(command, output)`: one line that begins with the output's flag."""
 
     def check(command, output):
         words = command.split(" ")
@@ -37,7 +37,7 @@ def check_refused(model_dir, run):
 
 
 def state(directory):
-    """What is in a folder, and when anything but the time of reading was last changed there."""
+    """Map every path below to its inode, mode and time of change."""
     stats = {str(path): os.lstat(path) for path in directory.rglob("*")}
     return {name: (about.st_ino, about.st_mode, about.st_ctime_ns) for name, about in stats.items()}
 

@@ -12,7 +12,7 @@ from tests.launch.support import write_manifest
 
 @pytest.fixture
 def plan(run):
-    """`plan("--config=base-4096")`, with --json."""
+    """Return `plan("--config=base-4096")`, with --json."""
     return functools.partial(run, "plan", "--json")
 
 
@@ -53,7 +53,7 @@ def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_hav
     assert warning in ended.stderr
 
 
-def test_with_data(plan, tmp_path):
+def test_with_data_epochs_and_lengths_are_those_of_the_data(plan, tmp_path):
     data = write_manifest(f"{tmp_path}/data")
     ended = plan("--config=tiny-cpu", f"--data_dir={data}", "--num_train_steps=12")
     assert ended.status == 0
@@ -85,7 +85,7 @@ ENCODER = {
 
 
 def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path):
-    """By its layers, width and vocabulary, as `pretrain --init_from` sets them."""
+    """Price its layers, width and vocabulary, as `pretrain --init_from` sets them."""
     folder = tmp_path / "e5"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(ENCODER))

@@ -16,13 +16,13 @@ NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
 @pytest.fixture
 def tokenize(run, sample_corpus):
-    """`tokenize("--output_prefix=...")`: 1,200 tokens of the sample by default."""
+    """Return `tokenize("--output_prefix=...")`: 1,200 tokens of the sample by default."""
     return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
 
 
 @pytest.fixture
 def trained(tokenizer_path, tmp_path):
-    """A folder with what `tokenize` makes of the sample: 1,200 tokens, PREFIX is ja."""
+    """Copy the files of `tokenize` for the sample: 1,200 tokens, PREFIX is ja."""
     for name in NAMES:
         shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
     return tmp_path

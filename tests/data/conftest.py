@@ -8,7 +8,7 @@ from tests.data import making
 
 @pytest.fixture(scope="package")
 def made(sample_corpus, tokenizer_path, tmp_path_factory):
-    """A dynamic data set of the sample corpus, from several blocks."""
+    """Make a dynamic data set of the sample corpus, from several blocks."""
     output = str(tmp_path_factory.mktemp("made") / "data")
     with making.small_blocks():
         manifest, was_there = build.make_data(making.request(sample_corpus, tokenizer_path, output))

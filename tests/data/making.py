@@ -16,7 +16,7 @@ SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1,
 
 
 def write_corpus(path, texts):
-    """A .jsonl file of documents."""
+    """Write a .jsonl file of documents; return its path."""
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
@@ -25,7 +25,7 @@ def write_corpus(path, texts):
 def request(
     corpus, tokenizer_path, output, num_workers=1, overwrite=False, input_mask=False, **changes
 ):
-    """What `make-data` would ask for."""
+    """Return the request of `make-data` for these settings."""
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = read_tokenizer(tokenizer_path)
@@ -36,7 +36,7 @@ def request(
 
 @contextlib.contextmanager
 def small_blocks():
-    """Blocks of a few documents, so that a small corpus has several."""
+    """Make blocks of a few documents, so that a small corpus has several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
         patch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
@@ -44,6 +44,6 @@ def small_blocks():
 
 
 def tree(directory):
-    """Relative name to content of every file."""
+    """Map the relative name of every file to its content."""
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}

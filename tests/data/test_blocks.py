@@ -25,7 +25,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def pack(tokenizer_path, sample_corpus):
-    """`pack(texts, **settings)`: the tokens of a block's rows, its counts and the tokenizer."""
+    """Return `pack(texts, **settings)`: tokens of a block's rows, its counts, the tokenizer."""
     tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
     special = tokenizer.special
@@ -59,7 +59,7 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
     number = 20_000
     a = [f"a{i}" for i in range(number)]
     b = [f"b{i}" for i in range(100)]
-    cut = blocks.cut_into_blocks([(a, weight), (b, 1.0)], 128, eval_fraction, 5, Counter())
+    cut = blocks.cut_into_blocks([(a, weight), (b, 1.0)], 128, eval_fraction, 5)
     times = {"train": Counter(), "eval": Counter()}
     numbers = {"train": [], "eval": []}
     for block in cut:

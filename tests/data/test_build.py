@@ -118,7 +118,7 @@ HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウ
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """80 documents of hiragana, 60 of katakana, so that a token tells whose it is."""
+    """Write 80 documents of hiragana and 60 of katakana: a token identifies its corpus."""
     folder, draw = tmp_path_factory.mktemp("corpora"), random.Random(3)
     paths = []
     for name, letters, number in (("a", HIRAGANA, 80), ("b", KATAKANA, 60)):

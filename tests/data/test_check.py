@@ -93,12 +93,12 @@ def test_invalid_records_are_found(tmp_path, spoil, what):
 
 @pytest.fixture
 def made(tmp_path):
-    """A data set of two train shards in `tmp_path`."""
+    """Write a data set of two train shards to `tmp_path`."""
     return synthetic.write(tmp_path, (4, 4))
 
 
 def to_bucket(folder, bucket):
-    """Copy a data set; its new place."""
+    """Copy a data set; return its new path."""
     for path in folder.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     return f"{bucket}/data"

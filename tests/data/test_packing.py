@@ -12,7 +12,7 @@ LENGTHS = st.lists(
 
 
 def covered(sequences, lengths):
-    """Every token of every document, once."""
+    """Tell whether every token of every document is there once."""
     seen = [np.zeros(length, int) for length in lengths]
     for sequence in sequences:
         for fragment in sequence:

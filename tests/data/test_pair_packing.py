@@ -49,7 +49,7 @@ def test_b_leaves_no_single_token_behind():
 
 
 def every_nth(lengths, sentence):
-    """Sentence starts of documents whose sentences all have the same length."""
+    """Return the sentence starts of documents with sentences of one length."""
     return [list(range(sentence, n, sentence)) for n in lengths]
 
 

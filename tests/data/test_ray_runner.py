@@ -56,7 +56,7 @@ def test_ray_makes_the_same_bytes_as_one_machine(
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
-    """`make_data(folder, "--flag", ...)`: the command, started, with one actor."""
+    """Return `make_data(folder, "--flag", ...)`, which starts the command with one actor."""
     pytest.importorskip("ray", reason="needs the ray extra")
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
@@ -73,7 +73,7 @@ def make_data(sample_corpus, tokenizer_path, tmp_path):
 
 
 def actors(process):
-    """The ids of Ray's processes that pack."""
+    """Return the ids of Ray's processes that pack."""
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
     session = os.getsid(process.pid)
     found = [line.split()[0] for line in listed.stdout.splitlines() if "ray::PoolActor" in line]

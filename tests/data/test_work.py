@@ -28,33 +28,33 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A few documents."""
+    """Write a few documents."""
     texts = [f"吾輩は猫である。名前はまだ{i}無い。" * (5 + i % 7) for i in range(60)]
     return making.write_corpus(tmp_path_factory.mktemp("corpus") / "c.jsonl", texts)
 
 
 @pytest.fixture
 def request_of(corpus, tokenizer_path, tmp_path, monkeypatch):
-    """`request_of(output, **changes)`."""
+    """Return `request_of(output, **changes)`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return lambda output, **changes: making.request(corpus, tokenizer_path, str(output), **changes)
 
 
 @pytest.fixture
 def output(request, tmp_path):
-    """A place for a data set: on disk, or by the parameter "bucket" on gs://."""
+    """Return a path for a data set: on disk, or on gs:// by the parameter "bucket"."""
     if getattr(request, "param", "disk") == "bucket":
         return f"{request.getfixturevalue('bucket')}/data"
     return str(tmp_path / "data")
 
 
 def make(request):
-    """The data set of a request."""
+    """Make the data set of a request; return its manifest."""
     return build.make_data(request)[0]
 
 
 def make_until(after, request, *functions):
-    """Make a data set until the functions have been called `after` times; the paths they got."""
+    """Make a data set until `after` calls of the functions; return the paths that they got."""
     calls = []
 
     def counted(function):
@@ -119,7 +119,7 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
 def test_a_kill_during_a_replacement_loses_no_data_set(
     tmp_path, output, request_of, monkeypatch, function, after, overwrite_again
 ):
-    """The old one is whole until all shards of the new one are there to be moved into place."""
+    """Keep the old data set until all shards of the new one are ready to be moved."""
     monkeypatch.setattr(files, "run_all", lambda tasks, *_: [task() for task in tasks])
     old = make(request_of(output, num_shards=4))
     replacing = request_of(output, num_shards=2, seed=5, overwrite=True)

@@ -59,28 +59,28 @@ RECORD = LaunchedRun(
 
 
 def supervised(cloud, record=RECORD, **world):
-    """Supervises a run in virtual time, to its end; returns its last state."""
+    """Supervise a run in virtual time, to its end; return its last state."""
     return supervise(record, cloud.world(**world))
 
 
 def names(cloud):
-    """The events of a run."""
+    """List the names of the events of a run."""
     return [str(event["event"]) for event in cloud.events]
 
 
 def times(cloud, name):
-    """When an event of that name came, in virtual UNIX seconds."""
+    """List the times of events of that name, in virtual UNIX seconds."""
     return [float(event["time"]) for event in cloud.events if event["event"] == name]
 
 
 def lifetimes(*hours):
-    """Machines that live so long, one after the other; the others for ever."""
+    """Return the lifetime of machines: these hours one after the other, then for ever."""
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
 def write_manifest(directory, masking="dynamic"):
-    """A small data set; the fake trainer reads its manifest only."""
+    """Write a small data set; the fake trainer reads only its manifest."""
     synthetic.write(
         Path(directory),
         (3, 3, 3, 3),
@@ -94,21 +94,21 @@ def write_manifest(directory, masking="dynamic"):
 
 
 def client(fake):
-    """Our client of the service that a fake stands for."""
+    """Return our client of the service that a fake stands for."""
     if isinstance(fake, FakeCompute):
         return compute.Client("p", rest(f"{fake.url}/compute/v1"))
     return tpu_api.Client("p", rest(f"{fake.url}/v2"))
 
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):
-    """Our client without credentials."""
+    """Return our JSON client without credentials."""
     client = Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
     client.call_seconds = call_seconds
     return client
 
 
 def command(root, *more, steps=100):
-    """`launch` with everything that a CPU and a directory need."""
+    """Return `launch` with everything that a CPU and a directory need."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         "launch",
@@ -128,7 +128,7 @@ def command(root, *more, steps=100):
 
 
 def environment(fake, **terms):
-    """What a command must find in its environment so that this machine stands for the rented one.
+    """Return the variables by which this machine stands for the rented one.
 
     Args:
         terms: fields of `watcher.Terms`.
@@ -147,7 +147,7 @@ def environment(fake, **terms):
 
 
 def run(arguments, *fakes):
-    """Run a command in this process, which sees these services; exit status, `--json` results."""
+    """Run a command in this process with these services; return status and `--json` results."""
     output = io.TextIOWrapper(io.BytesIO())
     variables = {key: text for fake in fakes for key, text in environment(fake).items()}
     with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
@@ -156,7 +156,7 @@ def run(arguments, *fakes):
 
 
 def start(root, fake, *more, steps=400, **terms):
-    """`launch` as a process of its own."""
+    """Start `launch` as a process of its own."""
     arguments = command(root, *more, steps=steps)
     return subprocess.Popen(
         [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
@@ -168,7 +168,7 @@ def start(root, fake, *more, steps=400, **terms):
 
 
 def read(root, path, key):
-    """A value in a file of the run; None where it is not there yet."""
+    """Read a value in a file of the run; None if it is not there yet."""
     try:
         with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
             return json.load(file).get(key)
@@ -182,13 +182,13 @@ def wait_for_step(root, step):
 
 
 def events_of(root):
-    """The run's events."""
+    """Read the run's events."""
     lines = Path(root, "bucket/run-1/model/events.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def vm_of(name, run_id="", kind="v3-8", **more):
-    """The record of a run that asks for one machine."""
+    """Return the record of a run that asks for one machine."""
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
 
 
@@ -200,7 +200,7 @@ def install_gcloud(folder):
 
 
 def make_run(bucket, name, **state):
-    """A run of 1,000 steps on a bucket, whose supervisor has left this state."""
+    """Store a run of 1,000 steps on a bucket, with this state."""
     run = LaunchedRun(bucket, name, f"id-{name}", target_step=1000, usd_per_hour=2.4)
     files = RunFiles(run)
     files.prepare()
@@ -223,13 +223,13 @@ def wait_until(condition, seconds=60.0):
 
 
 def finished(service, operation):
-    """The operation, once it is over."""
+    """Wait for an operation, and return it."""
     wait_until(lambda: service.operation(operation).done, 10)
     return service.operation(operation)
 
 
 def write_tool(path, body):
-    """An executable script of bash, in a folder that is made where it is missing."""
+    """Write an executable script of bash; make its folder if needed."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"#!/bin/bash\n{body}\n")

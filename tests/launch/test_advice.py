@@ -28,13 +28,13 @@ def test_a_refusal_for_want_of_quota_names_it_and_the_page(kind, service, pricin
     assert "\n" not in text and ("--service tpu" in text) == (service == "compute")
 
 
-def test_a_machine_type_that_compute_engine_keeps_for_itself():
+def test_a_machine_type_that_compute_engine_does_not_rent():
     message = "This user agent is not allowed to use the machine type."
     run = support.vm_of("run-1", kind="v5p-8", service="compute")
     assert "--service tpu" in advise(ServiceFault(Kind.BAD_REQUEST, message), run)
 
 
-def test_advice_has_what_to_do():
+def test_a_missing_role_is_named():
     message = "The caller does not have permission actAs on service account x"
     text = advise(rest.fault_of_status(7, message), support.NODE, support.ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text

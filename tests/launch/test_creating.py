@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.record import Machine
-from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.service import Presence, Tpu, labels_of
 from bigbird_ja.launch.state import Observation, Phase, RunState
 from tests.launch.support import RECORD
 
@@ -19,11 +19,3 @@ def test_a_machine_that_was_requested_and_is_no_longer_wanted_is_removed_first()
     assert decide(state, seen, changed).state.phase is Phase.REMOVING
     ready = replace(seen, tpus=[replace(tpu, presence=Presence.READY)])
     assert decide(state, ready, changed).state.phase is Phase.RUNNING
-
-
-def test_a_machine_counts_as_preempted_after_two_polls_without_it():
-    state = RunState(Phase.CREATING, zone="zone-a", attempt=1, operation_kind="create")
-    seen = Observation(5.0, 5.0, 0.0, operation=Operation(done=True))
-    once, twice = (decide(replace(state, absences=n), seen, RECORD) for n in (1, 2))
-    assert (once.state.phase, once.state.preemptions) == (Phase.CREATING, 0)
-    assert (twice.state.phase, twice.state.preemptions) == (Phase.REMOVING, 1)

@@ -38,13 +38,13 @@ FAULTS = {
 
 
 def words(text):
-    """`ok quota*3`: one ok, three times quota."""
+    """Expand `ok quota*3` to one ok and three times quota."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 
 
 def live(story):
-    """Return all that follows.
+    """Return the lines of what follows.
 
     Args:
         story: `hours` that machines live, one after the other (the others for ever); `script` and

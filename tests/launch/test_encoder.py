@@ -60,7 +60,7 @@ def test_a_model_on_a_bucket_is_used_where_it_is(bucket):
 
 @pytest.fixture(scope="module")
 def exported(small_run, tmp_path_factory):
-    """The small run's model as a Hugging Face folder, with the tokenizer of its data set."""
+    """Export the small run's model as a Hugging Face folder, with the tokenizer of its data set."""
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
     folder = tmp_path_factory.mktemp("exported") / "an encoder"
     words = ["export", f"--model_dir={small_run.model_dir}", f"--output_dir={folder}"]
@@ -69,7 +69,7 @@ def exported(small_run, tmp_path_factory):
 
 
 def test_an_encoder_is_continued_on_a_rented_machine(tmp_path, small_run, exported):
-    """Which lacks the packages that only the user's own machine has."""
+    """Train without the packages that only the user's own machine has."""
     root, bare = str(tmp_path), tmp_path / "bare"
     bare.mkdir()
     for name in ("transformers", "tokenizers", "safetensors", "torch"):

@@ -26,7 +26,7 @@ def quiet(text):
 @pytest.mark.parametrize(
     ("answer", "meaning"), [("d", "delete"), ("t", "detach"), ("c", "no"), ("", "delete")]
 )
-def test_a_person_is_asked_once(answer, meaning):
+def test_the_user_is_asked_once(answer, meaning):
     answers = iter([answer])
     with Interrupts("ask", True, lambda question: next(answers), quiet) as interrupts:
         assert interrupts.stop() is Stop.NO

@@ -9,16 +9,8 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu
 from bigbird_ja.process.errors import BadInput, StorageError
 
-TPU = Tpu(
-    "a",
-    "z",
-    Presence.READY,
-    "READY",
-    labels={ID_LABEL: "id-a"},
-    project="p",
-    created=1.0,
-    resource="p/z/a",
-)
+PLACE = {"resource": "p/z/a", "project": "p", "created": 1.0}
+TPU = Tpu("a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, **PLACE)
 GOING = replace(TPU, presence=Presence.DELETING)
 AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
 OFF = ServiceFault(Kind.PERMISSION, "the API has not been used in project p")
@@ -68,7 +60,7 @@ def test_a_deletion_is_over_when_two_looks_in_a_row_show_nothing(capsys):
     )
 
 
-def test_another_of_its_name_is_left_and_patience_has_an_end():
+def test_another_machine_of_its_name_is_left_and_the_timeout_holds():
     other = Scripted(replace(TPU, created=2.0))
     assert delete(other) == [] and other.deleted == []
     stays = Scripted(TPU)

@@ -56,15 +56,6 @@ def test_an_answer_of_another_form_is_a_passing_fault(settle, fake_tpu, monkeypa
     assert caught.value.is_passing
 
 
-# --- flex-start -----------------------------------------------------------------------------------
-
-
-# --- in the user's words --------------------------------------------------------------------------
-
-
-# --- doctor ---------------------------------------------------------------------------------------
-
-
 def test_the_table_of_a_project(serve, fake_tpu, fake_compute):
     serve(fake_tpu, fake_compute)
     fake_tpu.types["us-west4-a"].remove("v5litepod-8")
@@ -79,11 +70,9 @@ def test_the_table_of_a_project(serve, fake_tpu, fake_compute):
 
 def test_what_cannot_be_read_is_not_called_missing(serve, fake_tpu, fake_compute):
     serve(fake_tpu, fake_compute)
-    fake_compute.unread["images"] = "permission"
+    for unread in (fake_compute.unread, fake_tpu.unread):
+        unread |= dict.fromkeys(("images", "locations", "machineTypes"), "permission")
     rows, faults = offers.make_rows("p", support.TABLE)
     zones = {one["accelerator_type"]: one["zones"] for one in rows if one["service"] == "compute"}
     assert {fault.kind for fault in faults} == {Kind.PERMISSION}
     assert zones["v7x-8"]["us-central1-c"] == zones["v6e-8"]["us-east1-d"] == ""
-    fake_tpu.unread["locations"] = fake_compute.unread["machineTypes"] = "permission"
-    _, faults = offers.make_rows("p", support.TABLE)
-    assert {fault.kind for fault in faults} == {Kind.PERMISSION}

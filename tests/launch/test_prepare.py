@@ -7,15 +7,14 @@ import pytest
 from bigbird_ja.accelerators.chips import find
 from bigbird_ja.launch import prepare
 from bigbird_ja.launch.advice import TRC
-from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.prepare import bucket_region, check_name, region_warnings
 from bigbird_ja.launch.record import LaunchedRun, Machine
-from bigbird_ja.launch.state import Phase, RunState
+from bigbird_ja.launch.state import Phase
 from bigbird_ja.process.errors import BadInput
 from tests.launch import support
 
 
-def test_no_zone_is_left(settle, fake_tpu):
+def test_zones_that_offer_the_machine_are_listed_if_none_is_left(settle, fake_tpu):
     for zone in ("us-central1-a", "us-west4-a"):
         fake_tpu.types[zone].remove("v5litepod-8")
     with pytest.raises(
@@ -63,10 +62,7 @@ def test_auto_falls_back_to_the_cloud_tpu_api(settle, fake_tpu, fake_compute, ki
 
 
 def test_a_resumed_run_is_not_blocked(settle, fake_tpu, tmp_path):
-    run = support.vm_of("run-1", "id-1", "v3-8", zones=("us-central1-a",))
-    files = RunFiles(replace(run, bucket=str(tmp_path)))
-    files.prepare()
-    files.save_run()
+    support.make_run(str(tmp_path), "run-1")
     fake_tpu.types.clear()
     fake_tpu.types["us-east1-d"] = []
     run, notes, _ = settle("v3-8", [fake_tpu], zones=["us-central1-a"])
@@ -76,18 +72,15 @@ def test_a_resumed_run_is_not_blocked(settle, fake_tpu, tmp_path):
 @pytest.mark.parametrize(
     ("state", "has"),
     [
-        (RunState(), False),
-        (RunState(Phase.RUNNING, attempt=1), True),
-        (RunState(Phase.ENDED, attempt=1), False),
-        (RunState(Phase.ENDED, attempt=1, billing=True), True),
+        ({}, False),
+        ({"phase": Phase.RUNNING, "attempt": 1}, True),
+        ({"phase": Phase.ENDED, "attempt": 1}, False),
+        ({"phase": Phase.ENDED, "attempt": 1, "billing": True}, True),
     ],
 )
 def test_a_run_that_may_have_a_machine_keeps_its_service(state, has, tmp_path):
-    run = replace(support.vm_of("run-1", kind="v6e-8", service="compute"), bucket=str(tmp_path))
-    files = RunFiles(run)
-    files.prepare()
-    files.save_state(state)
-    assert (prepare.machine_of(run) is not None) == has
+    run = support.make_run(str(tmp_path), "run-1", **state)
+    assert prepare.machine_of(run) == (Machine.of(run) if has else None)
 
 
 def test_flex_start_has_zones_of_its_own(settle, fake_tpu):
@@ -108,15 +101,8 @@ def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs
     assert bucket_region(bucket) == ""
 
 
-def test_which_names_a_run_may_have():
+def test_names_of_runs_are_checked():
     assert check_name("x" * 40) == "x" * 40
     for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):
         with pytest.raises(BadInput):
             check_name(name)
-
-
-def test_a_state_of_0_1_0_gets_its_facts_from_the_record_that_it_was_launched_with(tmp_path):
-    run = replace(support.NODE, bucket=str(tmp_path))
-    RunFiles(run).prepare()
-    RunFiles(run).save_state(RunState(Phase.RUNNING, attempt=1, zone=support.ZONE))
-    assert prepare.machine_of(run) == Machine.of(run)

@@ -24,9 +24,9 @@ def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):
     with pytest.raises(ServiceFault) as caught:
         tpus.create(replace(support.NODE, name="run-2"), support.ZONE, 1, {}, 3600.0)
     assert caught.value.kind is Kind.EXISTS
-    fake_tpu.list_script += ["unavailable"] * 1000
+    fake_tpu.unread["find"] = "unavailable"
     with pytest.raises(ServiceFault) as caught:
-        tpus.list()
+        tpus.find(support.ZONE, "run-1")
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
@@ -52,7 +52,7 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers):
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
-def test_credentials_that_are_refused():
+def test_refused_credentials_get_the_command_to_renew_them():
     session = mock.Mock()
     session.request.side_effect = RefreshError("x")
     with pytest.raises(ServiceFault) as caught:
@@ -75,12 +75,12 @@ def test_credentials_that_are_refused():
         (418, None, Kind.INTERNAL),
     ],
 )
-def test_what_a_refusal_means(status, body, kind):
+def test_the_kind_of_a_refusal(status, body, kind):
     fault = rest.fault_of_answer(status, {"error": body})
     assert fault.kind is kind and fault.message
 
 
-def test_an_open_connection_stays_on_this_machine(monkeypatch):
+def test_an_emulator_must_be_on_this_machine(monkeypatch):
     monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
         backends.connect("tpu", "p")

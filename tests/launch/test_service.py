@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch.backends import MODULES
 from bigbird_ja.launch.leftovers import delete_all
+from bigbird_ja.launch.machine.watcher import Host, Terms
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, labels_of
 from testkit.fakes.compute import FakeCompute
@@ -16,8 +18,6 @@ from tests.launch.support import finished
 VM = replace(support.NODE, accelerator_type="v6e-8", service="compute")
 METADATA = {"startup-script": "true", RUN_DIR_KEY: "gs://b/run-1"}
 
-
-# --- what both services promise -------------------------------------------------------------------
 
 KINDS = pytest.mark.parametrize(
     ("kind", "run"),
@@ -69,10 +69,15 @@ def test_a_failed_creation(tmp_path, kind, run):
             assert fake.node_names() == []
 
 
-# --- the Cloud TPU API ----------------------------------------------------------------------------
-
-
-# --- what answers mean ----------------------------------------------------------------------------
+@KINDS
+def test_a_machine_deletes_itself_at_its_addresses(tmp_path, kind, run):
+    with kind(str(tmp_path)) as fake:
+        service = support.client(fake)
+        finished(service, service.create(run, support.ZONE, 1, METADATA, 3600.0))
+        api = f"{fake.url}/{'compute/v1' if run is VM else 'v2'}"
+        addresses = MODULES[run.service].delete_addresses(api, run, support.ZONE)
+        Host(Terms(1, 1.0, 1.0, "", "", delete=addresses, metadata=fake.url), "").delete()
+        support.wait_until(lambda: service.find(support.ZONE, "run-1") is None)
 
 
 def test_a_copied_folder_has_the_id_of_its_run_and_none_of_its_machines():

@@ -3,22 +3,17 @@
 import contextlib
 import itertools
 import math
-import time
 from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import tpu_api
-from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import Machine
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_DIR_KEY, RUN_LABEL
-from bigbird_ja.launch.state import Ending, Phase, RunState
-from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
+from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
+from bigbird_ja.launch.state import Ending, Phase
+from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch import support
 from tests.launch.support import RECORD, TRAINER, lifetimes, names, supervised, times
 
 
@@ -40,7 +35,7 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
 
 @pytest.mark.parametrize(("minutes", "machines"), [(19, 1), (25, 2)])
 def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machines):
-    """After hours of training it has the time that a new one has to come up."""
+    """Give it the time that a new one has to come up, after hours of training."""
     cloud = SimulatedCloud(TRAINER)
 
     def sleep(seconds):
@@ -53,14 +48,6 @@ def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machi
     assert cloud.creations == machines
 
 
-def test_a_dead_tpu_of_the_run_is_removed_first():
-    cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
-    cloud.create(RECORD, "zone-a", 1, {}, math.inf)
-    cloud.sleep(600)
-    assert supervised(cloud).ending is Ending.FINISHED
-    assert (cloud.most_at_once, cloud.nodes) == (1, [])
-
-
 def test_an_ended_run_continues_without_what_ended_it():
     cloud = SimulatedCloud(TRAINER, script=["quota"] * 3)
     assert supervised(cloud).ending is Ending.GAVE_UP
@@ -70,7 +57,7 @@ def test_an_ended_run_continues_without_what_ended_it():
 
 @pytest.mark.parametrize("hours", [0.5, 5.0])
 def test_waiting_in_line_uses_up_no_life_of_the_machine(hours):
-    """A budget of eleven hours, and ten of training; and twenty minutes to come up after it."""
+    """Train ten hours on a budget of eleven, after waiting."""
     record = replace(RECORD, queued=True, max_usd=11 * 2.4, poll=300.0)
     cloud = SimulatedCloud(TRAINER, run=record, queue_seconds=hours * 3600)
     naps = iter([hours / 2 * 3600])  # nobody watches for a while
@@ -109,101 +96,12 @@ def test_flex_start_ends_by_the_cloud_at_its_limit_and_what_stays_listed_is_remo
     assert unwatched.find("zone-a", "run").state == "SUSPENDED"
 
 
-ZONE = "us-central1-a"
-
-
-@pytest.fixture
-def record(tmp_path):
-    """The record of a run of 1,000 steps, in one zone, on a disk."""
-    run = support.vm_of("run-1", "id-1", "v3-8", zones=(ZONE,), usd_per_hour=2.0, poll=0.05)
-    run = replace(run, bucket=str(tmp_path / "bucket"), target_step=1000)
-    RunFiles(run).prepare()
-    return run
-
-
-def launch(record, fake_tpu, stop, said=None):
-    """Supervise with the real clients of the fake_tpu service, until `stop` says so."""
-
-    def connect(service, project):
-        assert service == "tpu"
-        return tpu_api.Client(project, support.rest(f"{fake_tpu.url}/v2"))
-
-    world = World(
-        tpus=connect(record.service, record.project),
-        files=RunFiles(record),
-        steady=time.monotonic,
-        wall=time.time,
-        sleep=time.sleep,
-        stop=stop,
-        say=([] if said is None else said).append,
-        metadata=lambda state: {RUN_DIR_KEY: record.run_dir},
-        connect=connect,
-    )
-    try:
-        return supervise(record, world)
-    except Detached:
-        return RunFiles(record).load_state()
-
-
-def rent(record, fake_tpu):
-    """Launch, and detach as soon as the machine is READY."""
-    files = RunFiles(record)
-
-    def stop():
-        state = files.load_state() or RunState()
-        is_own = state.machine is not None and not state.moves(record)
-        return Stop.DETACH if is_own and state.phase is Phase.RUNNING else Stop.NO
-
-    state = launch(record, fake_tpu, stop)
-    assert state.phase is Phase.RUNNING
-    return state
-
-
-def test_a_machine_has_its_facts_from_its_request_on(record, fake_tpu):
-    machine = rent(record, fake_tpu).machine
-    assert machine == Machine("tpu", "p", "v3-8", "spot", False, 2.0, machine.requested)
-    assert abs(machine.requested - time.time()) < 3600  # by the service's clock
-
-
-@pytest.mark.parametrize(
-    "changed", [{"project": "q"}, {"accelerator_type": "v2-8", "project": "q", "usd_per_hour": 1.0}]
-)
-def test_a_machine_of_another_project_trains_on_and_is_deleted_there(record, fake_tpu, changed):
-    """It was called deleted while it was READY."""
-    rent(record, fake_tpu)
-    looks, said = iter(range(100)), []
-    stop = lambda: Stop.DELETE if next(looks) > 5 else Stop.NO  # noqa: E731
-    state = launch(replace(record, **changed), fake_tpu, stop, said)
-    assert said[0].startswith("v3-8 (spot, tpu service, project p, 2.00 USD/h) trains on: next v")
-    assert (state.phase, fake_tpu.node_names(), len(fake_tpu.created)) == (Phase.ENDED, [], 1)
-    assert state.machine.usd_per_hour == 2.0
-
-
-def test_the_next_machine_is_as_the_record_says_once_the_last_one_is_gone(record, fake_tpu):
-    rent(record, fake_tpu)
-    fake_tpu.preempt("run-1")  # stays listed, in its project
-    changed = replace(record, project="q", accelerator_type="v2-8", usd_per_hour=1.0)
-    state = rent(changed, fake_tpu)
-    assert fake_tpu.node_names() == [f"projects/q/locations/{ZONE}/nodes/run-1"]
-    assert (state.machine.project, state.machine.usd_per_hour, state.attempt) == ("q", 1.0, 2)
-
-
-def test_down_finds_a_machine_in_the_project_that_its_run_had(record, fake_tpu):
-    rent(record, fake_tpu)
-    files = RunFiles(record)
-    files.save_run()
-    down = ["down", "--project=q", "--yes"]
-    assert support.run(down, fake_tpu)[1]["deleted"] == []
-    status, result = support.run([*down, f"--bucket={record.bucket}"], fake_tpu)
-    assert (status, len(result["deleted"]), fake_tpu.node_names()) == (0, 1, [])
-
-
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def breaking(cloud, act, start, end, error):
-    """An act fails between two times of day."""
+    """Let an act fail between two times."""
 
     def interfere(done, where):
         if done == act and start <= cloud.now < end:
@@ -213,8 +111,32 @@ def breaking(cloud, act, start, end, error):
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """A person who presses Ctrl-C at a time of day."""
+    """Press Ctrl-C at a time."""
     return lambda: stop if cloud.now >= moment else Stop.NO
+
+
+@pytest.mark.parametrize(
+    "changed", [{"project": "q"}, {"accelerator_type": "v2-8", "project": "q", "usd_per_hour": 1.0}]
+)
+def test_a_machine_of_another_project_trains_on_and_is_deleted_there(changed):
+    cloud, said = SimulatedCloud(TRAINER), []
+    with pytest.raises(Detached):
+        supervised(cloud, project="p", stop=stopped_at(cloud, HOUR, Stop.DETACH))
+    how = {"project": "q", "stop": stopped_at(cloud, 2 * HOUR), "say": said.append}
+    state = supervised(cloud, replace(RECORD, **changed), **how)
+    assert said[0].startswith("v3-8 (spot, tpu service, project p, 2.40 USD/h) trains on: next v")
+    assert (state.phase, cloud.nodes, cloud.creations) == (Phase.ENDED, [], 1)
+    assert state.machine.usd_per_hour == 2.4
+
+
+def test_the_next_machine_is_as_the_record_says_once_the_last_one_is_gone():
+    cloud = SimulatedCloud(TRAINER, lifetimes(2.0))
+    with pytest.raises(Detached):
+        supervised(cloud, project="p", stop=stopped_at(cloud, HOUR, Stop.DETACH))
+    changed = replace(RECORD, project="q", accelerator_type="v2-8", usd_per_hour=1.0)
+    state = supervised(cloud, changed, project="q")
+    assert [node.project for node in cloud.past_nodes] == ["p", "q"]
+    assert (state.machine.project, state.machine.usd_per_hour, state.attempt) == ("q", 1.0, 2)
 
 
 @pytest.mark.parametrize(("act", "start"), [("beat", HOUR), ("write", HOUR), ("write", 0.0)])
@@ -237,7 +159,7 @@ def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, 
 @pytest.mark.parametrize("hours", [-9.0, 12.0])
 @pytest.mark.parametrize("limits", [{"max_usd": 40.0}, {"max_seconds": 30 * HOUR}])
 def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
-    """Two supervisors, the second ten hours later on another machine with a wrong clock."""
+    """Resume ten hours later on another machine with a wrong clock."""
     cloud = SimulatedCloud(DAYS)
     record = replace(LONG, **limits)  # type: ignore[arg-type]
     with pytest.raises(Detached):
@@ -283,14 +205,13 @@ def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counte
     assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
 
 
-@pytest.mark.parametrize("zone", ["zone-a", "zone-c"])
-def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone):
+def test_a_name_taken_by_another_ends_the_run_and_is_left_alone():
     labels = {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "1"}
-    cloud = SimulatedCloud(TRAINER, foreign={zone: labels})
+    cloud = SimulatedCloud(TRAINER, foreign={"zone-c": labels})
     state = supervised(cloud)
     assert (state.ending, state.ending_reason) == (Ending.GAVE_UP, "bad_input")
     assert all(value in state.ending_message for value in labels.values())
-    assert f"zones/{zone}/run" in state.ending_message
+    assert "zones/zone-c/run" in state.ending_message
     assert (cloud.creations, cloud.foreign_touched) == (0, 0)
 
 
@@ -303,16 +224,6 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
     state = supervised(cloud)
     assert (state.ending, state.preemptions) == (Ending.FINISHED, 0)
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
-
-
-def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted():
-    cloud = SimulatedCloud(TRAINER)
-    for zone in ("zone-b", "zone-c"):
-        cloud.create(RECORD, zone, 4, {}, math.inf)
-    state = supervised(cloud, stop=stopped_at(cloud, HOUR))
-    assert (state.ending, state.attempt) == (Ending.INTERRUPTED, 4)
-    assert "adopted" in names(cloud)
-    assert sorted(node.ends_at > HOUR for node in cloud.past_nodes) == [False, True]
 
 
 class Killed(Exception):

@@ -1,5 +1,4 @@
-"""Ctrl-C: asked where somebody is there, deletes where nobody is. And the trainer's log, followed
-through windows of its end."""
+"""The trainer's log, followed through windows of its end."""
 
 import pytest
 

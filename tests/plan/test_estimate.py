@@ -41,7 +41,7 @@ def test_rates_come_from_preflight_where_it_was_run():
     [(0.98, 1.8, "0.9 x machine code"), (0.6, 1, "priced cycles"), (None, 1, "priced cycles")],
 )
 def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, factor, basis):
-    """Of which 0.9 is taken; priced cycles charge too much for fast memory."""
+    """Take 0.9 of it; priced cycles charge too much for fast memory."""
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
     rate = rate_of("v5e-8", Results([], [entry | {"topology": "v5e:2x4"}]))
@@ -49,7 +49,7 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, 
 
 
 def test_each_architecture_has_its_own_share_of_the_peak():
-    """By machine code too, of which 0.9 is taken."""
+    """Take 0.9 of the rate by machine code."""
     modern, machine = with_data(fitted("modernbert-8192")), find("v5e-8")
     rate = rate_of("v5e-8", run=modern).tokens_per_second
     reached = rate * model_flops(*modern, 1) / 8192 / machine.peak_flops
@@ -127,7 +127,7 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
 def test_affordable_steps_cost_the_budget(pricing):
-    """`plan` for so many steps comes to the budget again."""
+    """Plan the affordable steps: their cost is the budget."""
     run = Plan(*BASE)
     rows = estimate.make_rows([run], PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
@@ -147,7 +147,7 @@ INTERVAL, RATE = 600.0, 0.25  # of checkpoints, and of preemptions an hour
 
 
 def useful_share(seed):
-    """Of the rented time of 60 days of training with one preemption in four hours."""
+    """Simulate 60 days of training with one preemption in four hours; return the useful share."""
     trainer = TrainerModel(
         DAYS * 86_400 * 2, 2.0, INTERVAL, estimate.SAVE_SECONDS, estimate.RESTART_SECONDS
     )

@@ -33,7 +33,7 @@ PARTS = {
 
 
 def filled(form):
-    """A line of the file of forms, with its parts in their places."""
+    """Fill a line of the file of forms with its parts."""
     text = re.sub("«(\\w+)»", lambda place: PARTS[place[1]], form)
     return text if "\\\\n" in form else text.replace("\\n", "\n")
 

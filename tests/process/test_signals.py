@@ -79,7 +79,7 @@ def start(*words, program="testkit.any_command", ignored=()):
 
 
 def until_ready(process):
-    """Wait for a command of `any_command`; the lines that it printed before."""
+    """Wait for a command of `any_command`; return the lines that it printed before."""
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
@@ -89,7 +89,7 @@ def until_ready(process):
 
 
 def stop(process, number):
-    """Send a signal; what it prints until its end, which must be 75 with one line."""
+    """Send a signal that ends the process with 75 and one line; return its output."""
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
@@ -98,7 +98,7 @@ def stop(process, number):
 
 
 def wait_until_gone(group):
-    """Until no process of a group is left; the kernel and init take a moment."""
+    """Wait until no process of a group is left; the kernel and init take a moment."""
     for _ in range(200):
         try:
             os.killpg(group, 0)

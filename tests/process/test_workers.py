@@ -1,4 +1,4 @@
-"""Worker processes: results in order, deaths, signals."""
+"""Worker and other child processes: results in order, deaths, signals."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ import sys
 import psutil
 import pytest
 
-from bigbird_ja.process import classify, errors
+from bigbird_ja.process import classify, errors, workers
 from bigbird_ja.process.workers import run_tasks
-from testkit import ROOT
+from testkit import ROOT, command_line
 
 FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
 
@@ -91,3 +91,29 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     process.communicate()
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert len(workers) >= 2 and not alive
+
+
+BAD_ALLOC = (
+    "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "words"),
+    [
+        (f"os.write(2, {BAD_ALLOC.encode()!r}); os.abort()", 71, "use less"),
+        ("os.kill(os.getpid(), 9)", 71, "use less"),
+        ("bytearray(1 << 60)", 71, "use less"),
+        (f"os.write(2, {FAILED_CHECK.encode()!r}); os.abort()", 1, "(SIGABRT): [F"),
+        ("os.abort()", 1, "(SIGABRT): no message"),
+        ("raise OSError(28, 'No space left on device', '/x')", 74, "No space left"),
+        ("import signal; signal.signal(25, signal.SIG_DFL); os.kill(os.getpid(), 25)", 74, ""),
+        ("os.kill(os.getpid(), 15)", 75, "SIGTERM"),
+        ("raise ZeroDivisionError('x')", 1, "(status 1): ZeroDivisionError: x"),
+    ],
+)
+def test_the_exit_of_a_child_is_an_error_with_its_cause(program, status, words):
+    done = command_line.run(sys.executable, "-c", f"import os; {program}")
+    end = workers.error_from_exit(done.status, done.stderr.splitlines(), "the child", "use less")
+    assert end.status == status and words in str(end)
+    assert "\n" not in str(end)

@@ -20,7 +20,6 @@ CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob(
     ("text", "words"),
     [
         ("modle: {num_layers: 2}", "unknown setting 'modle.num_layers' (did you mean 'model."),
-        ("model: {random_pattern: roled}", "did you mean 'rolled'"),
         ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),
         ("training: {global_batch_size: 3, gradient_accumulation_steps: 2}", "divisible"),
         ("model: [1, 2]", "model must hold"),

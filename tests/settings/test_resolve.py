@@ -28,7 +28,7 @@ def test_an_unknown_setting_names_the_nearest_ones(name, meant):
 
 
 def test_settings_of_another_programs_model_are_read_by_their_declarations():
-    """`--init_from`: the values of a config.json are not ours."""
+    """Validate the values of a config.json, as `--init_from` reads it."""
     adopted = [Override("model.num_layers", 10**9, "hf/config.json")]
     with pytest.raises(BadInput, match=r"hf/config\.json: model\.num_layers=1000000000: must be"):
         resolve_config(adopted=adopted)
@@ -44,7 +44,7 @@ REFUSED = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
 
 
 def preset_rates(*sets, **data):
-    """The mask rates of a preset, from 0.3 to 0.15, on a data set."""
+    """Return the mask rates of a preset, from 0.3 to 0.15, on a data set."""
     return mask_rates(completed(*sets, path="tiny-cpu", data=replace(DATA, **data)))
 
 

@@ -63,7 +63,7 @@ HANDLING_FUNCTIONS = {"varied", "flatten", "validate_config", "validate_on_data"
 
 @pytest.fixture
 def read(monkeypatch):
-    """The keys of the settings that anything reads of any config."""
+    """Record the keys of the settings that any code reads of any config."""
     result = set()
 
     def watch(section, kind):
@@ -83,12 +83,12 @@ def read(monkeypatch):
 
 
 def used(command):
-    """The settings of runs that a command says it uses."""
+    """Return the settings of runs that a command accepts."""
     return of_runs(set(cli.load_command(command).SETTINGS))
 
 
 def of_runs(keys):
-    """Without the settings that the data set fixes."""
+    """Leave out the settings that the data set determines."""
     return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 

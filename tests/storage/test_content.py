@@ -12,7 +12,7 @@ from bigbird_ja.storage import content
 
 @pytest.fixture
 def files(tmp_path):
-    """Two local files by name."""
+    """Write two local files; return their paths by name."""
     paths = {"config.json": tmp_path / "a", "model.safetensors": tmp_path / "b"}
     paths["config.json"].write_text("{}")
     paths["model.safetensors"].write_bytes(b"weights" * 1000)

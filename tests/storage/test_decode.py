@@ -27,17 +27,14 @@ class _Record:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not JSON: Input data was truncated: make it again"),
         (b'{"step": 3', "not JSON: Input data was truncated: make it again"),
         (b"[]", "Expected `object`, got `array`: make it again"),
         (b"{}", "Object missing required field `step`: make it again"),
         (b'{"step": "3"}', "step: Expected `int`, got `str`: make it again"),
         (b'{"step": -1}', "step: Expected `int` >= 0: make it again"),
-        (b'{"step": 1, "loss": []}', "loss: Expected `float | null`, got `array`"),
         (b'{"step": 1, "loss": NaN}', "not JSON: JSON is malformed: invalid character (byte 20)"),
         (b'{"step": ' + b"9" * 5000 + b"}", "step: Integer value out of range"),
         (b'{"step": 1, "files": {"a": {"bytes": null}}}', "files[...].bytes: Expected `int`"),
-        (b'{"step": 1, "files": {"a": {}}}', "files[...]: Object missing required field `bytes`"),
         (b'{"step": 1, "x": ' + b"[" * 9000 + b"]" * 9000 + b"}", "lists or objects nested too"),
     ],
     ids=lambda value: str(value)[:30],
@@ -75,15 +72,7 @@ def test_lines_that_a_kill_cut_are_skipped():
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"null",
-        b"hello",
-        b'{"step": "2"}',
-        b'{"step": NaN}',
-        b'{"step": 1}x',
-        b"\xff\xfe",
-        b'{"step": 1, "x": ' + b"[" * 10_000,
-    ],
+    [b"null", b'{"step": "2"}', b'{"step": 1}x', b"\xff\xfe", b'{"step": 1, "x": ' + b"[" * 10_000],
     ids=lambda value: str(value)[:20],
 )
 def test_a_foreign_line_is_refused_with_its_number(line):
@@ -97,11 +86,8 @@ def test_a_foreign_line_is_refused_with_its_number(line):
         ("a: 1\nb: 2\na: 3\n", "line 3, column 1: not YAML: 'a' is written twice: keep one"),
         ("[" * 10_000, "nested too deeply"),
         ("a: 2001-13-01", "a value is none of its kind"),
-        ("a: " + "9" * 5000, "a value is none of its kind"),
-        ("a: !!bool maybe", "a value is none of its kind"),
         ("a: !!python/object/apply:os.system ['true']", "not YAML: could not determine"),
         ("a:\n  b: 1\n c: [\n", "line 3, column 2: not YAML: while parsing a block mapping, "),
-        ("a: \x00", "special characters are not allowed, position 3"),
         ("--- 1\n--- 2\n", "not YAML: expected a single document"),
         ("a" * 300_000, "more than 262,144 bytes, which makes no sense here"),
     ],

@@ -15,7 +15,7 @@ FILES = sorted([MARK, "export.json", "sub/a.txt"])
 
 @pytest.fixture
 def target(base):
-    """Where an export goes; its folder does not exist."""
+    """Return the path of an export; its folder does not exist."""
     return f"{base}/deep/out"
 
 
@@ -32,7 +32,7 @@ def _fill(text, name="a.txt"):
 
 
 def _export(target, step, text, overwrite=False, **fill):
-    """What `export` does; whether the folder was finished before."""
+    """Export as the command does; return whether the folder was finished before."""
     if folder.finished(str(target), _record(step), overwrite):
         return True
     folder.write(str(target), _record(step), _fill(text, **fill))
@@ -49,7 +49,7 @@ def _write(path, text):
 
 
 def test_files_that_a_user_changed_or_added_are_kept(target, capsys):
-    """Fine-tuned weights, an edited README, a file of an older export, notes, a git folder."""
+    """Keep fine-tuned weights, a file of an older export, notes and a git folder."""
     _export(target, 1, "one")
     storage.write_text(f"{target}/sub/a.txt", "fine-tuned")
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):

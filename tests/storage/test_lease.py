@@ -41,7 +41,7 @@ class Time:
 
 
 def make(path, time=None, owner=None):
-    """A lease, and its log."""
+    """Return a lease and its log."""
     time, logged = time or Time(), []
     lease = Lease(path, BUSY, logged.append, clock=lambda: time.now, sleep=time.sleep, owner=owner)
     return lease, logged
@@ -162,13 +162,7 @@ def test_a_failing_bucket_does_not_lose_the_lease(remote, fake_gcs, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "not json",
-        "\xff\xfe",
-        json.dumps({**dataclasses.asdict(ELSEWHERE), "pid": "7"}),
-        json.dumps({**dataclasses.asdict(ELSEWHERE), "format_version": ""}),
-    ],
+    "content", ["not json", json.dumps({**dataclasses.asdict(ELSEWHERE), "format_version": ""})]
 )
 def test_a_foreign_lock_file_is_refused_and_kept(path, content):
     storage.write_bytes(path, content.encode("latin-1"))

@@ -10,12 +10,12 @@ BOUNDARIES = json.loads((ROOT / "tests/fixtures/boundaries.json").read_text("utf
 
 
 def texts(*sources, **about):
-    """All texts of a corpus."""
+    """Return all texts of a corpus."""
     return list(open_corpus([str(source) for source in sources], **about).texts())
 
 
 def lines_of(*texts):
-    """The content of a .jsonl file."""
+    """Return the content of a .jsonl file."""
     return b"".join(json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in texts)
 
 

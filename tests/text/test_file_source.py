@@ -34,7 +34,6 @@ BOM = b"\xef\xbb\xbf"
         ("a.txt", "\n\n一\n二\n \t\u3000\n\n三\n\n\n".encode(), ["一\n二", "三"]),
         ("a.txt", "\r\r一\r二\r \t\u3000\r\r三\r".encode(), ["一\n二", "三"]),
         ("a.txt", b"a\r\nb\rc\n\r\nd\n\re\r\rf\r\n\r\ng", ["a\nb\nc", "d", "e", "f", "g"]),
-        ("a.txt", BOM + b"a", ["a"]),
         ("a.txt", b"a" * ((1 << 20) - 2) + "\n\u3000\n次".encode(), ["a" * ((1 << 20) - 2), "次"]),
     ],
 )
@@ -142,9 +141,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
             "no string `text`: fields are a, b: ",
         ),
         ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
-        ("a.jsonl", lines_of("一") + b'"text"', "line 2: no string `text`"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
         ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
@@ -157,11 +154,9 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
         ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
-        ("a.csv", b"text,text\n1,a\n", "several columns text: name one of text, text"),
         ("a.zip", b"PK", "a.zip: not an archive"),
         ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
-        ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],
 )
 def test_invalid_files_are_refused_with_file_and_line(tmp_path, name, content, message):

@@ -26,14 +26,14 @@ without_mecab = pytest.mark.skipif(not HAS_MECAB, reason="needs the words extra"
 
 
 def each_kind(names):
-    """Parametrises by `kind`, or by a case of one."""
+    """Parametrize by `kind`, or by a case of one."""
     kinds = [pytest.param(name, marks=without_mecab if "MeCab" in name else ()) for name in names]
     return pytest.mark.parametrize("kind", kinds)
 
 
 @pytest.fixture(scope="module")
 def folders(once):
-    """A folder of each kind, trained on generated articles."""
+    """Train a folder of each kind on generated articles."""
     texts = list(articles.documents(40, seed=5))
 
     def make(folder):
@@ -53,13 +53,13 @@ def transformers_ids(folder, texts, ends=True):
 
 
 def our_ids(ours, texts):
-    """The ids of texts as training sees them, each a sequence of its own."""
+    """Return the ids of texts as in training, each in a sequence of its own."""
     special = ours.special
     return [[special.cls, *ids, special.sep] for ids in ours.encode_batch(texts)]
 
 
 def exported(ours, folder, model_type="modernbert"):
-    """What `export` hands back, beside the config of a model."""
+    """Write the tokenizer as `export` does, with the config of a model."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     for name, data in tokenizer_files.files(ours, 8192).items():
@@ -78,7 +78,7 @@ def marked(tok, text, by="script"):
 
 @pytest.fixture(scope="module")
 def documents(request):
-    """Hard texts, generated ones, and real ones if there are any."""
+    """Return hard texts, generated ones, and real ones if there are any."""
     texts = [*HARD, *articles.documents(5, seed=7)]
     with contextlib.suppress(pytest.skip.Exception):
         real = open_corpus([request.getfixturevalue("real_text_path")]).texts()
@@ -204,7 +204,7 @@ def test_tokenizer_json_has_priority_over_a_foreign_sentencepiece_model(
 
 
 def changed(folder, name, **values):
-    """Set keys of a JSON file, which alone has them."""
+    """Set keys of a JSON file, and remove the other file that may state them."""
     content = json.loads((folder / name).read_text()) | values
     (folder / name).write_text(json.dumps(content))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)

@@ -37,7 +37,7 @@ def models(sample_corpus):
 
 
 def plain_texts(sample_corpus):
-    """Generated text without the markers, which are pieces only in ours, and hard cases."""
+    """Return hard cases, and generated text without the markers, which are tokens only in ours."""
     texts = list(open_corpus([sample_corpus]).texts())[:10]
     plain = [re.sub("|".join(MARKERS), "", text) for text in texts]
     return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]

@@ -37,7 +37,7 @@ WRITERS = {
 
 
 def save_data_set(folder, parts):
-    """As `datasets.Dataset.save_to_disk` does."""
+    """Write a folder as `datasets.Dataset.save_to_disk` does."""
     folder.mkdir(parents=True)
     names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
     for name, part in zip(names, parts, strict=True):
@@ -64,7 +64,7 @@ def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
 
 
 def test_damaged_text_is_refused_before_it_is_read(tmp_path):
-    """Arrow does not look at strings when it reads them: these were tracebacks, or a crash."""
+    """Refuse strings that Arrow reads unchecked."""
     for offsets, data in (([0, 2], b"\xff\xfe"), ([0, 1 << 30, 2], b"ab")):
         buffers = [None, *(pyarrow.py_buffer(b) for b in (array("i", offsets).tobytes(), data))]
         column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)

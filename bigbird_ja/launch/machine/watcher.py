@@ -164,6 +164,7 @@ class Host:
         self._terms, self._work_dir = terms, work_dir
         self._opener = urllib.request.build_opener()
         self._number: int | None = None
+        self.deadline, self.most_bytes = DEADLINE_SECONDS, ANSWER_BYTES  # of each request
 
     def look(self) -> Seen:
         """Read heartbeat, renewal and the end of training."""
@@ -195,7 +196,7 @@ class Host:
                 where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
                 request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
                 with contextlib.suppress(Exception):
-                    self._number = int(self._open(request, CALL_SECONDS))
+                    self._number = int(self._open(request))
                     break
         return self._number or 0
 
@@ -228,60 +229,48 @@ class Host:
             except Exception as error:
                 say(f"deleting {address} failed, will be tried again: {error}")
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        data: bytes | None = None,
-        seconds: float = DEADLINE_SECONDS,
-        maximum: int = ANSWER_BYTES,
-    ) -> bytes:
-        """Send one signed request with a deadline; return the answer of at most `maximum` bytes."""
+    def request(self, method: str, url: str, data: bytes | None = None) -> bytes:
+        """Send one signed request with a deadline; return the answer, whose size is limited."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
-        return self._open(
-            urllib.request.Request(url, data, headers, method=method), seconds, maximum
-        )
+        return self._open(urllib.request.Request(url, data, headers, method=method))
 
     def get(self, url: str, target: str) -> None:
         """Download one file of the bucket."""
-        data = self._read(url, GET_SECONDS, GET_BYTES)
+        self.deadline, self.most_bytes = GET_SECONDS, GET_BYTES
+        data = self._read(url)
         with open(target, "wb") as file:
             file.write(data)
 
     def _token(self) -> str:
         where = f"{self._terms.metadata}/computeMetadata/v1/instance/service-accounts/default/token"
         request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
-        return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
+        return str(json.loads(self._open(request))["access_token"])
 
-    def _open(
-        self, request: urllib.request.Request, seconds: float, maximum: int = ANSWER_BYTES
-    ) -> bytes:
+    def _open(self, request: urllib.request.Request) -> bytes:
         parts: list[bytes] = []
-        until = time.monotonic() + seconds
-        with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
+        until, left = time.monotonic() + self.deadline, self.most_bytes
+        with self._opener.open(request, timeout=CALL_SECONDS) as answer:
             while True:  # a server that sends single bytes has the deadline, too
                 part = answer.read1(1 << 20)
                 if not part:
                     return b"".join(parts)
                 parts.append(part)
-                maximum -= len(part)
-                if maximum < 0:
+                left -= len(part)
+                if left < 0:
                     raise ValueError(f"{request.full_url}: too large")
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{request.full_url}: no end after {seconds:.0f} s")
+                    raise TimeoutError(f"{request.full_url}: no end after {self.deadline:.0f} s")
 
-    def _read(
-        self, url: str, seconds: float = DEADLINE_SECONDS, maximum: int = ANSWER_BYTES
-    ) -> bytes:
+    def _read(self, url: str) -> bytes:
         if not url.startswith("gs://"):
             with open(url, "rb") as file:
-                return file.read(maximum)
+                return file.read(self.most_bytes)
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
         address = f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media"
-        return self.request("GET", address, None, seconds, maximum)
+        return self.request("GET", address)
 
     def _write(self, name: str, data: bytes) -> None:
         url = f"{self._terms.supervisor_dir}/{name}"

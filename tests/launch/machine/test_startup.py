@@ -64,7 +64,7 @@ def test_shellcheck_is_clean(tmp_path):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The package on a bucket: what a run knows of it."""
+    """Store the package on a bucket; return the fields of its record."""
     packed, folder = package_module.build(), tmp_path_factory.mktemp("bucket")
     run = package_module.noted(LaunchedRun(str(folder), "run-1"), packed)
     (folder / "packages").mkdir()
@@ -73,7 +73,7 @@ def package(tmp_path_factory):
 
 
 def start(root, script, *arguments, **environ):
-    """The script as a machine boots it, with `root` as bucket."""
+    """Start the script as a machine boots it, with `root` as bucket."""
     for name in ("run-1/supervisor", "run-1/model", "vm", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "script").write_text(script, encoding="utf-8")
@@ -97,7 +97,7 @@ def start(root, script, *arguments, **environ):
 
 
 def calls(root):
-    """What the stand-ins of tools have logged."""
+    """Read the log of the stand-ins for tools."""
     path = root / "calls"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
@@ -110,7 +110,7 @@ def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path):
 
 
 def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_path, package):
-    """With a `systemctl` that only logs how it is called."""
+    """Use a `systemctl` that only logs how it is called."""
     write_tool(f"{tmp_path}/bin/systemctl", f'echo "$*" >>{tmp_path}/calls')
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "$1 $2 ${{@: -2:1}}" >>{tmp_path}/calls')
     script = fill(run_of(bucket=str(tmp_path), vm_python=sys.executable, **package))
@@ -131,7 +131,7 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
 
 
 def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
-    """With stand-ins for Python's pip and for apt-get, which log how they are called."""
+    """Use stand-ins for Python's pip and for apt-get, which log how they are called."""
     python = f"{tmp_path}/bin/python3"
     write_tool(
         python,
@@ -171,7 +171,7 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
     ],
 )
 def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
-    """With real owners; of the tools, `useradd` and `id` stand in for an account."""
+    """Use real owners; only `useradd` and `id` are stand-ins."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o711)
@@ -200,7 +200,7 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path, hosts):
-    """SIGTERM so early that the trainer has no handler yet: its status is 143, not 75."""
+    """Send SIGTERM before the trainer has a handler: its status is 143, not 75."""
     trainer = f"touch {tmp_path}/trains; exec sleep 60"
     process = training(tmp_path, hosts, trainer, f'echo "${{@: -1}}" >>{tmp_path}/calls')
     wait_until(lambda: (tmp_path / "trains").exists())
@@ -258,7 +258,7 @@ def metadata_server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, fake_gcs):
-    """A bucket with a data set; this process finds it too."""
+    """Make a bucket with a data set, which this process finds, too."""
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     fake_gcs.create_bucket("rented")
     for path in data.iterdir():
@@ -273,7 +273,7 @@ def place(tmp_path_factory, fake_gcs):
 
 @pytest.fixture(scope="module")
 def launched(place, fake_gcs, metadata_server):
-    """`launched(name, accelerator_type)`: the run and script that `launch` stores and sends."""
+    """Return `launched(name, accelerator_type)`: the run and script that `launch` makes."""
 
     def launched(name, accelerator_type, steps=STEPS, **more):
         sets = [f"training.num_train_steps={steps}", "checkpoints.save_every_steps=20"]
@@ -293,7 +293,7 @@ def launched(place, fake_gcs, metadata_server):
 
 @pytest.fixture(scope="module")
 def machine_of(tmp_path_factory, cpython):
-    """`machine_of(script, ...)`: a machine; what it runs is killed at the end."""
+    """Return `machine_of(script, ...)`: a machine, whose processes are killed at the end."""
     with contextlib.ExitStack() as stack:
 
         def machine_of(script, installed=None, cpython=cpython, packages=None):
@@ -307,7 +307,7 @@ def machine_of(tmp_path_factory, cpython):
 
 @pytest.fixture(scope="module")
 def installed(launched, machine_of):
-    """A run, and a machine on which the script has installed everything for it."""
+    """Return a run, and a machine on which the script has installed everything for it."""
     run, script = launched("one-host", "v5e-8")
     machine = machine_of(script)
     done = machine.install()
@@ -319,7 +319,7 @@ def installed(launched, machine_of):
 
 @pytest.mark.timeout(2000)
 def test_a_wrong_checksum_ends_the_installation(launched, machine_of, cpython):
-    """That of the CPython; packages are installed by uv with --require-hashes."""
+    """Change the checksum of the CPython; uv installs packages with --require-hashes."""
     listed = json.loads(cpython.read_text(encoding="utf-8"))
     (entry,) = listed.values()
     wrong = cpython.parent / "wrong.json"
@@ -336,7 +336,7 @@ def steps(run):
 
 
 def has_reported(run, status):
-    """Whether the machine has told the supervisor that training ended so."""
+    """Return whether the machine has reported this exit status."""
     path = run.supervisor("exit.json")
     return storage.exists(path) and json.loads(storage.read_bytes(path))["status"] == status
 
@@ -345,7 +345,7 @@ def has_reported(run, status):
 def test_a_machine_installs_trains_is_preempted_and_finishes(
     installed, place, zygote, fake_gcs, tmp_path
 ):
-    """With the weights of a run that was left alone."""
+    """Compare its weights with those of a run that nothing interrupted."""
     run, machine = installed
     machine.boot(**fake_gcs.env, **pods.environ(1))
     wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)
@@ -388,7 +388,7 @@ def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
 def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     launched, machine_of, tmp_path, fake_gcs
 ):
-    """On Python 3.10, whose packages stay as they are; the lock's lie over them."""
+    """Install over the packages of Python 3.10, which stay as they are."""
     python = rented.python("3.10")
     if python is None:
         pytest.skip("no Python 3.10 with pip stands for the image's")
