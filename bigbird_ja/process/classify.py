@@ -44,26 +44,27 @@ _NO_MEMORY = (
     "|pthread_create|memory for thread-local data"
     "|terminate called without an active exception"  # C++ that could start no further thread
 )
+_CREDENTIALS = ("DefaultCredentialsError", "RefreshError")
 # Exceptions of libraries: names of classes, so that TensorFlow need not be imported (empty: any),
 # pattern in the message, `CommandError`, short description, advice. The first match counts.
-_RULES: list[tuple[str, str, type[CommandError], str, str]] = [
-    ("", "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
+_RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
+    ((), "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
      "free some space and run again"),
-    ("ResourceExhaustedError", "", OutOfMemory, "out of memory",
+    (("ResourceExhaustedError",), "", OutOfMemory, "out of memory",
      "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
      " training.gradient_checkpointing"),
-    ("", _NO_MEMORY, OutOfMemory, "out of memory", "free some, or use a larger machine"),
-    ("PermissionDeniedError", "", BadInput, "permission denied",
+    ((), _NO_MEMORY, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    (("PermissionDeniedError",), "", BadInput, "permission denied",
      "check the path and your credentials"),
-    ("AbortedError UnavailableError DataLossError DeadlineExceededError", "", StorageError,
-     "storage failed", "run the same command again"),
+    (("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), "",
+     StorageError, "storage failed", "run the same command again"),
     # TensorFlow's message for a reply of the bucket that is complete but too short.
-    ("InternalError", "File contents are inconsistent", StorageError, "short reply",
+    (("InternalError",), "File contents are inconsistent", StorageError, "short reply",
      "run the same command again"),
-    ("DefaultCredentialsError RefreshError", "", BadInput, "no valid credentials",
+    (_CREDENTIALS, "", BadInput, "no valid credentials",
      "run `gcloud auth application-default login`"),
-    ("TransportError", "", StorageError, "the network failed", "run again"),
-    ("UnicodeEncodeError", "surrogates not allowed", BadInput,
+    (("TransportError",), "", StorageError, "the network failed", "run again"),
+    (("UnicodeEncodeError",), "surrogates not allowed", BadInput,
      "a name or text that is not UTF-8", "rename or convert it"),
 ]  # fmt: skip
 
@@ -90,9 +91,9 @@ def classify(error: BaseException) -> CommandError | None:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     for names, pattern, kind, what, advice in _RULES:
-        if (not names or name in names.split()) and re.search(pattern, text):
+        if (not names or name in names) and re.search(pattern, text):
             line = summary_line(error)
-            if "Credentials" in names:  # links and advice follow
+            if names == _CREDENTIALS:  # links and advice follow
                 line = line.partition(". ")[0]
             return kind(f"{what}: {line.rstrip('.')}: {advice}")
     return None

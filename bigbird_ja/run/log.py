@@ -82,10 +82,9 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 def drop_evaluations(model_dir: str, last_step: int) -> None:
     """Remove evaluations after a step, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    lines = list(decode.numbered_lines(_data(path), Evaluation, path, _ADVICE))
+    lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
-    if len(kept) < len(lines):
-        storage.write_bytes(path, b"".join(kept))
+    storage.write_bytes(path, b"".join(kept))
 
 
 def append_line(path: str, record: JsonRecord) -> None:

@@ -35,7 +35,8 @@ class Data:
         return self.special_ids["pad"]
 
 
-_SHARED = [field.name for field in dataclasses.fields(Data)][:-2]  # with MakeDataConfig
+_MADE = {field.name for field in dataclasses.fields(schema.MakeDataConfig)}
+_SHARED = [field.name for field in dataclasses.fields(Data) if field.name in _MADE]
 DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 
 

@@ -35,10 +35,13 @@ class Evaluations:
         self._evaluated = -1  # the last evaluated step
         self._running: Future[dict[str, Any] | None] | None = None
 
-    def begin(self, model_dir: str, step: int) -> None:
+    def begin(self, model_dir: str, step: int) -> bool:
         """Find the last evaluation up to `step`, at which training begins.
 
         In a pod only the writer reads `eval.jsonl`.
+
+        Returns:
+            Whether there are later ones, of lost work.
 
         Raises:
             BadInput: A line of it does not belong there.
@@ -49,6 +52,7 @@ class Evaluations:
         last = max((number for number in same if number <= step), default=-1)
         if self._job.evaluates:
             self._evaluated = pod.share("evaluated", lambda: last)
+        return any(line["step"] > step for line in lines)
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation is due at `step`, also after a restart from there.

@@ -42,6 +42,7 @@ class Recorder:
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
+        has_later_evaluations: whether eval.jsonl has evaluations of lost work.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -50,6 +51,7 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
+        self.has_later_evaluations = False
         self._beats, self._heartbeat_before = 0, b""
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
@@ -85,6 +87,7 @@ class Recorder:
         self._run_dir.begin()
         if self._writes:
             self._metrics.drop_later()
+        if self.has_later_evaluations:
             run_log.drop_evaluations(self._dir, self.step)
 
     def started(self, init_from: dict[str, Any] | None) -> None:

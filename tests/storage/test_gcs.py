@@ -200,7 +200,6 @@ def _of(kind, operations, *rules, ends=None):
 CASES = [
     *_of("503 burst", _ALL, _rule(_ANY, "status", code=503, times=3)),
     *_of("429 burst", _ROADS, _rule(_ANY, "status", code=429, times=3)),
-    *_of("500 burst", _ROADS, _rule(_ANY, "status", code=500, times=3)),
     *_of("reset before the answer", _ALL, _rule(_ANY, "reset", times=2)),
     *_of("30 % random 503", _ROADS, _rule(_ANY, "status", p=0.3, times=-1)),
     *_of("reset in mid upload", _LARGE_WRITES, _rule(_PIECE, "reset", bytes=70_000),
@@ -225,7 +224,6 @@ CASES = [
     *_of("lost reply", _SMALL_WRITES, _rule("POST.*", "lost_reply", times=2)),
     *_of("lost reply", _LARGE_WRITES, _rule(f"{_PIECE}.*", "lost_reply", times=2)),
     *_of("503 for ever", _ROADS, _rule(_ANY, "status", times=-1), ends=StorageError),
-    *_of("reset for ever", _ROADS, _rule(_ANY, "reset", times=-1), ends=StorageError),
     *_of("refused (403)", _ALL, _rule(_ANY, "status", code=403, times=-1),
          ends=PermissionError),
     *_of("expired (401)", _ALL, _rule(_ANY, "status", code=401, times=-1), ends=Refused),
