@@ -1,4 +1,4 @@
-"""What people see of a data set: a summary, the check of every record, masked examples."""
+"""Inspection of a data set: a summary, the check of every record, masked examples."""
 
 from __future__ import annotations
 
