@@ -34,10 +34,20 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
+def pytest_collectreport(report):
+    """Note a module that is skipped: of several with one cause, xdist reports only the first."""
+    path = os.environ.get("BIGBIRD_JA_SKIPPED")
+    if path and report.skipped:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\n")
+
+
 def pytest_terminal_summary(terminalreporter):
     """Write the names of skipped tests for `.ci/run`, which reruns them with more installed."""
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
-        names = {report.nodeid for report in terminalreporter.stats.get("skipped", [])}
+        noted = Path(path).read_text("utf-8").split("\n") if Path(path).exists() else []
+        reports = terminalreporter.stats.get("skipped", [])
+        names = {*filter(None, noted), *(report.nodeid for report in reports)}
         Path(path).write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
 
 
