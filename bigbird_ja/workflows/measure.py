@@ -61,6 +61,9 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     page = storage.join(work_dir, "measured.html")
     shown = [word for run in runs.values() for word in ("--model_dir", run["model_dir"])]
     run_command(["report", *shown, "--output", page])
+    for name, run in runs.items():
+        began = f"{run['compile_seconds']} s until the engine began, compilation included"
+        print(f"{name}: {run['step_ms']:.1f} ms a step; {began}")
     print(f"measured: {storage.join(work_dir, run_log.MEASURED)}, {page}")
     return result
 

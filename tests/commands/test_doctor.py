@@ -67,7 +67,7 @@ def test_steps_are_measured_and_set_beside_what_was_predicted(tmp_path, run, mon
     assert result.items() <= ended.json.items() and "credentials" not in result["machine"]
     measured = result["runs"][str(config)]
     assert measured["global_batch_size"] == 1  # four sequences on eight cores, at least one
-    for key in ("step_ms", "tokens_per_second", "memory_bytes", "input_wait_ms", "save_seconds"):
+    for key in ("step_ms", "tokens_per_second", "memory_bytes", "input_wait_ms", "compile_seconds"):
         assert measured[key] > 0
     run_dir = work / "tiny/run"
     assert list(run_dir.glob(f"{measured['profile_folder']}/*.xplane.pb"))
