@@ -25,7 +25,7 @@ READY = "ready"
 
 
 def work():
-    """End well."""
+    """Return results, after output on both streams."""
     print("a table")
     with contextlib.suppress(OSError):  # C does not ask
         os.write(1, b"a line of a C library\n")
@@ -51,7 +51,7 @@ def workers():
 
 
 def swallow():
-    """Behave as a library that catches everything, once."""
+    """Catch every exception during one call, as some libraries do."""
     with contextlib.suppress(BaseException):
         console.log(READY)
         time.sleep(60)

@@ -40,7 +40,7 @@ def _train_unigram(backend, texts, special):
 
 
 def byte_level_bpe(folder, texts):
-    """Make ModernBERT's: BERT's special pieces at the end, unused ones, and a gap before them."""
+    """Save a tokenizer like ModernBERT's: BERT's special tokens at the end, after unused ones."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -55,7 +55,7 @@ def byte_level_bpe(folder, texts):
 
 
 def roberta_bpe(folder, texts):
-    """Make RoBERTa's: <s> and </s> stand where BERT has [CLS] and [SEP]; padding is id 1."""
+    """Save a tokenizer like RoBERTa's: <s> and </s> for [CLS] and [SEP]; padding has id 1."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
@@ -72,7 +72,7 @@ def roberta_bpe(folder, texts):
 
 
 def wordpiece(folder, texts):
-    """Make multilingual BERT's: every kanji a word of its own, `##` where a word goes on."""
+    """Save a tokenizer like multilingual BERT's: each kanji is a word; `##` continues a word."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -86,8 +86,10 @@ def wordpiece(folder, texts):
 
 
 def gemma_bpe(folder, texts):
-    """Make mmBERT's, which is Gemma 2's: BPE over "▁", unknown characters in bytes, <bos> and <eos>
-    around a text, and no piece that is named cls or sep."""
+    """Save a tokenizer like mmBERT's (Gemma 2's): BPE with "▁" for spaces and byte fallback.
+
+    <bos> and <eos> are put around a text; no token is named cls or sep.
+    """
     parts = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Replace(" ", "▁")
@@ -113,7 +115,7 @@ def _without_added_bytes(backend):
 
 
 def unigram_with_bytes(folder, texts):
-    """Make llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes.
+    """Save a tokenizer like llm-jp's and ModernBERT-Ja's: Unigram with byte fallback.
 
     The tokens around a text are neither cls nor sep.
     """
@@ -129,8 +131,10 @@ def unigram_with_bytes(folder, texts):
 
 
 def xlm_roberta(folder, texts):
-    """Make XLM-R's and E5's: transformers 5 replaces normalizer and pre-tokenizer of tokenizer.json
-    by its own, 4 doesn't."""
+    """Save a tokenizer like those of XLM-R and E5.
+
+    transformers 5 replaces the normalizer and pre-tokenizer of its tokenizer.json, 4 doesn't.
+    """
     parts = {**_ROBERTA, "cls_token": "<s>", "sep_token": "</s>"}
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
@@ -145,7 +149,7 @@ def xlm_roberta(folder, texts):
 
 
 def mecab_wordpiece(folder, texts):
-    """Make tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
+    """Save a tokenizer like tohoku-nlp's: words by MeCab (unidic-lite), then WordPiece."""
     import fugashi
 
     words = [" ".join(word.surface for word in fugashi.Tagger()(text)) for text in texts]

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -36,19 +35,20 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collectreport(report):
     """Note a module that is skipped: of several with one cause, xdist reports only the first."""
-    path = os.environ.get("BIGBIRD_JA_SKIPPED")
-    if path and report.skipped:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{report.nodeid}\n")
+    if report.skipped:
+        _note_skipped([report])
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Write the names of skipped tests for `.ci/run`, which reruns them with more installed."""
+    """Note the skipped tests."""
+    _note_skipped(terminalreporter.stats.get("skipped", []))
+
+
+def _note_skipped(reports):
+    """Append names to the list of `.ci/run`, which reruns these tests with more installed."""
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
-        noted = Path(path).read_text("utf-8").split("\n") if Path(path).exists() else []
-        reports = terminalreporter.stats.get("skipped", [])
-        names = {*filter(None, noted), *(report.nodeid for report in reports)}
-        Path(path).write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(f"{report.nodeid}\n" for report in reports))
 
 
 def _longest_first(items):

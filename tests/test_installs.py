@@ -49,7 +49,7 @@ def on_linux(python):
 
 
 def pins(lock, python):
-    """Map packages to versions on Linux with that Python."""
+    """Return the version that a lock pins of each package, on Linux with a version of Python."""
     here, versions = on_linux(python), {}
     for block in blocks(lock):
         required = Requirement(block.partition("\n")[0].rstrip(" \\"))

@@ -121,7 +121,7 @@ def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.T
         BadInput: an unknown chip or slice, a batch that does not divide, or a length that attention
             cannot be computed for.
     """
-    from bigbird_ja.model import pattern
+    from bigbird_ja.model.flops import check_length
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate
 
@@ -133,10 +133,7 @@ def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.T
     chips = [] if args.topology and not args["chip"].present else args.chip
     targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips)]
     targets += [compile_lib.of_topology(name) for name in dict.fromkeys(args.topology)]
-    try:
-        pattern.is_full(config, data.seq_length)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
+    check_length(config, data.seq_length)
     return [
         (target, args.batch_per_core or estimate.batch_per_core(config, target))
         for target in targets

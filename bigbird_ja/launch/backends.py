@@ -57,7 +57,7 @@ def find_rentals(
 
 
 def rented(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
-    """Return the record of a run with a rental's service, and the image that its machine boots.
+    """Return a run's record with the service of a rental, and the image that its machine boots.
 
     Args:
         run: record with type of machine and engine.

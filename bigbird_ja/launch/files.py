@@ -210,9 +210,10 @@ class RunFiles:
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
         data = json.dumps(values, ensure_ascii=False).encode()
         version, self._version = self._version, None  # unknown if the bucket fails
-        if version is None or not storage.exists(path):
-            version = _version(path)
-        self._version = storage.replace_if(path, data, version)
+        new = storage.replace_if(path, data, _version(path) if version is None else version)
+        if new is None and not storage.exists(path):  # lost since
+            new = storage.replace_if(path, data, "")
+        self._version = new
         return self._version is not None
 
     def checkpoint_step(self) -> int:

@@ -85,15 +85,15 @@ def of_topology(name: str) -> Target:
     except BadInput as error:
         raise BadInput(f"--topology {error}") from error
     shape = name.partition(":")[2]
-    if not _is_built(sorted(map(int, shape.split("x")))):
+    sides = [int(side) for side in shape.split("x")]
+    if not _is_built(sorted(sides)):
         raise BadInput(
             f"--topology {name}: there is no such slice: use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
             " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
         )
     options: dict[str, Any] = {}
     if machine.hosts == 1:  # otherwise libtpu divides it into hosts of four chips
-        sides = (*map(int, shape.split("x")), 1)
-        options["chips_per_host_bounds"] = sides[:3]
+        options["chips_per_host_bounds"] = (*sides, 1)[:3]
     if machine.chip in MEGACORE:
         options["chip_config_name"] = "megacore"
     chip = MEGACORE.get(machine.chip, CHIPS[machine.chip])

@@ -5,6 +5,7 @@ compiler's options, the versions of jaxlib and libtpu. So a program that doesn't
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from bigbird_ja import storage
@@ -13,7 +14,7 @@ from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines.compile_cache import CompileCache
+from bigbird_ja.train.engines.compile_cache import FOLDER, CompileCache
 
 
 @contextlib.contextmanager
@@ -29,12 +30,12 @@ def keeping(run_dir: str) -> Iterator[str]:
     """
     model_dir = storage.join(run_dir, "model")
     advice = "name the folder of a run, BUCKET/NAME"
-    owned = outputs.check_folder(model_dir, "--keep", "run", advice)
+    outputs.check_folder(model_dir, "--keep", "run", advice)
     with scratch_directory() as scratch:
-        cache = CompileCache(owned, scratch, "tpu", log)
-        yield cache.local
-        if not cache.programs():
-            return  # none fits
+        folder = os.path.join(scratch, FOLDER)
+        yield folder
+        if not os.path.isdir(folder) or not os.listdir(folder):
+            return  # no step fits
         storage.make_directory(model_dir)
         cache = CompileCache(Owned.create(model_dir, "run"), scratch, "tpu", log)
         if not (kept := cache.keep()):

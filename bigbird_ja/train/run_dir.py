@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
@@ -285,7 +284,7 @@ class RunDir:
 
     def _move_back(self, moved: str) -> None:
         if storage.is_remote(self.path):
-            _rename_all(moved, self.path)
+            storage.rename_all(storage.list_tree(moved), moved, self.path)
         else:
             path = os.path.realpath(self.path)
             os.rmdir(path)
@@ -299,7 +298,9 @@ class RunDir:
         """
         if storage.is_remote(self.path):
             moved = storage.free_name(self.path)
-            _rename_all(self.path, moved)
+            # By copies on the bucket's side; the lock stays.
+            names = [name for name in storage.list_tree(self.path) if name != LOCK]
+            storage.rename_all(names, self.path, moved)
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another --model_dir, or move it yourself"
@@ -330,17 +331,6 @@ class RunDir:
             self.owned.write(CONFIG, config_to_yaml(config, data).encode())
         if TOKENIZER not in self.files and storage.exists(tokenizer):
             self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
-
-
-def _rename_all(path: str, to: str) -> None:
-    """Rename a folder on a bucket, by copies on the bucket's side; its lock stays."""
-    names = [name for name in storage.list_tree(path) if name != LOCK]
-    storage.run_all(
-        [
-            partial(storage.rename, storage.join(path, name), storage.join(to, name))
-            for name in names
-        ]
-    )
 
 
 def next_batch(meta: Meta, config: Config) -> int:

@@ -9,7 +9,7 @@ from absl import flags
 from bigbird_ja.data import build, ray_runner
 from bigbird_ja.data.inspect import data_report, data_summary
 from bigbird_ja.data.manifest import spec_of
-from bigbird_ja.model import pattern
+from bigbird_ja.model.flops import check_length
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
@@ -87,7 +87,7 @@ def _load_tokenizer(path: str) -> Tokenizer:
 def _length_problem(config: Config, seq_length: int) -> str:
     """Describe why a config's attention cannot take sequences of this length; "" if it can."""
     try:
-        pattern.is_full(config, seq_length)
-    except ValueError as error:
+        check_length(config, seq_length)
+    except BadInput as error:
         return str(error)
     return ""

@@ -38,7 +38,7 @@ FAULTS = {
 
 
 def words(text):
-    """Expand `ok quota*3` to one ok and three times quota."""
+    """Return the words of a script, in which `quota*3` stands for three."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 

@@ -88,7 +88,7 @@ def used(command):
 
 
 def of_runs(keys):
-    """Leave out the settings that the data set determines."""
+    """Return those settings that a data set does not determine."""
     return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 

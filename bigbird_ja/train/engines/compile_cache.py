@@ -13,7 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import Made, Owned
 
-_FOLDER = "compiled"  # in MODEL_DIR
+FOLDER = "compiled"  # in MODEL_DIR, and in the local scratch folder
 
 
 class CompileCache:
@@ -34,11 +34,11 @@ class CompileCache:
     def __init__(
         self, owned: Owned | None, scratch: str, platform: str, log: Callable[[str], None]
     ) -> None:
-        self._folder = _FOLDER
+        self._folder = FOLDER
         if platform == "cpu":  # its programs have instructions that another CPU may lack
-            self._folder = f"{_FOLDER}/cpu-{_cpu_features()}"
+            self._folder = f"{FOLDER}/cpu-{_cpu_features()}"
         self._owned, self._log = owned, log
-        self.local = os.path.join(scratch, _FOLDER)
+        self._local = os.path.join(scratch, FOLDER)
         self._platform = platform
         self._before: set[str] = set()
 
@@ -50,23 +50,21 @@ class CompileCache:
             return  # cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash
         with self._failures_logged():
             self._fetch()
-        use(self.local)
-
-    def programs(self) -> set[str]:
-        """List the programs in the local folder."""
-        return set(os.listdir(self.local)) if os.path.isdir(self.local) else set()
+        use(self._local)
 
     def keep(self) -> list[str]:
         """Copy programs that were compiled since to MODEL_DIR; return their names there."""
         with self._failures_logged():
-            new = sorted(self.programs() - self._before)
+            if not os.path.isdir(self._local):
+                return []
+            new = sorted(set(os.listdir(self._local)) - self._before)
             if self._before:
                 is_found = "compiled anew: none fits" if new else "loaded for"
                 self._log(f"kept programs: {is_found} this step, these devices and this compiler")
             if (owned := self._owned) is None:
                 return []
             storage.make_directory(storage.join(owned.path, self._folder))
-            paths = {f"{self._folder}/{name}": os.path.join(self.local, name) for name in new}
+            paths = {f"{self._folder}/{name}": os.path.join(self._local, name) for name in new}
             owned.note({name: Made.of_file(path) for name, path in paths.items()})
             for name, path in paths.items():
                 storage.upload(path, storage.join(owned.path, name))
@@ -75,11 +73,11 @@ class CompileCache:
         return []
 
     def _fetch(self) -> None:
-        os.makedirs(self.local, exist_ok=True)
+        os.makedirs(self._local, exist_ok=True)
         if (owned := self._owned) is None:
             return
         for name in [n for n in owned.files if os.path.dirname(n) == self._folder]:
-            path = os.path.join(self.local, os.path.basename(name))
+            path = os.path.join(self._local, os.path.basename(name))
             with contextlib.suppress(FileNotFoundError):
                 storage.download(storage.join(owned.path, name), path)
                 if owned.states(name, Made.of_file(path)):
