@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Owned
@@ -25,11 +25,13 @@ def keeping(run_dir: str) -> Iterator[str]:
         run_dir: BUCKET/NAME of a run; its MODEL_DIR, BUCKET/NAME/model, may be missing.
 
     Raises:
-        BadInput: MODEL_DIR is another folder.
+        BadInput: MODEL_DIR is another folder, or a bucket is named instead of a run.
         StorageError: the programs could not be copied.
     """
-    model_dir = storage.join(run_dir, "model")
     advice = "name the folder of a run, BUCKET/NAME"
+    if storage.is_remote(run_dir) and run_dir.rstrip("/").count("/") < 3:
+        raise BadInput(f"--keep {run_dir}: a bucket without a name in it: {advice}")
+    model_dir = storage.join(run_dir, "model")
     outputs.check_folder(model_dir, "--keep", "run", advice)
     with scratch_directory() as scratch:
         folder = os.path.join(scratch, FOLDER)

@@ -76,6 +76,12 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_compiled(base):
         keeping(f"{base}/run-1").__enter__()
 
 
+@pytest.mark.parametrize("place", ["gs://bucket", "gs://bucket/"])
+def test_a_bucket_without_a_run_is_refused(place):
+    with pytest.raises(BadInput, match="a bucket without a name in it"):
+        keeping(place).__enter__()
+
+
 def test_a_program_that_cannot_be_copied_is_an_error(run_dir, monkeypatch):
     def fails(*_):
         raise StorageError("the bucket fails")
