@@ -18,21 +18,12 @@ project to here.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from typing import Any
 
-from bigbird_ja import storage
-from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.launch import backends, package
-from bigbird_ja.launch.machine import startup
-from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.schema import used_by
-from bigbird_ja.storage import hub
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
@@ -103,53 +94,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
-    from bigbird_ja.data import manifest as manifest_lib  # NumPy
-    from bigbird_ja.huggingface import run_settings
-    from bigbird_ja.launch import dry_run, encoder, prepare, session
+    from bigbird_ja.launch import session
 
-    package.check_lock()
-    _check_bounds(args)
-    model, adopted = _model(args)
-    config, overrides = resolve(args, adopted)
-    vm, table = startup.emulation(), load_prices(args.price_file)
-    flags = args.flag_values_dict()
-    run, warnings = prepare.make_record(flags, config, vm)
-    reads = model and not (args.dry_run and storage.is_remote(model))
-    source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
-    run = dataclasses.replace(run, init_from=source.path)
-    if args.dry_run:
-        run, notes, more = next(prepare.offered(run, flags, table))
-        warnings += [*notes, *more]
-    for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
-        log(f"warning: {warning}")
-    if args.dry_run:
-        log(backends.describe(run))
-        return {**dry_run.show(run, config, vm, table), "warnings": warnings}
-    if model:  # again, as the data set decides some of it, and may have another tokenizer
-        known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
-        config, overrides = resolve(args, known)
-    log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
-    config, data = prepare.check_data(run, config, overrides)
-    for warning in config_warnings(config, not model, overrides, data):
-        log(f"warning: {warning}")
-    return session.launch(run, config, data, flags, table, vm, source)
-
-
-def _check_bounds(args: Args) -> None:
-    """Check that a config and a limit on the cost are given."""
-    missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
-    if args.max_cost is None and args.max_hours is None:
-        missing.append("--max_cost or --max_hours (`bigbird-ja plan` estimates both)")
-    if missing:
-        raise BadInput(f"needed: {', and '.join(missing)}")
-
-
-def _model(args: Args) -> tuple[str, list[Override]]:
-    """Return the path of --init_from, and the settings that the model there states."""
-    from bigbird_ja.huggingface import run_settings
-
-    path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
-    if args.dry_run and storage.is_remote(path):
-        log(f"warning: a dry run doesn't read {path}: the sizes are those of --config")
-        return path, []
-    return path, run_settings.stated_settings(path) if path else []
+    return session.launch(args, functools.partial(resolve, args))

@@ -17,20 +17,12 @@ pip install 'bigbird-ja[preflight]'.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
-
-if TYPE_CHECKING:
-    from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.settings.data_facts import Data
-    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
 NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
@@ -63,78 +55,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
-    from bigbird_ja.accelerators import environment
-    from bigbird_ja.data import manifest
-    from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, figures
-    from bigbird_ja.preflight.keep import keeping
-    from bigbird_ja.process.console import log
-    from bigbird_ja.settings.data_facts import requested_data
-    from bigbird_ja.settings.provenance import echo_settings
-    from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_fingerprint, flatten
-    from bigbird_ja.storage import outputs
+    from bigbird_ja.preflight import results
 
-    if args.output:
-        outputs.check_output_file(args.output, "--output")
-    if args.dump_hlo:
-        outputs.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
-    config, overrides = resolve(args)
-    data = manifest.load(args.data_dir) if args.data_dir else requested_data(config)
-    config = fit_to_data(config, data, overrides, args.data_dir or "")
-    wanted = _targets(args, config, data)
-    versions = compile_lib.versions()
-    log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
-    for warning in environment.compiler_warnings(versions):
-        log(f"warning: {warning}")
-    results = []
-    with keeping(args.keep) if args.keep else contextlib.nullcontext("") as folder:
-        for target, batch in wanted:
-            kept_in = folder if target.is_slice else ""
-            result = estimate.examine(config, data, target, batch, args.dump_hlo, kept_in=kept_in)
-            if args.search_batch:
-                fits = functools.partial(estimate.examine, config, data, target, with_code=False)
-                result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
-            results.append(result)
-            print(figures.describe(result, target.chip), "\n")
-    print(f"Compiled with {environment.describe(versions)}.")
-    print(
-        "Not in these figures: input, saving, logging; links between devices beyond what their\n"
-        "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"
-    )
-    output = {
-        "chips": [result for result in results if "topology" not in result],
-        "topologies": [result for result in results if "topology" in result],
-        "config_fingerprint": config_fingerprint(config, data),
-        "config": flatten(config, data),
-        "versions": versions,
-    }
-    if args.output:
-        outputs.write(args.output, json.dumps(output, indent=1).encode())
-    return output
-
-
-def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.Target, int]]:
-    """List what is compiled for, with the batch of each.
-
-    Raises:
-        BadInput: an unknown chip or slice, a batch that does not divide, or a length that attention
-            cannot be computed for.
-    """
-    from bigbird_ja.model.flops import check_length
-    from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate
-
-    if args.keep and not (args.topology and args.data_dir and args.batch_per_core is None):
-        raise BadInput(
-            "--keep: needs the machine's --topology and the run's --data_dir, and its batch: no"
-            " --batch_per_core"
-        )
-    chips = [] if args.topology and not args["chip"].present else args.chip
-    targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips)]
-    targets += [compile_lib.of_topology(name) for name in dict.fromkeys(args.topology)]
-    check_length(config, data.seq_length)
-    return [
-        (target, args.batch_per_core or estimate.batch_per_core(config, target))
-        for target in targets
-    ]
+    return results.preflight(args, functools.partial(resolve, args))

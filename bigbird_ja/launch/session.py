@@ -1,14 +1,18 @@
-"""One `launch` of a run: it takes the lock, stores what the machine needs, supervises, reports."""
+"""One `launch`: checks, a dry run; or the lock, the files of the machine, supervision, results."""
 
 import functools
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from absl.flags import FlagValues
+
 from bigbird_ja import storage
-from bigbird_ja.accelerators.prices import Prices
+from bigbird_ja.accelerators.prices import load_prices
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.huggingface import run_settings
 from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
@@ -21,32 +25,23 @@ from bigbird_ja.launch.supervise import World
 from bigbird_ja.process import errors, streams
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.resolve import Resolve
+from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import changes
+from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import LeaseLost
 
 
-def launch(
-    run: LaunchedRun,
-    config: Config,
-    data: Data,
-    flags: Mapping[str, Any],
-    table: Prices,
-    vm: startup.Emulation,
-    source: encoder.Encoder,
-) -> dict[str, Any]:
-    """Rent from the first service that has offer and quota, and watch until the run has ended.
+def launch(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
+    """Launch a run, watch it, and delete its machine at the end; or print a dry run.
 
     Args:
-        run: record without service, image, zones and price.
-        config: settings of the run, fitted to the data set.
-        data: facts of the data set.
-        flags: flags of `launch`, by name.
-        table: prices.
-        vm: rented machine, or its emulation.
-        source: model that the run starts from.
+        args: flags of `launch`.
+        resolve: returns the config that they specify, and the values that were set, in order.
 
     Returns:
         The `--json` results.
@@ -55,13 +50,38 @@ def launch(
         BadInput: nothing is offered, or the run, its name or its lock is someone else's.
         CommandError: the run ended without finishing; the class has its exit reason.
     """
+    package.check_lock()
+    _check_bounds(args)
+    model, adopted = _model(args)
+    config, overrides = resolve(adopted)
+    vm, table = startup.emulation(), load_prices(args.price_file)
+    flags = args.flag_values_dict()
+    run, warnings = prepare.make_record(flags, config, vm)
+    reads = model and not (args.dry_run and storage.is_remote(model))
+    source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
+    run = replace(run, init_from=source.path)
+    if args.dry_run:
+        run, notes, more = next(prepare.offered(run, flags, table))
+        warnings += [*notes, *more]
+        _warn([*warnings, *config_warnings(config, not model)])
+        log(backends.describe(run))
+        return {**dry_run.show(run, config, vm, table), "warnings": warnings}
+    _warn(warnings)
+    if model:  # again, as the data set decides some of it, and may have another tokenizer
+        known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
+        config, overrides = resolve(known)
+    log(f"settings:\n{echo_settings(config, overrides, used_by('launch'))}")
+    config, data = prepare.check_data(run, config, overrides)
+    _warn(config_warnings(config, not model, overrides, data))
     state = None
     for record, notes, warnings in prepare.offered(run, flags, table):
         run = record
         needs, _ = dry_run.estimate(run, config, data)
-        more = [f"warning: {warning}" for warning in warnings]
-        for line in (*notes, *more, backends.describe(run), needs):
-            log(line)
+        for note in notes:
+            log(note)
+        _warn(warnings)
+        log(backends.describe(run))
+        log(needs)
         tpus = backends.connect(run.service, run.project)
         prepare.check_name_is_free(run, tpus)
         source.upload()
@@ -69,6 +89,29 @@ def launch(
         if state is None or not lacks_quota(state, run):
             break
     return _results(run, state) if state else {"name": run.name, "state": "detached"}
+
+
+def _check_bounds(args: FlagValues) -> None:
+    """Check that a config and a limit on the cost are given."""
+    missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
+    if args.max_cost is None and args.max_hours is None:
+        missing.append("--max_cost or --max_hours (`bigbird-ja plan` estimates both)")
+    if missing:
+        raise BadInput(f"needed: {', and '.join(missing)}")
+
+
+def _model(args: FlagValues) -> tuple[str, list[Override]]:
+    """Return the path of --init_from, and the settings that the model there states."""
+    path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
+    if args.dry_run and storage.is_remote(path):
+        _warn([f"a dry run doesn't read {path}: the sizes are those of --config"])
+        return path, []
+    return path, run_settings.stated_settings(path) if path else []
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        log(f"warning: {warning}")
 
 
 def _watch(

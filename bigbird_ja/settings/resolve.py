@@ -5,7 +5,7 @@ determines its own facts (`Data`): an explicit value that disagrees is an error 
 Without a data set, the config's `make_data` describes one to be made (`requested_data`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.process.console import log
@@ -17,6 +17,9 @@ from bigbird_ja.settings.option import shortened
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, varied
+
+# Config that a command's flags specify, and what was set, given the settings of another model.
+Resolve = Callable[[Iterable[Override]], tuple[Config, list[Override]]]
 
 
 def resolve_config(

@@ -17,7 +17,7 @@ from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.provenance import Override, echo_settings
-from bigbird_ja.settings.resolve import fit_to_data
+from bigbird_ja.settings.resolve import Resolve, fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.storage import hub, outputs
@@ -28,9 +28,6 @@ from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.notices import cpu_warning, plateau
 from bigbird_ja.train.profile import read_profile_steps
 from bigbird_ja.train.run_dir import RunDir
-
-# The config that the flags specify, given the settings of another model or of the run itself.
-Resolve = Callable[[list[Override]], tuple[Config, list[Override]]]
 
 
 def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
@@ -103,25 +100,27 @@ def _prepare_and_train(
 def _settings(
     args: Any, resolve: Resolve, run_dir: RunDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, DataGuard, list[str]]:
-    """Return the config, completed by the data set, what was set, in order, and the data set.
+    """Return config, overrides in order, manifest, guard of the data set, and notices.
 
-    The last are notices about these, to be logged once nothing is refused.
+    The config is completed by the data set. The notices are logged once nothing is refused.
     """
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
-    settings_of_run, adopted = None, []
+    settings_of_run = run_dir.join("config.yaml") if so_far and args.config is None else None
+    if settings_of_run:
+        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+    adopted = []
     if so_far is None:
         if args.init_from:
             adopted = adopted_settings(args.init_from, manifest, args.data_dir)
-    elif args.config is None:
-        log(f"no --config: the run in {args.model_dir} continues with its own settings")
-        settings_of_run = run_dir.join("config.yaml")
-        stated = flatten(so_far).items()
-        adopted = [Override(key, value, settings_of_run, True) for key, value in stated]
-    elif args.init_from and state_dict.has_weights(args.init_from):  # it adopted them as it began
-        own = flatten(so_far).items()
+    elif settings_of_run or (args.init_from and state_dict.has_weights(args.init_from)):
+        # With --config the run keeps what it adopted from --init_from when it began.
+        kept = "" if settings_of_run else "model."
+        source = settings_of_run or "the run"
         adopted = [
-            Override(key, value, "the run") for key, value in own if key.startswith("model.")
+            Override(key, value, source, is_complete=not kept)
+            for key, value in flatten(so_far).items()
+            if key.startswith(kept)
         ]
     config, overrides = resolve(adopted)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
