@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run import log as run_log
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.threads import in_thread
 from bigbird_ja.train.watchdog import Watchdog
@@ -35,24 +36,18 @@ class Evaluations:
         self._evaluated = -1  # the last evaluated step
         self._running: Future[dict[str, Any] | None] | None = None
 
-    def begin(self, model_dir: str, step: int) -> bool:
+    def begin(self, step: int, lines: Sequence[Evaluation]) -> None:
         """Find the last evaluation up to `step`, at which training begins.
 
-        In a pod only the writer reads `eval.jsonl`.
-
-        Returns:
-            Whether there are later ones, of lost work.
-
-        Raises:
-            BadInput: A line of it does not belong there.
+        Args:
+            step: the restored step.
+            lines: content of `eval.jsonl`; only read in the process that writes.
         """
-        pod, ours = self._job.pod, self._job.manifest.fingerprint
-        lines = run_log.read_evaluations(model_dir) if pod.is_writer else []
+        ours = self._job.manifest.fingerprint
         same = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
         last = max((number for number in same if number <= step), default=-1)
         if self._job.evaluates:
-            self._evaluated = pod.share("evaluated", lambda: last)
-        return any(line["step"] > step for line in lines)
+            self._evaluated = self._job.pod.share("evaluated", lambda: last)
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation is due at `step`, also after a restart from there.

@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -42,7 +43,7 @@ class Recorder:
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
-        has_later_evaluations: whether eval.jsonl has evaluations of lost work.
+        evaluations: those in eval.jsonl at the start, of lost work too.
     """
 
     def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
@@ -51,9 +52,10 @@ class Recorder:
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self.has_later_evaluations = False
         self._beats, self._heartbeat_before = 0, b""
+        self.evaluations: list[Evaluation] = []
         if self._writes:
+            self.evaluations = run_log.read_evaluations(self._dir)
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
@@ -87,7 +89,7 @@ class Recorder:
         self._run_dir.begin()
         if self._writes:
             self._metrics.drop_later()
-        if self.has_later_evaluations:
+        if any(line["step"] > self.step for line in self.evaluations):
             run_log.drop_evaluations(self._dir, self.step)
 
     def started(self, init_from: dict[str, Any] | None) -> None:

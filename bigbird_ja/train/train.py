@@ -114,7 +114,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train, and record the outcome."""
         step = self.resumption.step
-        self.recorder.has_later_evaluations = self.evaluations.begin(self.run_dir.path, step)
+        self.evaluations.begin(step, self.recorder.evaluations)
         if step >= self.total:
             is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""

@@ -160,11 +160,17 @@ def save(paths: list[str], counters: Counters) -> None:
 class Host:
     """Access of the watcher to bucket, metadata server, service and disk of this machine."""
 
-    def __init__(self, terms: Terms, work_dir: str) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        work_dir: str,
+        deadline: float = DEADLINE_SECONDS,
+        most_bytes: int = ANSWER_BYTES,
+    ) -> None:
         self._terms, self._work_dir = terms, work_dir
+        self._deadline, self._most_bytes = deadline, most_bytes  # of each request
         self._opener = urllib.request.build_opener()
         self._number: int | None = None
-        self.deadline, self.most_bytes = DEADLINE_SECONDS, ANSWER_BYTES  # of each request
 
     def look(self) -> Seen:
         """Read heartbeat, renewal and the end of training."""
@@ -238,7 +244,6 @@ class Host:
 
     def get(self, url: str, target: str) -> None:
         """Download one file of the bucket."""
-        self.deadline, self.most_bytes = GET_SECONDS, GET_BYTES
         data = self._read(url)
         with open(target, "wb") as file:
             file.write(data)
@@ -250,7 +255,7 @@ class Host:
 
     def _open(self, request: urllib.request.Request) -> bytes:
         parts: list[bytes] = []
-        until, left = time.monotonic() + self.deadline, self.most_bytes
+        until, left = time.monotonic() + self._deadline, self._most_bytes
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
             while True:  # a server that sends single bytes has the deadline, too
                 part = answer.read1(1 << 20)
@@ -261,12 +266,12 @@ class Host:
                 if left < 0:
                     raise ValueError(f"{request.full_url}: too large")
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{request.full_url}: no end after {self.deadline:.0f} s")
+                    raise TimeoutError(f"{request.full_url}: no end after {self._deadline:.0f} s")
 
     def _read(self, url: str) -> bytes:
         if not url.startswith("gs://"):
             with open(url, "rb") as file:
-                return file.read(self.most_bytes)
+                return file.read(self._most_bytes)
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
         address = f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media"
@@ -346,10 +351,10 @@ def main(arguments: list[str]) -> int:
     verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
-    host = Host(terms, work_dir)
     if verb == "get":
-        host.get(arguments[2], arguments[3])
+        Host(terms, work_dir, GET_SECONDS, GET_BYTES).get(arguments[2], arguments[3])
         return 0
+    host = Host(terms, work_dir)
     if verb == "report":
         host.copy_log()
         host.report(int(arguments[2]))

@@ -220,9 +220,8 @@ class Endless(contextlib.nullcontext[Any]):
     ids=["slow", "large"],
 )
 def test_a_server_that_never_ends_is_left(tmp_path, part, seconds, most, error):
-    host = Host(replace(TERMS, storage="http://x"), str(tmp_path))
+    host = Host(replace(TERMS, storage="http://x"), str(tmp_path), seconds, most)
     host._opener.open = lambda *_, **__: Endless(part)  # type: ignore[assignment]
-    host.deadline, host.most_bytes = seconds, most
     with pytest.raises(error):
         host.request("GET", "http://elsewhere")
 
