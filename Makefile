@@ -137,7 +137,7 @@ bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails
 	@BIGBIRD_JA_HISTORIES=3334 $(BIN)/python -m pytest -n 2 tests/testkit/test_histories.py -k nothing_is_left
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
-	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/train/test_soak.py
+	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/testkit/test_soak.py
 
 size: $(STAMP) ## files and lines of code by package, and the totals
 	@$(BIN)/python -m scripts.size

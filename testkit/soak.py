@@ -1,29 +1,21 @@
-"""Kills training processes again and again; each run must end as one that was left alone.
+"""Kill training processes again and again; each run must end as an uninterrupted one.
 
-On disk, on a loopback bucket, and of a pod: SIGKILLs at seeded random instants, dealt in turn to
-start-up, compilation, input, step, save, between a save's files, and evaluation. After each the
-same command runs again. A few of them by night; `make soak` has sixty.
+SIGKILLs come at random instants of start-up, compilation, input, step, save, between a save's
+files, and of evaluation. After each the same command runs again.
 """
 
 import os
-import random
 import signal
 import time
 from dataclasses import dataclass, field
-
-import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods
 
-KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # of a pod a third
-ENGINE = os.environ.get("BIGBIRD_JA_ENGINE", "auto")
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200 + 60 * KILLS)]
-
-# A mark of `train.Dependencies`, how often it may come at most, and the seconds after it in
-# which to kill: 0 is between two files exactly.
+# Phases of `Dependencies.mark`: (N, S), for a kill at one of the first N occurrences of a phase, at
+# most S seconds later; 0.0 is between two files exactly.
 PHASES = {
     "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock
     "compile": (1, 4.0),
@@ -39,7 +31,7 @@ _GONE = 76  # `errors.Stalled`
 
 @dataclass
 class Tally:
-    """Count what happened over all kills."""
+    """Counts over all kills."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     survived: int = 0
@@ -48,16 +40,14 @@ class Tally:
 
 
 def soak(zygote, arguments, place, processes, kills, rng):
-    """Trains into one MODEL_DIR after another, killing one process all the while.
-
-    Each run must end with the weights of one that was left alone.
+    """Train into one MODEL_DIR after another, and kill one process again and again.
 
     Args:
         zygote: starts the processes.
-        arguments: of `pretrain`, without --model_dir.
-        place: what the names of the MODEL_DIRs begin with, on disk or gs://.
-        processes: 1, or those of a pod.
-        kills: how many, dealt to the phases in turn.
+        arguments: arguments of `pretrain`, without --model_dir.
+        place: prefix of the MODEL_DIRs, on disk or gs://.
+        processes: number of processes; of a pod, if more than 1.
+        kills: number of kills, divided equally among the phases.
         rng: chooses process, instant and delay.
     """
     tally, expected, pending = Tally(), "", 0
@@ -83,7 +73,7 @@ def soak(zygote, arguments, place, processes, kills, rng):
 
 
 def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
-    """Kills one process at some instant of a phase; False where all have ended before it came."""
+    """Kill one process at some instant of a phase; return False if all have ended before it."""
     most, seconds = PHASES[phase]
     victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
     hang = {victim: [phase, rng.randint(1, most)]}
@@ -107,7 +97,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
 
 
 def judge(model_dir, ended, expected):
-    """Describe what is wrong with a run that came to its end; "" if nothing is."""
+    """Describe the defect of a run that has ended; "" if it has none."""
     if any(each.status for each in ended):
         return f"ended with {[(each.status, each.err) for each in ended]}"
     if expected and killing.digest(model_dir) != expected:
@@ -123,19 +113,3 @@ def judge(model_dir, ended, expected):
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
     hidden = [name for name in left if name.startswith(".") and name != MARK]
     return f"temporary files are left: {hidden}" if hidden else ""
-
-
-@pytest.mark.parametrize("store", ["disk", "bucket", "pod"])
-def test_killed_again_and_again_it_ends_with_the_same_weights(store, zygote, tmp_path, request):
-    pytest.importorskip("jax")
-    config, data = killing.write_inputs(tmp_path / "inputs")
-    arguments = ["--config", str(config), "--data_dir", str(data), "--engine", ENGINE]
-    arguments += ["--mode", "train_and_eval", "--set", "training.eval_every_steps=20"]
-    if store == "pod":  # each start compiles, in all processes
-        arguments += ["--set", "training.global_batch_size=8", "--set", "model.num_layers=1"]
-        arguments += ["--engine", "pjrt"]
-    base = request.getfixturevalue("bucket") if store == "bucket" else tmp_path
-    processes, kills = (2, KILLS // 3) if store == "pod" else (1, KILLS)
-    tally = soak(zygote, arguments, f"{base}/soak", processes, kills, random.Random(3))
-    assert not tally.failure
-    assert tally.survived == sum(tally.kills.values()) == kills
