@@ -93,7 +93,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
     for record in records:
         # Special and unknown tokens become one character that no name contains.
         row = [tokenizer.written[i] if tokenizer.is_text_token[i] else "\n" for i in record]
-        text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
+        text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(token) for token in row])])
 
         def tokens(mention: Mention, starts: np.ndarray = starts) -> Mention:
             first = int(np.searchsorted(starts, mention[0], side="right")) - 1
@@ -141,8 +141,8 @@ def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
     """Guess the commonest token at each place of a name: no guess without context does better."""
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for case in cases:
-        for place, piece in enumerate(case.ids.tolist()):
-            counts[place][piece] += 1
+        for place, token_id in enumerate(case.ids.tolist()):
+            counts[place][token_id] += 1
     best = [counts[place].most_common(1)[0][0] for place in sorted(counts)]
     return [np.array(best[: len(case.ids)]) for case in cases]
 

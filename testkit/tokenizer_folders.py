@@ -18,11 +18,11 @@ _VOCABULARY = 3000
 
 
 def _template(backend, first, last):
-    """Make the template that puts two pieces around a text."""
+    """Make the template that puts two tokens around a text."""
     return processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(piece, backend.token_to_id(piece)) for piece in (first, last)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in (first, last)],
     )
 
 
@@ -65,7 +65,7 @@ def roberta_bpe(folder, texts):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     backend.train_from_iterator(texts, trainer)
-    ends = [(piece, backend.token_to_id(piece)) for piece in ("</s>", "<s>")]
+    ends = [(token, backend.token_to_id(token)) for token in ("</s>", "<s>")]
     backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=True)
     # transformers 4 would take the space away that is not stated here, too.
     _save(backend, folder, add_prefix_space=True, **_ROBERTA)
@@ -105,7 +105,7 @@ def gemma_bpe(folder, texts):
 
 
 def _without_added_bytes(backend):
-    """Leave the pieces of bytes to the model's vocabulary, as in all that were published."""
+    """Leave the tokens of bytes to the model's vocabulary, as in all that were published."""
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
     definition["added_tokens"] = [
@@ -159,10 +159,10 @@ def mecab_wordpiece(folder, texts):
     special = [_BERT["pad_token"], "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
     trainer = trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special)
     backend.train_from_iterator(words, trainer)
-    pieces = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+    tokens = sorted(backend.get_vocab().items(), key=lambda item: item[1])
     folder.mkdir(exist_ok=True)
     vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("".join(f"{piece}\n" for piece, _ in pieces), encoding="utf-8")
+    vocabulary.write_text("".join(f"{token}\n" for token, _ in tokens), encoding="utf-8")
     kinds = {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}
     kinds["mecab_kwargs"] = {"mecab_dic": "unidic_lite"}
     transformers.BertJapaneseTokenizer(str(vocabulary), **kinds).save_pretrained(folder)

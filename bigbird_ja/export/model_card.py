@@ -78,7 +78,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     long = ["long-context"] if (config.model.max_position_embeddings or 0) > _SHORT else []
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     ours = isinstance(model.tokenizer, SentencePieceTokenizer)
-    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
+    whose = "SentencePiece tokens" if ours else "tokens of another model's tokenizer"
     rate = model.data.masked_lm_prob
     first, last, _ = mask_rates(config) or (rate, rate, 0)
     share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
@@ -119,7 +119,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         attention=(attention := _attention(model, report)),
         trust=", trust_remote_code=True" if attention else "",
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.tokens) else "",
-        pieces=f"{model.tokenizer.vocab_size:,} {whose}",
+        tokens=f"{model.tokenizer.vocab_size:,} {whose}",
         masking=f"{share} of the tokens, {model.data.masking}, {config.data.mask_unit}",
         **shape,
         **origin,
@@ -229,9 +229,9 @@ def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) 
     """
     if codes := _texts(options.language.split(",") if options.language else stated.get("language")):
         return codes
-    pieces = model.tokenizer.tokens
-    with_kana = sum(any("ぁ" <= character <= "ヿ" for character in piece) for piece in pieces)
-    return ["ja"] if with_kana > _KANA_SHARE * len(pieces) else []
+    tokens = model.tokenizer.tokens
+    with_kana = sum(any("ぁ" <= character <= "ヿ" for character in token) for token in tokens)
+    return ["ja"] if with_kana > _KANA_SHARE * len(tokens) else []
 
 
 def _data(manifest: Manifest | None, code: str) -> str:

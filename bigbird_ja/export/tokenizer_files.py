@@ -25,7 +25,7 @@ from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import CONTROL_TOKENS, SentencePieceTokenizer, Tokenizer
 
 # transformers' name for the role of each control symbol.
-_ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
+_ROLES = {role: token for token, (role, _) in model_proto.PARTS.items()}
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
@@ -44,7 +44,7 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
         "tokenizer.json": to_json(tokenizer_json(tokenizer), indent=None),
         "tokenizer_config.json": to_json(_config(tokenizer, model_max_length)),
         "special_tokens_map.json": to_json(
-            {role: _as_token(piece) for role, piece in _ROLES.items()}
+            {role: _as_token(token) for role, token in _ROLES.items()}
         ),
     }
 
@@ -80,7 +80,7 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     made.decoder = decoders.Metaspace("▁", scheme, split=False)
     if _has_bytes(tokenizer):
         made.decoder = decoders.Sequence([decoders.ByteFallback(), made.decoder])
-    made.add_special_tokens([tokenizers.AddedToken(**_as_token(piece)) for piece in CONTROL_TOKENS])
+    made.add_special_tokens([tokenizers.AddedToken(**_as_token(token)) for token in CONTROL_TOKENS])
     return dict(json.loads(made.to_str()))
 
 
@@ -91,14 +91,14 @@ def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSetting
     if settings.model_type == model_proto.UNIGRAM:
         vocabulary = list(zip(tokenizer.tokens, scores, strict=True))
         return models.Unigram(vocabulary, tokenizer.special.unk, _has_bytes(tokenizer))
-    ids = {piece: i for i, piece in enumerate(tokenizer.tokens)}
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
     return models.BPE(
         ids,
         _merges(ids, scores),
         unk_token="<unk>",
         fuse_unk=True,
         byte_fallback=_has_bytes(tokenizer),
-        ignore_merges=True,  # a marker is one piece that no merge makes
+        ignore_merges=True,  # a marker is one token that no merge makes
     )
 
 
@@ -110,9 +110,9 @@ def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
     """List the merges, in order; SentencePiece keeps only their results, by rank."""
     merges = []
-    for piece, i in vocabulary.items():
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
+    for token, i in vocabulary.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
             if left in vocabulary and right in vocabulary:
                 merges.append((-scores[i], vocabulary[left], vocabulary[right], left, right))
     return [(left, right) for *_, left, right in sorted(merges)]
@@ -126,17 +126,17 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
         "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
-            str(tokenizer.tokens.index(piece)): {**_as_token(piece), "special": True}
-            for piece in CONTROL_TOKENS
+            str(tokenizer.tokens.index(token)): {**_as_token(token), "special": True}
+            for token in CONTROL_TOKENS
         },
         **_ROLES,
     }
 
 
-def _as_token(piece: str) -> dict[str, Any]:
+def _as_token(token: str) -> dict[str, Any]:
     """Describe a special token; a mask also consumes the space before it."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
-    return {"content": piece, "lstrip": piece == MASK, **plain}
+    return {"content": token, "lstrip": token == MASK, **plain}
 
 
 def to_json(value: Any, indent: int | None = 2) -> bytes:

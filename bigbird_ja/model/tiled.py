@@ -66,7 +66,7 @@ def tiled_attention(
 # sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
 _Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
-_PIECES = ("own", "outer", "global", "random")
+_PARTS = ("own", "outer", "global", "random")
 
 # b batch, t tiles, h heads, d size, r query rows, c key rows, m random tiles.
 _SCORES = {
@@ -165,11 +165,11 @@ def _biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
     if documents is None:
         return biases
     keys = _row_views(random, documents, -1)
-    queries = dict.fromkeys(_PIECES, documents[:, :, None, :, None])
+    queries = dict.fromkeys(_PARTS, documents[:, :, None, :, None])
     queries["random"] = queries["own"][..., None]
     queries["rows"] = documents[:, 0, None, :, None, None]
-    for piece, theirs in keys.items():
-        biases[piece] += tf.where(tf.equal(queries[piece], theirs), 0.0, _UNSEEN)
+    for part, theirs in keys.items():
+        biases[part] += tf.where(tf.equal(queries[part], theirs), 0.0, _UNSEEN)
     return biases
 
 
@@ -181,15 +181,15 @@ def _forward(
         biases = _biases(random, tokens)
         scores = {
             p: tf.cast(_contract(_SCORES[p], query, keys[p]) + biases[p], query.dtype)
-            for p in _PIECES
+            for p in _PARTS
         }
         scores = {p: tf.cast(s, tf.float32) for p, s in scores.items()}
         rows = _contract(_SCORES["rows"], query[:, 0], keys["rows"]) + biases["rows"]
     with tf.name_scope("softmax"):
-        maximum = reduce(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PIECES])
+        maximum = reduce(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PARTS])
         maximum = tf.maximum(maximum, _UNSEEN / 2)
-        exact = {p: tf.exp(scores[p] - _beside(maximum, scores[p])) for p in _PIECES}
-        totals = reduce(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PIECES])
+        exact = {p: tf.exp(scores[p] - _beside(maximum, scores[p])) for p in _PARTS}
+        totals = reduce(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PARTS])
         rows_maximum = tf.maximum(tf.reduce_max(rows, axis=[3, 4]), _UNSEEN / 2)
         exact["rows"] = tf.exp(rows - rows_maximum[..., None, None])
         rows_total = tf.reduce_sum(exact["rows"], axis=[3, 4])
@@ -198,7 +198,7 @@ def _forward(
         probabilities = {p: tf.cast(exact[p], query.dtype) for p in exact}
     with tf.name_scope("context"):
         values = _views(random, value)
-        parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES]
+        parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PARTS]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
         context = tf.where(is_first(query), first[:, None], reduce(tf.add, parts))
         # The reciprocal of the few totals: a division per element costs more than the rest. The
@@ -232,12 +232,12 @@ def _backward(
     keys, values = _views(random, key), _views(random, value)
     d_scores = {}
     with tf.name_scope("scores"):
-        for piece, p in probabilities.items():
-            side = (first_scaled, first_inner) if piece == "rows" else (scaled, inner)
-            d_p = _contract(_SCORES[piece], side[0], values[piece])
+        for part, p in probabilities.items():
+            side = (first_scaled, first_inner) if part == "rows" else (scaled, inner)
+            d_p = _contract(_SCORES[part], side[0], values[part])
             d_p = tf.cast(p, tf.float32) * (d_p - _beside(side[1], d_p))
-            d_scores[piece] = tf.cast(d_p, query.dtype)
-        d_query = reduce(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES])
+            d_scores[part] = tf.cast(d_p, query.dtype)
+        d_query = reduce(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PARTS])
         d_first = _contract(_CONTEXT["rows"], d_scores["rows"], keys["rows"])
         d_query = tf.cast(tf.where(is_first(query), d_first[:, None], d_query), query.dtype)
         d_key = _to_keys(random, d_scores, query, query[:, 0])
@@ -259,7 +259,7 @@ def _to_keys(
         first: [b, heads, size, rows], tile 0 for "rows".
     """
     dtype = queries.dtype
-    parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PIECES}
+    parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PARTS}
     total = _contract(_KEYS["rows"], weights["rows"], first) + tf.cast(parts["own"], tf.float32)
     after, before = _neighbors(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
     outer = tf.where(low(total), before, after)

@@ -132,7 +132,7 @@ def _is_free(op: Instruction) -> bool:
     return (
         op.opcode == "custom-call"
         and op.attribute("custom_call_target") == "ConcatBitcast"
-        and all(piece.opcode == "slice-done" for piece in op.operands)
+        and all(part.opcode == "slice-done" for part in op.operands)
     )
 
 

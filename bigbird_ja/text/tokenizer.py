@@ -242,8 +242,8 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
             processor.LoadFromSerializedProto(model)
         except RuntimeError as error:  # the message names a line of SentencePiece's source
             raise ValueError("damaged, or of another kind") from error
-        for piece in range(processor.GetPieceSize()):
-            processor.IdToPiece(piece)
+        for token_id in range(processor.GetPieceSize()):
+            processor.IdToPiece(token_id)
     return processor
 
 

@@ -77,9 +77,9 @@ def _one(
     data, model = storage.join(folder, "data"), storage.join(folder, "run")
     here = ["--config", name]
     storage.make_directory(folder)
-    prefix = storage.join(folder, "pieces")
-    pieces = ["--vocab_size", str(_VOCAB_SIZE), "--output_prefix", prefix]
-    run_command(["tokenize", *here, "--input", corpus, *pieces])
+    prefix = storage.join(folder, "trained")
+    tokens = ["--vocab_size", str(_VOCAB_SIZE), "--output_prefix", prefix]
+    run_command(["tokenize", *here, "--input", corpus, *tokens])
     tokenizer = storage.join(folder, "tokenizer.model")
     storage.write_bytes(tokenizer, _filled(storage.read_bytes(f"{prefix}.model"), config))
     text = ["--input", corpus, "--tokenizer", tokenizer]

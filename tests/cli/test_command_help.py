@@ -16,7 +16,7 @@ def test_help_shows_required_flags_first():
 
 def test_help_shows_range_unit_and_default():
     def define(flags):
-        flags.integer("count", 3, "How many.", unit="pieces", low=1, high=9)
+        flags.integer("count", 3, "How many.", unit="items", low=1, high=9)
         flags.number("share", None, "Which share.", low=0.1, high=1, none="by machine")
         flags.setting("training.num_train_steps", "steps")
         flags.path("many", "Paths.", many=True)
@@ -24,7 +24,7 @@ def test_help_shows_range_unit_and_default():
     tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
     text = " ".join(command_help.command_help(command, "fake").split())
-    assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
+    assert "--count INT How many. [items, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [0.1 to 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text
     assert "--many PATH Paths. [repeatable] (default: none)" in text

@@ -12,7 +12,7 @@ from tests.data import making
 from tests.text import HARD
 
 # What breaks programs: controls, NULs, surrogate pairs, right-to-left marks, half-width kana,
-# newlines of all kinds, markers in any order, the names of special pieces, long runs.
+# newlines of all kinds, markers in any order, the names of special tokens, long runs.
 ODD_CHARACTERS = "ｱｲｳﾞﾟー。「」『』（）！？\u200f\u202e\u200d\x00\x07\r\n\u2028 　😀👨"
 ODD_TEXTS = ("[SEP][CLS][MASK]", "<pad><s></s><unk>", "_START_SECTION_", "一文。" * 20_000)
 HOSTILE = (

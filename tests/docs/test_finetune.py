@@ -115,7 +115,7 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path):
 
 
 def test_fine_tuning_learns_what_a_mark_decides(exported):
-    """A class, a number and a choice, each from one piece of the text."""
+    """A class, a number and a choice, each from one token of the text."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     texts = [tokenizer(text) for text in ("東京は年です", "大阪は月です")]
     for target, encodings, outputs in (

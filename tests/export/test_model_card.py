@@ -20,17 +20,17 @@ def front(card):
     return yaml.safe_load(card.split("---\n")[1])
 
 
-@pytest.mark.parametrize(("pieces", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
-def test_language_is_known_from_the_vocabulary(trained, pieces, code):
-    """It wrote "[MASK]" for every tokenizer, and called the rows of the embeddings pieces."""
+@pytest.mark.parametrize(("tokens", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
+def test_language_is_known_from_the_vocabulary(trained, tokens, code):
+    """Mask token, vocabulary and example are those of the tokenizer."""
     special = SimpleNamespace(mask=0)
-    theirs = SimpleNamespace(tokens=pieces, written=["<mask>"], special=special, vocab_size=7)
+    theirs = SimpleNamespace(tokens=tokens, written=["<mask>"], special=special, vocab_size=7)
     other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
     assert front(card).get("language") == code
     assert ("日本の首都" in card) == (code == "ja")
     assert "_START_" not in card and "[MASK]" not in card  # not of this tokenizer
-    assert front(card)["mask_token"] == "<mask>" and "| 7 pieces of another model's" in card
+    assert front(card)["mask_token"] == "<mask>" and "| 7 tokens of another model's" in card
     assert "| masking | 15% of the tokens, dynamic, " in card
     assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
     stated = model_card.Options("x", language="ko,en")

@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def test_heads_attend_to_their_distance_with_subspaces():
-    """By the weights of random pieces, as the embeddings come."""
+    """Drawn tokens, with embeddings as they are initialized."""
     values = initial_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
@@ -58,7 +58,7 @@ def test_heads_attend_to_their_distance_with_subspaces():
         shares = tf.nn.softmax(query @ key.T / np.sqrt(32))
         assert np.diagonal(shares, distance).mean() > 0.95
         value = np.split(values[f"{scope}/value/kernel"], 4, axis=1)[number % 4]
-        assert not value[:32].any()  # of the piece alone, by a map that keeps lengths
+        assert not value[:32].any()  # of the token only, by a map that keeps lengths
         np.testing.assert_allclose(value.T @ value, np.eye(32), atol=1e-6)
 
 

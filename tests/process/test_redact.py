@@ -99,7 +99,7 @@ streams.prepare()
 secret = sys.argv[1]
 logging.basicConfig(stream=sys.stderr)
 logging.getLogger("a.library").warning("sent %s", secret)
-print("HF_TOKEN=", secret.partition("=")[2], file=sys.stderr)  # in pieces
+print("HF_TOKEN=", secret.partition("=")[2], file=sys.stderr)  # in two writes
 def fail(): raise RuntimeError(secret)
 thread = threading.Thread(target=fail); thread.start(); thread.join()
 fail()

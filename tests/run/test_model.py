@@ -24,7 +24,7 @@ def copy(small_run, tmp_path):
 
 @pytest.fixture(scope="module")
 def other_tokenizer(small_run):
-    """Of the same pieces, with a field that no reader knows behind them."""
+    """The same model, followed by a field that no reader knows."""
     return Path(small_run.model_dir, "tokenizer.model").read_bytes() + b"\xf8\x3f\x01"
 
 

@@ -180,7 +180,7 @@ _READS = ("read", *_LARGE_READS)
 _MEDIA = "alt=media"
 
 
-_PIECE = "PUT .*upload_id"
+_CHUNK = "PUT .*upload_id"
 
 
 _ANY = r"/b/b-"
@@ -202,12 +202,12 @@ CASES = [
     *_of("429 burst", _ROADS, _rule(_ANY, "status", code=429, times=3)),
     *_of("reset before the answer", _ALL, _rule(_ANY, "reset", times=2)),
     *_of("30 % random 503", _ROADS, _rule(_ANY, "status", p=0.3, times=-1)),
-    *_of("reset in mid upload", _LARGE_WRITES, _rule(_PIECE, "reset", bytes=70_000),
-         _rule(_PIECE, "reset", bytes=200_000), _rule(_PIECE, "reset", bytes=500_000)),
-    *_of("stall in mid upload", _LARGE_WRITES, _rule(_PIECE, "stall", bytes=90_000)),
-    *_of("upload session lost (410)", _LARGE_WRITES, _rule(_PIECE, "status", code=410)),
-    *_of("upload session lost (404)", _LARGE_WRITES, _rule(_PIECE, "status", code=404, skip=1)),
-    *_of("damaged upload", _LARGE_WRITES, _rule(_PIECE, "corrupt", bytes=280_000)),
+    *_of("reset in mid upload", _LARGE_WRITES, _rule(_CHUNK, "reset", bytes=70_000),
+         _rule(_CHUNK, "reset", bytes=200_000), _rule(_CHUNK, "reset", bytes=500_000)),
+    *_of("stall in mid upload", _LARGE_WRITES, _rule(_CHUNK, "stall", bytes=90_000)),
+    *_of("upload session lost (410)", _LARGE_WRITES, _rule(_CHUNK, "status", code=410)),
+    *_of("upload session lost (404)", _LARGE_WRITES, _rule(_CHUNK, "status", code=404, skip=1)),
+    *_of("damaged upload", _LARGE_WRITES, _rule(_CHUNK, "corrupt", bytes=280_000)),
     *_of("reset in mid download", _LARGE_READS, _rule(_MEDIA, "reset", bytes=150_000, times=2)),
     *_of("truncated download", _LARGE_READS, _rule(_MEDIA, "truncate", bytes=150_000, times=2)),
     *_of("short reply", _LARGE_READS, _rule(_MEDIA, "short", bytes=150_000, times=2)),
@@ -222,7 +222,7 @@ CASES = [
     *_of("damaged download", ("read",), _rule(_MEDIA, "corrupt", bytes=50, times=2)),
     *_of("lost reply", ("delete", "delete if"), _rule("DELETE.*", "lost_reply", times=2)),
     *_of("lost reply", _SMALL_WRITES, _rule("POST.*", "lost_reply", times=2)),
-    *_of("lost reply", _LARGE_WRITES, _rule(f"{_PIECE}.*", "lost_reply", times=2)),
+    *_of("lost reply", _LARGE_WRITES, _rule(f"{_CHUNK}.*", "lost_reply", times=2)),
     *_of("503 for ever", _ROADS, _rule(_ANY, "status", times=-1), ends=StorageError),
     *_of("refused (403)", _ALL, _rule(_ANY, "status", code=403, times=-1),
          ends=PermissionError),
@@ -232,9 +232,9 @@ CASES = [
     *_of("short reply for ever", _READS, _rule(_MEDIA, "short", bytes=10, times=-1),
          ends=StorageError),
     *_of("upload session lost for ever", _LARGE_WRITES,
-         _rule(_PIECE, "status", code=410, times=-1), ends=StorageError),
+         _rule(_CHUNK, "status", code=410, times=-1), ends=StorageError),
     *_of("damaged upload for ever", _LARGE_WRITES,
-         _rule(_PIECE, "corrupt", bytes=100, times=-1), ends=StorageError),
+         _rule(_CHUNK, "corrupt", bytes=100, times=-1), ends=StorageError),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: transformers' ids, special pieces by name, whole words."""
+"""Tokenizers of Hugging Face folders: transformers' ids, special tokens by name, whole words."""
 
 import contextlib
 import importlib.util
@@ -135,8 +135,8 @@ def test_special_tokens_are_found_by_name_and_never_encoded_from_text(kind, fold
     spelt = "".join(ours.tokens[i] for i in core)
     assert not {*core} & {*ours.encode(f"東京{spelt}都 {spelt}")}
     assert ours.special.mask in ours.encode_with_masks("日本の[MASK]は東京")
-    pieces = theirs.convert_ids_to_tokens(range(len(theirs)))
-    unused = {i for i, piece in enumerate(pieces) if "unused" in piece}
+    tokens = theirs.convert_ids_to_tokens(range(len(theirs)))
+    unused = {i for i, token in enumerate(tokens) if "unused" in token}
     assert unused <= {*ours.special_ids.values()}
 
 

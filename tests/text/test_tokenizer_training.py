@@ -68,5 +68,5 @@ def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path):
     strange = "\0NUL \t TAB ▅ ▁ \u200f右から左 ﾊﾝｶｸ 😀 \x07 ⁇ \u2028\x85 é\r"
     corpus = corpus_of(tmp_path, f"{strange}\n" + "ふつうの文。" * 20)
     settings = TokenizeConfig(vocab_size=36, character_coverage=1.0)
-    pieces = tokenizer_training.train(corpus, settings)[0].tokens
-    assert {"右", "😀"} <= set("".join(pieces))
+    tokens = tokenizer_training.train(corpus, settings)[0].tokens
+    assert {"右", "😀"} <= set("".join(tokens))

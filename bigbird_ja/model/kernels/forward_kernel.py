@@ -60,8 +60,8 @@ class _SeesAll:
         highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
         higher = jnp.maximum(self.maximum, highest)
         total, weights = jnp.zeros_like(scores[0]), []
-        for piece in scores:
-            exact = jnp.exp2(piece - higher)
+        for part in scores:
+            exact = jnp.exp2(part - higher)
             total += exact
             weights.append(exact.astype(dtype))
         shrunk = jnp.exp2(self.maximum - higher)
@@ -209,8 +209,8 @@ def _one_head(
     maximum = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     maximum = jnp.maximum(maximum, t.UNSEEN / 2)
     total, weights = jnp.zeros_like(scores[0]), []
-    for piece in scores:
-        exact = jnp.exp2(piece - maximum)
+    for part in scores:
+        exact = jnp.exp2(part - maximum)
         total += exact
         weights.append(exact.astype(shape.dtype))
         yield
