@@ -139,8 +139,8 @@ def of_chips(chip: str, chips: int) -> Accelerator:
 def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
     """Return the seconds of `count` collectives with `carried` bytes on the links of a slice.
 
-    In a corner of a slice a chip has one link in each dimension; two if it wraps around, from 16
-    chips on, for v5p from 4. Chips without a public timing count by their specified rate.
+    A dimension wraps around from 16 chips on (v5p: 4), and then every chip has two links in it;
+    else those at its ends have one. Chips without a public timing count by their specified rate.
     """
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
     if chip.name not in LINKS or not sizes:

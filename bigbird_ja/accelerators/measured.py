@@ -11,9 +11,9 @@ PRICED_MFU = {
     **{"v5p": 0.20, "v6e": 0.10, "v7x": 0.11},
 }
 # By machine code, of the step that runs there, with kernels, by architecture (libtpu 0.0.42.1).
-# BigBird: 60.0 M cycles on v5e:2x4; of v6e one chip's 26.0 to 27.1 M, and for the sums over 2x4
-# their links' time on paper, 3.5 ms. ModernBERT (`make bench-length`): one chip's cycles for one
-# sequence at 1,024 tokens, where the share is least, and the sums as BigBird's, by its parameters.
+# BigBird: v5e: 60.0 M cycles of the slice 2x4; v6e: 26.0 to 27.1 M of one chip, and 3.5 ms for the
+# sums over 2x4, computed from the links' rate. ModernBERT (`make bench-length`): cycles of one chip
+# at 1,024 tokens, the length with the lowest share; time of the sums in proportion to parameters.
 CODE_MFU: dict[str, dict[str, float]] = {
     "bigbird": {"v5e": 0.63, "v6e": 0.29},
     "modernbert": {"v5e": 0.57, "v6e": 0.24},

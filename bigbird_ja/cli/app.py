@@ -146,7 +146,7 @@ def _report(
     if signals is not None:
         signals.is_settled = True
         if signals.number and classify(error) is None:
-            # A library made another exception of the KeyboardInterrupt that was raised in it.
+            # A library replaced the KeyboardInterrupt by an exception of its own.
             error = KeyboardInterrupt(name_of(signals.number))
     known = classify(error)
     if known is None:

@@ -40,8 +40,8 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
     for name, value in _TENSORFLOW.items():
         environ.setdefault(name, value)
     if importlib.util.find_spec("tensorflow_estimator") is None:
-        # Nothing but TPUEstimator needs Keras, which with matplotlib is a third of the import; the
-        # legacy one, tf_keras, is seldom installed, and then no Keras is imported.
+        # Only TPUEstimator needs Keras, which takes a third of the import with matplotlib. If the
+        # legacy one is requested and not installed (tf_keras), TensorFlow imports none.
         environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign,assignment]
 

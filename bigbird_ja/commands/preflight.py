@@ -25,7 +25,7 @@ from bigbird_ja.cli.config import resolve
 from bigbird_ja.settings.schema import used_by
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
-NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
+NEEDS = ("tensorflow", "jax")  # and libtpu, in `compile.versions`: last
 SETTINGS = used_by("preflight")
 
 

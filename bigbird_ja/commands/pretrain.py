@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.job import Dependencies
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
-NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
+NEEDS = ("tensorflow",)  # packages of an engine: see train/engines
 SETTINGS = used_by("pretrain")
 
 

@@ -95,11 +95,11 @@ def _cut_corpus(
 ) -> Iterator[tuple[str, int, list[str]]]:
     """Yield split, repetitions per epoch and texts of each block of about `limit` characters."""
     whole, fraction = divmod(_fraction(weight), 1)
-    # In this order the remainders become blocks at the end.
+    # The last blocks, which are not full, come in this order.
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
-    # In the first run one of the first two: a corpus of two documents has one for each split.
+    # Of the first two documents one is held out, so that a corpus of two has both splits.
     are_held_out = _draws(_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
     are_repeated = _draws(fraction, seed, Purpose.MIXTURE)
     for text, is_held_out in zip(texts, are_held_out, strict=False):

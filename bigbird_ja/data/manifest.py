@@ -55,7 +55,7 @@ class Portion(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Data):
-    """Choices that change a byte of a data set, which workers and paths do not. Picklable.
+    """Choices that determine the bytes of a data set; picklable.
 
     `special_ids` has pad, cls, sep, mask and the others that are never predicted.
     """

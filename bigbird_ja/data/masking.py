@@ -5,8 +5,8 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
 - k = min(max_predictions, max(1, round(prob * n))) of them are predicted, drawn by unit: a subword,
   a word, or a span of words (each word but the first of a run joins the previous one with
   probability 1/2);
-- units are taken whole in a random order until k tokens are reached. A last word that does not fit
-  is still taken, and as many tokens of the words drawn first are left out. A word's place
+- units are taken whole in a random order until k tokens are reached. If the last word exceeds k, it
+  is still taken, and tokens of the words that were drawn first are dropped instead. A word's place
   in the order does not depend on its length, so words of every length are predicted at the same
   rate. (A word longer than k is left out, or cut if it is the only one.)
 - 80 % of the predicted tokens become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et
@@ -229,9 +229,10 @@ def _chosen(
     most = rule.max_predictions
 
     def nth(priorities: Array, count: Array) -> Array:
-        """Return the `count`-th highest priority of each row: [b, 1]; for 0 one above all.
+        """Return the `count`-th highest priority of each row: [b, 1]; above all if `count` is 0.
 
-        Rows are padded with priorities above all others, so that n is the same for all rows.
+        `most - count` priorities above all others are added to a row. So the place in the order
+        is `most` in every row, as `nth_highest` needs it.
         """
         is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
         more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)

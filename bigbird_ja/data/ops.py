@@ -26,12 +26,12 @@ class ArrayOps:
     bits: Any = np  # has `right_shift`
     fold: Any = staticmethod(hashing.fold)
     permutation: Any = staticmethod(hashing.permutation)
-    # [rows, columns] to [rows, 1].
+    # Reductions of [rows, columns] to [rows, 1].
     any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
     max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
     count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # number of true values
-    # The value of each row in the column that [rows, 1] names.
+    # One value of each row: that in the column given by an array [rows, 1].
     at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
     # Number of true values in a row up to and including each column: int32 [rows, columns].
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))

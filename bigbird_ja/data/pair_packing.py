@@ -74,7 +74,7 @@ def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
     free = room - sum(end - start + 1 for start, end in a)
     in_a = {text.document(start) for start, _ in a}
     others = text.num_tokens - text.num_tokens_of(in_a)
-    # A random B that ends early, for want of other text, would be known by its length.
+    # Without enough other text a random B would be short, and its length would tell the label.
     is_random = others > 0 and (
         continuation is None or (draws[0] >= 2**31 and others >= min(free, text.num_tokens))
     )
@@ -171,7 +171,7 @@ def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None
             break
         if at is None and used + end - start + 1 > target:
             at, wanted = len(run), start + target - used - 1
-        run.append((start, min(end, start + most - used)))  # an end that A's cut must stay below
+        run.append((start, min(end, start + most - used)))  # A is cut before this end
         used += run[-1][1] - start + 1
     if at is None:
         at, wanted = len(run) - 1, run[-1][1]

@@ -156,7 +156,7 @@ def _window(
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
     sequence = order.permutation(layout, Purpose.RECORD_ORDER, epoch, ids, TENSORFLOW)
-    # Strings are copied once more, not twice: first the order, then the records.
+    # The indices are permuted first, so that the records are copied only once.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)
     return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)

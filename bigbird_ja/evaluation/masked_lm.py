@@ -30,7 +30,7 @@ class BatchShare:
 
     index: int = 0
     count: int = 1
-    # Function from this process's arrays to those of all processes; None in all processes but one.
+    # Gathers the arrays of all processes in one process; returns None in the others.
     gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 

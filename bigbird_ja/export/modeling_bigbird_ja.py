@@ -2,7 +2,7 @@
 """BigBird as bigbird-ja trained it, for PyTorch and Hugging Face transformers (4.4x and 5).
 
 transformers' own BigBird points every random block at block 0 outside training. These classes have
-the same parameters and follow the recorded plan (`pattern.py`, beside this file in an exported
+the same parameters and follow the recorded plan (`pattern.py`, next to this file in an exported
 folder): logits equal the trainer's. Attention takes memory in proportion to the length.
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
@@ -26,34 +26,34 @@ from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from bigbird_ja.model.pattern import block_mask, is_full, padded_length
 
-_MOST_PLANS = 4  # that a model keeps, one for each length and device
+_MOST_PLANS = 4  # maximum that a model caches, one for each length and device
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
     """Return an `attention_mask` of packed documents: 1, 2, ... up to each [SEP]; 0 is padding.
 
     Args:
-        input_ids: int64 [b, S].
-        sep_token_id: of the tokenizer.
-        pad_token_id: of the tokenizer.
+        input_ids: int64 [b, S], token ids.
+        sep_token_id: the tokenizer's id of [SEP].
+        pad_token_id: the tokenizer's id of [PAD].
     """
     is_end = (input_ids == sep_token_id).long()
     numbers = is_end.cumsum(1) - is_end + 1
     return numbers * (input_ids != pad_token_id)
 
 
-# Of each layer: which key blocks each block row but the first and the last sees, and which of these
-# places are filled, both [heads, count - 2, most]. None where attention is full.
+# For each layer two tensors [heads, count - 2, most], over all query blocks but the first and the
+# last: int64, the key blocks that each sees; bool, False for padding. None if attention is full.
 Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
 def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
-    """Lay the pattern over a length.
+    """Return the plan for a length.
 
     Args:
-        settings: as `_settings` returns them.
-        length: tokens, padded: short, or whole tiles of two blocks.
-        device: of the tensors.
+        settings: result of `_settings`.
+        length: padded length in tokens, as `padded_length` returns it.
+        device: device of the tensors.
     """
     if is_full(settings, length):
         return None
@@ -61,7 +61,7 @@ def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
     for layer in range(settings.model.num_layers):
         sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
         most = int(sees.sum(-1).max())
-        # Seen ones first, in their order.
+        # Visible blocks first, in their order.
         visible, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
         layers.append((blocks[..., :most].to(device), visible[..., :most].bool().to(device)))
     return layers
@@ -79,13 +79,13 @@ def attend(
     """Compute scaled dot-product attention over the blocks of a plan.
 
     Args:
-        query: [b, heads, S, size], S as the plan's.
-        key: of the same shape.
-        value: of the same shape.
-        numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
-        plan: which blocks see which.
-        layer: its number.
-        rows: of a block.
+        query: [b, heads, S, size]; S is the length of the plan.
+        key: [b, heads, S, size].
+        value: [b, heads, S, size].
+        numbers: int64 [b, S], document numbers: a query sees keys of its own; none sees 0.
+        plan: visible blocks of each layer.
+        layer: number of the layer.
+        rows: tokens in a block.
 
     Returns:
         [b, heads, S, size]; zero for queries that see nothing.
@@ -120,25 +120,25 @@ def _masked(
     own: torch.Tensor,
     seen: torch.Tensor,
 ) -> torch.Tensor:
-    """Compute attention where the numbers of query and key are equal and not 0.
+    """Compute attention to the keys with the same number as the query, except 0.
 
     Args:
         query: [b, heads, ..., q, size].
         key: [b, heads, ..., k, size].
-        value: of the same shape.
-        own: int64 [b, ..., q], with a dimension of 1 for heads where visible are more than two.
-        seen: int64 [b, 1 or heads, ..., k].
+        value: [b, heads, ..., k, size].
+        own: int64 [b, q] or [b, 1, ..., q], document numbers of the queries.
+        seen: int64 [b, 1 or heads, ..., k], document numbers of the keys.
     """
     own = own if own.dim() == seen.dim() else own[:, None]
     mask = (own[..., :, None] == seen[..., None, :]) & (seen[..., None, :] > 0)
     nothing = ~mask.any(-1, keepdim=True)
-    # A row without a key would be 0 / 0: it sees all instead, and what comes out is dropped.
+    # A row without a key would be 0 / 0: it sees all keys, and its result is replaced by zero.
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
     return context.masked_fill(nothing, 0.0)
 
 
 def _settings(config: Any) -> Any:
-    """Return the settings that `pattern` reads, of a config that `bigbird-ja export` wrote."""
+    """Return the settings that `pattern` reads, from a config of `bigbird-ja export`."""
     names = ("attention_type", "block_size", "num_random_blocks", "num_attention_heads")
     stock = {name: getattr(config, name) for name in names}
     own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}
@@ -147,7 +147,7 @@ def _settings(config: Any) -> Any:
 
 
 class BigBirdJaModel(big_bird.BigBirdModel):
-    """Gives transformers' `BigBirdModel` the attention that the model was trained with."""
+    """transformers' `BigBirdModel` with the attention that the model was trained with."""
 
     _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
 
@@ -155,7 +155,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         """Make the model, as transformers' class."""
         super().__init__(config, add_pooling_layer=add_pooling_layer)
         self.gradient_checkpointing = False
-        self._plans: dict[tuple[int, torch.device], Plan] = {}  # of the lengths met last
+        self._plans: dict[tuple[int, torch.device], Plan] = {}  # of recent lengths
 
     def forward(
         self,
@@ -199,7 +199,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
     def _states(
         self, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan
     ) -> list[torch.Tensor]:
-        """Return the embeddings, and what comes out of each layer."""
+        """Return the embeddings, and the output of each layer."""
         states = [hidden]
         for number, layer in enumerate(self.encoder.layer):
             arguments = layer, states[-1], numbers, plan, number
@@ -217,7 +217,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return self._plans[length, device]
 
     def _padded(self, length: int) -> int:
-        """Return the shortest length from `length` on that the pattern can be laid over."""
+        """Return the shortest length, at least `length`, that suits the pattern."""
         config = self.config
         if length > config.max_position_embeddings:
             most = config.max_position_embeddings

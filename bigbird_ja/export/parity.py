@@ -93,8 +93,8 @@ def _compare_scores(
     directory: str, model: TrainedModel, manifest: Manifest, data_dir: str
 ) -> dict[str, Any]:
     batch = masked_records(manifest, data_dir)
-    # Only code of ours keeps the documents of a packed record apart: else neither does training's
-    # here.
+    # transformers' own classes do not separate the documents of a packed record; then our side of
+    # the comparison doesn't, either.
     ours = our_scores(model, batch, manifest if _has_code(directory) else None)
     theirs = their_scores(directory, model, batch)
     counted = batch["masked_lm_weights"] > 0

@@ -29,8 +29,8 @@ _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
 }
-# Keys of config.json that become settings; if two stand for one setting, the later is ModernBERT's,
-# which ignores the other.
+# Keys of config.json that become settings. Of two keys for one setting ModernBERT reads the later,
+# all others the earlier.
 _KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -73,7 +73,7 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """Keys of config.json that don't correspond to one of our settings each."""
+    """Keys of config.json that are not simply the value of one of our settings."""
 
     model_type: str = "unknown"
     architectures: list[str] | None = None
@@ -136,7 +136,7 @@ def read_config(folder: str) -> Encoder:
 
 
 def stock_class(model_type: str | None, model: ModelConfig, nsp: bool) -> str | None:
-    """Return the class in transformers of a source that equals the model, or None."""
+    """Return the class of transformers that computes the same as the model, or None."""
     name = STOCK.get(model_type or "")
     if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
         return None

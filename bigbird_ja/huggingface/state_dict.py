@@ -45,7 +45,7 @@ _BIGBIRD = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
-# Beginnings of names of BigBird -> those of the classes whose weights a BigBird can start from.
+# Prefixes of BigBird's names -> prefixes in other classes from which a BigBird can start.
 _BERT = {"bert.pooler.": "bert.pooler.dense."}
 _ROBERTA = {
     "bert.pooler.": "roberta.pooler.dense.",

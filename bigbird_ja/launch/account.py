@@ -21,7 +21,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     answer counts as READY until its maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
-    # A request in a queue was no machine until now: it has not lived, and was not billed.
+    # While a request waits in a queue there is no machine: no lifetime passes, nothing is billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.silent and has_machine

@@ -87,7 +87,7 @@ def wait_for_creation(view: View) -> Decision:
     """Wait for a TPU that was requested, then remove it and ask elsewhere."""
     state = view.state
     waits = view.tpu is not None and view.tpu.presence is Presence.WAITING
-    # Seconds in the queue do not count: after them the machine has its own time to come up.
+    # Time in the queue doesn't count: `CREATE_TIMEOUT` begins when the request leaves it.
     made_for = min(state.phase_seconds, state.machine_seconds)
     if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
         return view.wait()

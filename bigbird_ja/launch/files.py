@@ -221,7 +221,7 @@ class RunFiles:
         return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Renew the lease of a machine: its watcher takes any other value for a renewal."""
+        """Renew the lease of a machine; its watcher takes every new value for a renewal."""
         text = json.dumps({"attempt": attempt, "renewed": wall})
         storage.write_text(self._run.supervisor("lease.json"), text)
 

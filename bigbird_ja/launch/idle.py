@@ -23,8 +23,8 @@ def decide(view: View) -> Decision:
         return state.end(Ending.GAVE_UP, "bad_input", text)
     faults = [seen.silent.get(zone) for zone in run.zones]
     # Every zone refuses to answer, before anything was rented: end, with advice -> ended.
-    # Why: a permission or a name is wrong, which only the user can change; later ones are waited
-    # out.
+    # Why: a permission or a name is wrong, which only the user can change. After the first request
+    # refusals are waited out.
     if not state.attempt and all(fault and fault.kind in REFUSALS for fault in faults):
         text = advise(seen.silent[run.zones[0]], run, run.zones[0])
         ended = state.end(Ending.GAVE_UP, "bad_input", text)
@@ -58,13 +58,13 @@ def decide(view: View) -> Decision:
 def create(view: View, zones: list[str]) -> Decision:
     """Request a TPU, with its maximum lifetime, in the next of these zones.
 
-    The next is the zone of the last TPU, or the one after it if that one gave none.
+    The order continues with the zone of the last TPU, or after it if that zone had no capacity.
     """
     state, seen, run = view.state, view.seen, view.run
     last = run.zones.index(state.zone) if state.zone in run.zones else -1
     first = (last + 1 if state.misses or last < 0 else last) % len(run.zones)
     zone = next(z for z in run.zones[first:] + run.zones[:first] if z in zones)
-    if state.moves(run):  # nothing is left there: see `decide`
+    if state.moves(run):  # no machine is left at the former service: see `decide`
         state = replace(state, used_zones=(), ready_zones=())
     state = replace(
         state.enter(Phase.CREATING).unobserved(zone),

@@ -133,7 +133,7 @@ class Offers:
             run: one of those that the service was asked for.
             rental: the table's row for the machine, which serves for lists that can't be read.
         """
-        if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
+        if run.pricing == FLEX_START and zone not in rental.zones:  # in no list of the service
             return f"flex-start is documented for {', '.join(rental.zones)}"
         if zone not in {*self.types, *rental.zones}:
             return "neither the table (--price_file adds to it) nor a list of the service has it"
@@ -159,9 +159,9 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     """Ask both services for one machine of each chip, by which `launch` decides.
 
     Returns:
-        A row for each machine and service that rents it: `accelerator_type`, `service`, `quota`,
-        and `zones`, by zone "" or why the zone can't rent it; and the faults of lists that can't be
-        read, in whose place the package's table serves.
+        Rows, one for each machine and service that rents it: `accelerator_type`, `service`,
+        `quota`, and `zones`: zone -> reason why it can't rent the machine, or "". And the faults of
+        lists that can't be read; the package's table replaces those lists.
 
     Raises:
         BadInput: no credentials.

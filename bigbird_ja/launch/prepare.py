@@ -138,7 +138,7 @@ def offered(
         asked = backends.rented(run, rental, image)
         answered = Offers([asked], zones, asks)
         if any(fault.is_switched_off for fault in answered.faults):
-            refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
+            refusals.append(advise(answered.faults[-1], asked))
             continue
         for fault in answered.faults[:1]:
             notes.append(
@@ -156,15 +156,15 @@ def offered(
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
-        if not given:  # else those that are dearer
+        if not given:  # zones beyond the usual ones are dearer: only if no usual one is left
             kept = ([zone for zone in kept if zone in usual] or kept)[:USUAL_ZONES]
         found, warnings = _priced(asked, table, kept)
         yield found, notes, [*warnings, *region_warnings(found, near)]
-        if image:  # of that service
+        if image:  # the image belongs to this service: no other can serve
             return
         is_offered = True
         refusals.append(f"{name} has no quota for it")
-    if before is not None and not is_offered:  # it goes on
+    if before is not None and not is_offered:  # an existing run continues all the same
         found, _ = _priced(backends.rented(run, rentals[0], image), table, usual)
         yield found, refusals, region_warnings(found, near)
     elif not is_offered:

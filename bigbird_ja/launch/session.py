@@ -67,7 +67,7 @@ def launch(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
         log(backends.describe(run))
         return {**dry_run.show(run, config, vm, table), "warnings": warnings}
     _warn(warnings)
-    if model:  # again, as the data set decides some of it, and may have another tokenizer
+    if model:  # again: some settings depend on the data set, whose tokenizer must be the model's
         known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
         config, overrides = resolve(known)
     log(f"settings:\n{echo_settings(config, overrides, used_by('launch'))}")

@@ -162,7 +162,7 @@ class RunState:
         return replace(self, misses=misses, backoff_seconds=pause)
 
     def end(self, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
-        """End the run once its machines are deleted; `before` are events of the cause."""
+        """End the run once its machines are deleted; `before` are events that led to it."""
         state = replace(self, ending=ending, ending_reason=reason, ending_message=message)
         event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
         return Decision(state.enter(Phase.REMOVING, is_made=False), events=(*before, event))
@@ -334,7 +334,7 @@ class View:
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Return the heartbeat of this TPU's trainer; None for a slice between two tries."""
+        """Return the heartbeat of this TPU's trainer; None while a slice restarts its trainers."""
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
@@ -346,8 +346,8 @@ class View:
     def deletable(self) -> list[Tpu]:
         """List the machines that may be there.
 
-        In addition to those that were found it is the TPU that was requested, if its zone does not
-        answer, or has none and its deletion was never requested.
+        These are the machines that were found. The TPU that was requested is added if it was not
+        found, and either its zone does not answer or its deletion was never requested.
         """
         state, run = self.state, self.run
         machine = state.machine or run

@@ -3,7 +3,7 @@
 A slice of several hosts is one node, with all hosts or none.
 """
 
-# Without it, `list[Tpu]` in the copies of methods that `make mutants` makes is `Client.list`.
+# For `make mutants`: in its copies of methods `list[Tpu]` would be evaluated as `Client.list`.
 from __future__ import annotations
 
 import datetime

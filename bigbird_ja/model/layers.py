@@ -35,9 +35,9 @@ def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> 
     """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
     With `save_derivative` both gelus save their values and their derivatives, in the dtype of
-    `inputs`, for the backward pass, instead of only `inputs`. A TPU's compiler computes what is not
-    saved within the products that read it, once for each tile of their results; if products are
-    quick, that takes longer than they do.
+    `inputs`, for the backward pass, instead of only `inputs`. Without it a TPU's compiler computes
+    them inside the matmuls that read them, again for each tile of the result, which can take longer
+    than the matmul.
     """
     if name in FORMS and (save_derivative or name == "gelu_new"):
         return _with_saved_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
@@ -124,7 +124,7 @@ class Tokens(NamedTuple):
     """Tokens of a batch, and the documents that they belong to."""
 
     mask: tf.Tensor  # float32 [b, S]; 1 for a token, 0 for padding, which no query sees
-    # int32 [b, S], document numbers; a query sees only keys of its own. None for no such limit.
+    # int32 [b, S], document numbers: a query sees only keys of its document. None: no such limit.
     documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
@@ -246,7 +246,7 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     row_bits = _mix(_mix(rows + key[0]) ^ key[1])
     columns = tf.cast(tf.range(shape[-1]), tf.uint32)
     column_bits = _mix(columns * _constant(_GOLDEN) + key[1])
-    # The mixing is not linear: else three corners of a rectangle would determine the fourth.
+    # Not only XOR: with it, three corners of a rectangle of elements would determine the fourth.
     bits = row_bits ^ column_bits
     bits = (bits ^ _shift(bits, 16)) * _constant(_FIRST)
     bits = (bits ^ _shift(bits, 15)) * _constant(_SECOND)

@@ -130,8 +130,8 @@ def _attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer: [b * S, hidden].
 
-    Queries, keys and values are [b, tiles, heads, size, rows]: tokens fill the TPU's lanes, which a
-    head's 64 numbers would fill by half, and the projections write them so. XLA has one tile.
+    The projections write queries, keys and values as [b, tiles, heads, size, rows]: so tokens fill
+    the TPU's 128 lanes, of which a head's 64 numbers would fill half. XLA's attention has one tile.
     """
     model, (batch, length) = config.model, (int(size) for size in tokens.mask.shape)
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
@@ -143,7 +143,7 @@ def _attend(
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
         rows = tf.reshape(inputs, [*tiles, model.hidden_size])
-        # Three products: the result of one would be split by copies, and its gradients joined.
+        # Three matmuls: splitting the result of one, and joining its gradients, would be copies.
         each = (tf.einsum("btri,ihd->bthdr", rows, part) for part in tf.unstack(kernel, axis=1))
         query, key, value = each
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
@@ -208,8 +208,8 @@ def banded_attention(
 def gated(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
-    With `save_product` the result is saved for the backward pass together with `both`, and each
-    gradient is computed once there, as with `save_derivative` for less memory.
+    With `save_product` the result and `both` are saved for the backward pass, which then computes
+    each gradient once. It has the purpose of `save_derivative`, and takes less memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
     if not save_product or name not in FORMS:

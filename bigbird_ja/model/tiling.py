@@ -54,10 +54,10 @@ class RolledTiles:
 class IndependentTiles:
     """Lets every block see random blocks of its own.
 
-    The first block of a tile finds them in the first half of the lanes of the tiles laid out, the
-    second block in the second half; a block that lies in the other half of its own tile is taken
-    from a copy of the keys with halves exchanged. Whole tiles are gathered and joined by selection:
-    that costs less than moving half tiles.
+    Whole tiles are gathered for each of a tile's two blocks, and the halves of both are joined by
+    selection, which costs less than moving half tiles. The first half of the lanes is for the first
+    block, the second for the second. Where a wanted block lies in the other half of its tile, the
+    tile is gathered from a copy of the keys with exchanged halves.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:

@@ -24,7 +24,7 @@ from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import hub
 
-# Config of one --config, and what was set, given the settings of --init_from.
+# From the settings of --init_from and one --config to the config, and all overrides.
 ResolveOne = Callable[[Sequence[Override], str | None], tuple[Config, list[Override]]]
 
 
@@ -83,7 +83,7 @@ def _check_several(args: FlagValues, count: int) -> None:
 def _read(
     args: FlagValues, resolve: ResolveOne, number: int, name: str | None
 ) -> tuple[Plan, dict[str, Any]]:
-    """Read one config, with its data set or an estimate of one; return the run and its results."""
+    """Read one config, with its data set or an estimate of it; return the run and its results."""
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
     place = args.data_dir[number] if args.data_dir else ""
     manifest = manifest_lib.load(place) if place else None

@@ -110,14 +110,14 @@ def _duration(hours: tuple[float, float] | None) -> str:
 
 
 def _between(ends: tuple[float, float] | None) -> str:
-    """Write the least and the most that something takes: `9-12`, `0.82-1.10`."""
+    """Format an interval: `9-12`, `0.82-1.10`."""
     if ends is None:
         return "-"
     return "-".join(map(_short, ends)) if ends[1] else "0"
 
 
 def _short(value: float) -> str:
-    """Write a number with two or three digits."""
+    """Format a number with two or three digits."""
     return f"{value:,.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
 
 

@@ -326,7 +326,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     _take_layouts_as_they_are()
     if job.kept_in:
         compile_cache.use(job.kept_in)
-        # A part of the key under which it's found. libtpu has read its flags, which change no code.
+        # It is part of the cache's key. libtpu has read it, and these flags change no code.
         os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
     began = time.monotonic()

@@ -335,7 +335,7 @@ def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[flo
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
     mean = np.dot(np.diff(powers), 1.5 * 2.0 ** np.arange(len(histogram)))
     count = int(min(_MOST, _TOKENS // mean + 1))
-    # Within a power of two evenly by the logarithm.
+    # Between two powers of two, lengths are distributed evenly on a logarithmic scale.
     drawn = np.interp((np.arange(count) + 0.5) / count, powers, np.arange(len(powers)))
     sequences = packing.pack((2**drawn).astype(int).tolist(), length)
     documents = np.zeros((len(sequences), length), np.int32)

@@ -11,7 +11,7 @@ from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
 
-WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
+WAITING = "waiting for copies"  # not part of any op: see `roofline.step_time`
 CODE_KEYS = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
     "code_waiting_cycles",

@@ -86,7 +86,7 @@ def code_costs(
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         if listed and op.attribute("custom_call_target") == KERNEL:
-            # A step waits for its copies after its products, which may be written too close.
+            # The larger of bundles and products, see `CodeCost.cycles`; then the waits for copies.
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)

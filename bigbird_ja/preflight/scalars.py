@@ -17,7 +17,7 @@ _MOST_TRIPS = 1 << 17
 _SAMPLES = 4096
 
 _COMPARE = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt", "eq", "ne")}
-# By operation, without the letter for scalars or predicates.
+# Operations by libtpu's name without its first letter, s (scalar) or p (predicate).
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -166,7 +166,7 @@ class Scalars:
         return start + step * iteration
 
     def _origin(self, name: str) -> str:
-        """Return the name that this one copies, or that was kept in memory under it."""
+        """Return the name whose value this one is a copy of, in a register or from memory."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:

@@ -38,13 +38,13 @@ _PLACEHOLDER = (
 )
 _QUOTED = r"""b?(?P<quote>\\*["'])(?:(?!(?P=quote)).)+(?P=quote)"""
 _VALUE = rf"""{_PLACEHOLDER}(?:{_QUOTED}|\w*\(["'][^)\n]*\)|[^\s&,;"'<>(){{}}\[\]\\]+)"""
-# With letters and digits, as few words of prose are; or long, with signs.
+# Values that look like a credential: letters and digits mixed, as in few words; or long.
 _MIXED = r"""b?\\*["']?(?=[a-z]*\d|\d+[a-z])(?=[\w.-]*[a-z])\w[\w.-]{5,}"""
 _LONG = r"""b?\\*["']?(?![a-z_]+/)(?=[^\s"'&,;]*\d)[\w~+/=%-]{16,}"""
 _BEFORE = r"(?:(?<![\w/-])|(?<=\\[nrt]))-{0,2}(?:\w[\w.-]{0,60}?)?"
 _LINE = r"(?!\s*(?:\[{1,2}redacted\]|\\*[\"']?(?:\w+\s+)?[$<%{]))(?:(?!\\r|\\n)[^\r\n])+"
 
-# Any value of such a name is one; of a variable, too, of which the last words are these.
+# Names whose every value is a credential; variables may have other words before these.
 _STRONG = (
     r"(?:(?:passw(?:or[dt]|d)|pass ?phrase|passcode|pwd|bind_?pw|secret|(?<=_)pass|requirepass"
     r"|パスワード|暗証番号|秘密鍵|認証キー|アクセスキー|(?:access|account|api|auth|bearer|client|encryption|id|private"
@@ -75,7 +75,7 @@ _RULES = (
     r"""(?i)((?:://[^\s"'<>]{0,200}?hook[^\s"'<>/]*|\bhooks\.[\w.]+)/)(?!\[redacted\])[^\s"'<>)]+""",
     r"(?i)(\b(?:wandb|api.key)\b[^\n]{0,80}?)(?<![\w-])(?:[0-9a-f]{40}|[0-9a-f]{32})\b",
     r"""(://[^\s?;"'<>]{0,500}[?;])(?!\[redacted\])[^\s"'<>)]+""",
-    # Of a path, too, if it names what follows: libraries print addresses without the host.
+    # The query of a path as well, as libraries print addresses without the host.
     r"""((?:://|(?<![^\s"'(=])/)[^\s?#"'<>]{0,500}[?#][\w.~-]+=)(?!\[redacted\])[^\s"'<>)]+""",
 )
 
@@ -88,8 +88,8 @@ _COLORS = r"\x1b\[[\d;]{0,20}m"
 
 
 def redact(text: str) -> str:
-    """Replace every credential in `text` by `[redacted]`; twice is as once."""
-    if "\x1b" in text:  # colors within a name or a value hide it: they go if there is one
+    """Replace every credential in `text` by `[redacted]`; idempotent."""
+    if "\x1b" in text:  # without colors, if these would hide a credential
         plain = re.sub(_COLORS, "", text)
         if (cleaned := redact(plain)) != plain:
             return cleaned

@@ -92,7 +92,7 @@ def name_apart(runs: Sequence[RunLogs]) -> None:
     A page shows no more of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    for length in (*range(1, 9), 1):  # the last for a run that is given twice
+    for length in (*range(1, 9), 1):  # 1 if no end is unique: a run is given twice
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(runs):
             break

@@ -12,7 +12,7 @@ from bigbird_ja.settings.schema import Config
 
 _USUAL_RATE = 5e-4  # for a hidden size of 768: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
-_OTHER_LENGTH = 4  # ratio to a preset's tokens per step from which its rate is questioned
+_OTHER_LENGTH = 4  # factor between tokens per step and a preset's, from which its rate is doubted
 
 
 def validate_config(config: Config) -> None:

@@ -124,10 +124,10 @@ def setting(
     Args:
         default: value if none is given.
         meaning: noun phrase for `--help`.
-        span: lowest and highest value; left out if the field's type is `Annotated` by them.
+        span: lowest and highest value, unless the field's `Annotated` type states them.
         unit: unit of the value, with `span`.
-        declared: other fields of `Setting`; those that a section's settings have in common are
-            metadata of the section's field.
+        declared: other fields of `Setting`. Common ones of a section are declared by its field in
+            `Config`.
     """
     if span is not None:
         declared |= {"low": span[0], "high": span[1], "unit": unit}

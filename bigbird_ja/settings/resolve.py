@@ -18,7 +18,7 @@ from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, varied
 
-# Config that a command's flags specify, and what was set, given the settings of another model.
+# From settings of another model to the config that a command's flags specify, and all overrides.
 Resolve = Callable[[Iterable[Override]], tuple[Config, list[Override]]]
 
 

@@ -130,7 +130,7 @@ def options(path: str) -> dict[str, Any]:
 
     delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
     policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
-    timeout = min(60.0, max(_deadline() / 3, 0.2))  # without a byte: there is time for three
+    timeout = min(60.0, max(_deadline() / 3, 0.2))  # of silence: the deadline allows three tries
     return {"timeout": timeout, "retry": lambda call: policy(call, on_error=on_error)}
 
 

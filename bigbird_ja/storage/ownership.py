@@ -30,7 +30,7 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
 MARK = ".bigbird-ja.json"
-FILES = "files"  # the kind of a folder of the user's in which some files are ours
+FILES = "files"  # kind of a user's folder that also holds files of ours
 _MAX_BYTES = 64 << 20
 _ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
 
@@ -54,7 +54,7 @@ class Made:
         return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
 
 
-# One; 0.1.0 also stated the version before. None for a file that is ours whatever it holds.
+# One version; 0.1.0 stated the previous one, too. None: any content of the file is ours.
 Versions = tuple[Made, ...] | None
 
 

@@ -140,7 +140,7 @@ class _Writer:
     def _plan_facts(self, count: int) -> None:
         """Plan statements: (position in characters, tie-break, kind, name, is a repetition)."""
         kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
-        if count > len(kinds):  # articles differ in difficulty
+        if count > len(kinds):  # a random number of kinds: articles differ in difficulty
             kinds = kinds[: 2 + self._below(len(kinds) - 1)]
         more = 3 * (count - len(kinds)) // max(1, len(kinds))
         self._due: list[tuple[int, int, str, str, bool]] = []

@@ -303,7 +303,7 @@ class FolderTokenizer(Tokenizer):
             name if i in no_text else _shown(data)
             for i, (name, data) in enumerate(zip(self.names, self._bytes, strict=True))
         ]
-        # For byte-level BPE the characters, if they are complete.
+        # Names of byte-level BPE are not readable; `written` shows their characters.
         self.tokens = self.written if known.is_byte_level else self.names
         if known.prefix:
             starts = [name.startswith(known.prefix) for name in self.names]
@@ -349,7 +349,7 @@ class FolderTokenizer(Tokenizer):
 
     @functools.cached_property
     def _encode(self) -> Callable[[list[str], bool], list[list[int]]]:
-        """Load the encoder: a function of texts, and of whether they may have special tokens.
+        """Load the encoder: (texts, whether to recognize special tokens in them) -> ids.
 
         Raises:
             BadInput: a package is not installed, or cannot read the files.

@@ -31,7 +31,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of p
 # Scores become multiples of this many nats: see `round_scores`.
 SCORE_STEP = 1 / 64
 
-# Field, number, type. The specs are declared as bytes, so that they are kept byte for byte.
+# Field, number, type. Trainer and normalizer are bytes in a Model, and so stay unchanged.
 _DEFAULTS = {"INT32": "1", "BOOL": "true"}  # of all fields of these types: unigram, normal, on
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Piece": (("name", 1, "STRING"), ("score", 2, "FLOAT"), ("kind", 3, "INT32")),

@@ -200,8 +200,8 @@ def _classes_and_starts(
         is_head: bool [n], whether a character begins a text or token.
 
     Returns:
-        The classes; the classes with those of marks replaced by the previous character's: uint8 [n]
-        each; and whether a word starts: bool [n].
+        Classes, uint8 [n]; the same with the previous character's class for each mark; and whether
+        a word starts, bool [n].
     """
     raw = _class_table()[codes]
     marks = raw == MARK

@@ -41,7 +41,7 @@ class Evaluations:
 
         Args:
             step: the restored step.
-            lines: content of `eval.jsonl`; only read in the process that writes.
+            lines: content of `eval.jsonl`; empty in a process that does not write.
         """
         ours = self._job.manifest.fingerprint
         same = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
@@ -52,8 +52,8 @@ class Evaluations:
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation is due at `step`, also after a restart from there.
 
-        One is due at the first step reached since a multiple of the interval, and at the last step;
-        at step 0 only if the weights come from another model.
+        One is due at each multiple of the interval, or at the first step reached after it, and at
+        the last step; at step 0 only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False

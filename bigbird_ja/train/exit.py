@@ -21,7 +21,7 @@ class ProcessExit:
         self._calls: list[Callable[[CommandError], None]] = []
 
     def before(self, call: Callable[[CommandError], None]) -> None:
-        """Register a call that gets the error before the process ends; the first comes first."""
+        """Register a call that gets the error before the process ends; calls run in order."""
         self._calls.append(call)
 
     def __call__(self, error: CommandError) -> None:

@@ -186,7 +186,7 @@ def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Return the momentum after a gradient; applied twice, it is Nesterov's form."""
+    """Return the momentum after a gradient; apply it twice for Nesterov's form."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
@@ -206,7 +206,7 @@ def muon_directions(
         momenta: float32 by name; whole, or the same rows of each.
         gradients: float32 by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: number of which n becomes a multiple, by zero matrices.
+        multiple: divisor of n; zero matrices are added to each stack.
 
     Returns:
         Stacks [n, rows, columns] in `training.dtype`.
@@ -232,7 +232,7 @@ def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
     Args:
         stack: [n, rows, columns]; the result has the same shape and dtype.
     """
-    is_tall = stack.shape[1] > stack.shape[2]  # the smaller of the two products
+    is_tall = stack.shape[1] > stack.shape[2]  # XᵀX is smaller than XXᵀ
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))
     values = tf.cast(values / tf.maximum(norms, _SMALLEST_NORM), stack.dtype)

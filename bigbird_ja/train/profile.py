@@ -61,15 +61,15 @@ class Profile:
             self._log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
-        """Return the next step after which the profile begins or ends; a huge one without it."""
+        """Return the next step after which the profile begins or ends; 1 << 62 if none."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
     def at(self, step: int) -> None:
         """Begin or end the profile, if it is due after `step`; no step may be under way.
 
-        TPUEstimator stops only between device loops: loops with such a step are profiled, if the
-        next one is as long as the last.
+        TPUEstimator stops only between device loops, so whole loops are profiled. The first of the
+        steps is taken to be in the next loop if that loop, as long as the last one, would reach it.
         """
         ahead = 1 if self._is_exact else max(step - self._step, 1)
         self._step = step

@@ -137,7 +137,7 @@ def _settings(
 
 
 def _refuse_cores(overrides: list[Override]) -> None:
-    """Refuse `tpu.num_cores` where the user sets it for JAX's runtime.
+    """Refuse `tpu.num_cores` if the user sets it for JAX's runtime.
 
     In a preset, or in a file that states every setting, it is meant for other commands.
     """

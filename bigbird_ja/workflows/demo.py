@@ -13,7 +13,7 @@ from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.workflows.run_command import run_command
 
 _KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
-# One mask each, like the corpus and not in it: である, 年, った are what a reader expects.
+# Sentences like the corpus's, not in it. Expected at the masks: である, 年, った.
 _TEXTS = (
     "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
     "寺は1872[MASK]の地震で失われたが、村人の手で復元された。",

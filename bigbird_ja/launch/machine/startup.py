@@ -53,7 +53,7 @@ def metadata(run: LaunchedRun, vm: Emulation, state: RunState) -> dict[str, str]
 def terms_of(run: LaunchedRun, vm: Emulation, state: RunState) -> watcher.Terms:
     """Return the terms on which the machine's watcher lets it live; see `metadata`."""
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
-    if run.queued and run.max_seconds is None:  # waiting in line is no part of its life
+    if run.queued and run.max_seconds is None:  # time in the queue does not count
         requested = 0.0
     elif run.queued and run.max_seconds is not None:
         hours = run.max_seconds - state.elapsed_seconds
@@ -102,6 +102,6 @@ def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
     flags += [f"--init_from={run.init_from}"] if run.init_from else []
     flags += [f"--mode={run.mode}"] if run.mode != "train" else []
     if run.hosts > 1:
-        # A host that reboots has the time that the supervisor waits for it.
+        # Hosts wait for one that reboots as long as the supervisor does.
         flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")
     return flags

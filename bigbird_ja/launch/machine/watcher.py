@@ -12,9 +12,9 @@ Rules that save money:
 - Every request has a timeout and a deadline. `gcloud` is not used: it may hang.
 - The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
   them, and in memory (`/run`). A watcher that is started again goes on counting.
-- Only another `global_step` is progress. A heartbeat with only another time is none.
+- Only a new `global_step` is progress; a heartbeat that is merely newer is not.
 - Time is counted, stored and judged before anything is read. A failure to read, with any
-  exception, means "not seen"; answers have a maximum size, and the stored parts of them, too.
+  exception, means "not seen". Answers, and what is stored of them, have a maximum size.
 - Seconds are counted by a monotonic clock.
 """
 
@@ -118,7 +118,8 @@ def must_go(counters: Counters, terms: Terms) -> str:
 def age_at_boot(terms: Terms, wall: float) -> float:
     """Return the seconds of its lifetime that a machine has used up when it boots first.
 
-    Its creation counts, and waiting in a queue doesn't, as long as --max_hours is not over.
+    The time of its creation counts, up to `CREATION_SECONDS`. For a machine from a queue with
+    --max_hours, only the time by which its limit exceeds the hours that are left counts.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:
@@ -211,7 +212,8 @@ class Host:
     ) -> None:
         """Report the exit status of training, or the reason of a deletion, to the supervisor.
 
-        A reason is not overwritten: a trainer that ends with its machine was not preempted.
+        A status never replaces a reason: SIGTERM of a deletion makes the trainer exit as if it were
+        preempted.
         """
         before = {} if reason else self._values(self._terms.supervisor_dir, "exit.json")
         if before.get("attempt") == self._terms.attempt and before.get("reason"):

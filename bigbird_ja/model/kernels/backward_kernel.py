@@ -202,7 +202,8 @@ def _products(
 ) -> Iterator[None]:
     """Process one head's queries of a tile with tiles of keys, joined in one product.
 
-    Blocks on both sides are included if `near` names them. `d_queries` gets the queries' part.
+    With `near` the adjacent blocks are included. The gradient of the queries is appended to
+    `d_queries`.
     """
     shape, seen, own = tiles.shape, tiles.seen, t.rows_of(tiles.shape, head)
     sides = [] if near is None else [(near.after, near.before)]
@@ -224,7 +225,7 @@ def _products(
         there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
         key.append(t.joined_lanes(*there))
     d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
-    if shape.is_full:  # otherwise one more stage costs more
+    if shape.is_full:  # one more stage: faster here, slower for other patterns
         yield
     sums = ours.to_keys(exact, slopes)
     yield

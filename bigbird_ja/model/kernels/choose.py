@@ -21,8 +21,8 @@ from bigbird_ja.settings.values import varied
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 
 
-# Chips on which `auto` takes the kernels: as part of a whole step they are cheaper there by the
-# count of machine code (docs/design/kernel.md).
+# Chips on which `auto` takes the kernels: there a whole step has fewer cycles with them, by machine
+# code (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 
 
@@ -82,10 +82,10 @@ def without_kernels(requested: Config, taken: Config, error: Exception) -> Confi
 
 
 def saves_derivatives(config: Config) -> bool:
-    """Return whether activations save their derivatives, or their products (`layers`).
+    """Return whether activations save their derivatives (`layers`) for the backward pass.
 
-    They do with the kernels: that is cheaper on the same chips (docs/design/kernel.md), and on
-    others the memory is needed.
+    They do if the kernels are used: on the same chips that is faster (docs/design/kernel.md). Other
+    chips need the memory.
     """
     return config.model.attention_implementation == "kernel"
 

@@ -47,7 +47,7 @@ class _SeesAll:
     maximum: jax.Array  # [1, rows], maximum of the scores so far
     total: jax.Array  # [1, rows], sum of their exponentials
     summed: jax.Array  # [size, rows], weighted sum of the values
-    # Factors by which the sum is still to be multiplied: the values' part of it comes later.
+    # Factors that `weights` leaves for `add` to apply to the sum, first one first.
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property

@@ -28,9 +28,9 @@ from bigbird_ja.model.kernels.tiles import UNSEEN
 from bigbird_ja.model.layers import Tokens
 
 _TARGET = "tpu_custom_call"
-# Version of Mosaic in which kernels are written. jax writes the version that the libtpu of its own
-# month reads; images pair it with older ones (Kaggle's jax 0.7.2 with libtpu 0.0.17, which reads up
-# to 4), and newer compilers read old versions: 0.0.52 makes the same code of 4 as of its own.
+# Version of Mosaic in which kernels are serialized. By default jax takes the newest, which some
+# images' libtpu cannot read: Kaggle has jax 0.7.2 and libtpu 0.0.17, which reads up to version 4.
+# Newer ones read version 4, too: libtpu 0.0.52 compiles it to the same code as its own version.
 _FORMAT = 4
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
@@ -104,8 +104,8 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
     """Return the key tiles of each query tile's documents, the first and their number: [b, T, 2].
 
-    Document numbers grow along a sequence, and padding has none. So tiles whose ranges of numbers
-    overlap share a document, or are between two tiles that do.
+    Document numbers never decrease along a sequence, and padding has none. So the key tiles whose
+    range of numbers overlaps the query tile's are adjacent.
     """
     least = tf.reduce_min(tf.where(is_text, documents, documents.dtype.max), axis=2)
     most = tf.reduce_max(tf.where(is_text, documents, -1), axis=2)

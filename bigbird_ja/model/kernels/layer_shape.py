@@ -22,12 +22,12 @@ def tile_rows(length: int, reach: int | None) -> int:
 class Order:
     """Order of a kernel's work; `scripts/kernel_code.py` prices it."""
 
-    at_once: int  # query tiles in an iteration; key tiles if a query tile sees all
+    at_once: int  # tiles in an iteration: query tiles, or key tiles if a query tile sees all
     lag: int  # argument of `tiles.software_pipelined`
 
 
-# Forward and backward. BigBird's lag is the number of products of scores: those of one head run
-# during the softmax of the head before, and the products of values of the one before that.
+# Forward and backward. The forward lag of "rolled" is a head's number of score products: during a
+# head's softmax the matrix units compute the next head's scores and the previous head's context.
 ORDERS = {
     "rolled": (Order(4, 6), Order(4, 1)),
     "local": (Order(8, 1), Order(8, 1)),
@@ -83,8 +83,9 @@ class LayerShape:
     def runs(self) -> tuple[int, ...]:
         """Tiles in one iteration, for each loop over the tiles of a query's documents.
 
-        First those of the order, then half as many, ...; forward, one before them. Empty if a query
-        tile has a fixed number of key tiles: for two, loops cost more.
+        `Order.at_once`, half of it, ..., 1: the later loops take the remainder. The forward kernel
+        has a loop of one tile before them, see `loops`. Empty if no loop depends on documents; with
+        two tiles, computing all is cheaper.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
@@ -95,8 +96,8 @@ class LayerShape:
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
         """Yield each of `runs`, its first tile and its number of iterations.
 
-        Forward, a pair of tiles begins at an even one: so a pair of which one is skipped has the
-        same sum, bit for bit.
+        The forward kernel takes an odd first tile alone, so that every pair begins at an even one:
+        then skipped tiles don't change how sums are rounded.
 
         Args:
             start: first key tile of a query tile; integers of any kind.

@@ -5,9 +5,9 @@ vector memory, so that a random tile is an index and not a copy. Scores are tran
 queries]: so the softmax reduces over sublanes, which is elementwise work for all but the last
 eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
 
-The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. Queries are
-masked to one head, with zeros for the others, which selects its own lanes: the matrix unit would
-fill the missing contraction with zeros anyway.
+The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. To select a
+head, queries have zeros in the lanes of all others. That costs nothing: the matrix unit would pad
+the shorter contraction with zeros.
 """
 
 import functools
@@ -109,7 +109,8 @@ def over_tiles(
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    Each step takes `Order.at_once` tiles, as its first and last stages overlap with nothing.
+    A step takes `Order.at_once` tiles: its first and last stages overlap with nothing, so fewer,
+    longer steps are faster.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -130,7 +131,7 @@ def over_keys(
 ) -> Any:
     """Run `step`, as `over_tiles`, over the key tiles that have documents of a query tile.
 
-    Others would add exact zeros; without bounds all are taken.
+    All other tiles would add exact zeros. Without bounds the step runs over all tiles.
     """
     if bounds is None:
         return over_tiles(shape, step, state)
@@ -257,7 +258,7 @@ class Neighbors:
         # Beyond the ends, and in place of tile 0 if it is global, is the zero tile, T.
         first = 0 if shape.shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # Arrays without such a tile are read anywhere there, as the values get no weight.
+        # For arrays without a zero tile: any tile in its place, as its weights are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [  # [shift][head of the group]

@@ -95,7 +95,7 @@ def prepare(use_tpu: bool) -> str:
     require("jax", *(["libtpu"] if use_tpu else []))
     # Also in the environment, for jax that is imported later, or in other processes.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
-    if platform == "cuda":  # else sums have any order, and a resumed run differs by rounding
+    if platform == "cuda":  # sums in a fixed order, so that a resume is bit-identical
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
     import jax
 

@@ -113,8 +113,8 @@ class TrainGraph:
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
-        # Fed to the initializers in one run: zeros are never allocated, and the graph is optimized
-        # once (each run of another set of ops optimizes it again).
+        # All values are fed in one run: TensorFlow optimizes the graph anew for each other set of
+        # ops, and variables never hold zeros first.
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
             # Otherwise TensorFlow adds a saver of its own for all variables.
@@ -142,7 +142,7 @@ def make_input_fn(
         if on_tpu:
             context = params["context"]
             host, count = context.current_host, context.num_hosts
-        # The pipeline is only TensorFlow: converting its functions would only take seconds.
+        # The pipeline has TensorFlow operations only, and converting them would take seconds.
         batches = tf.autograph.experimental.do_not_convert(make_batches)(host, count)
         each = (cores if on_tpu else 1) // count
         ids = range(host * each, (host + 1) * each)

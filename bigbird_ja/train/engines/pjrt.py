@@ -215,8 +215,8 @@ class PjrtEngine:
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Place a state on the devices.
 
-    Checkpoints don't depend on devices: divided slots are gathered when they are saved, and divided
-    over the devices of the time when they are restored.
+    Checkpoints hold whole slots, so a run may continue on another number of devices: slots are
+    gathered when they are saved, and divided again here.
 
     Args:
         values: whole variables by name.
@@ -238,7 +238,7 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceSta
 
 
 def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array, unlike `device_put` without comparing the values of all processes."""
+    """Place an array; `device_put` would also compare its values between processes."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 

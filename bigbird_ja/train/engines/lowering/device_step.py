@@ -182,8 +182,8 @@ def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
 def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the whole variables of a state by name.
 
-    If slots are divided over several processes, all of these must call this together, as they
-    exchange the parts, one slot at a time.
+    If slots are divided over several processes, all processes must call it at the same step: one
+    slot after another is gathered from all of them.
     """
     specs = {**step.parameters, **step.slots}
     arrays = [
@@ -208,5 +208,5 @@ def _read(array: jax.Array) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _gathering(mesh: Mesh) -> Any:
-    """Return a function that gathers an array on every device, one to compile each shape once."""
+    """Return a function that gathers an array on every device; it compiles each shape once."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))

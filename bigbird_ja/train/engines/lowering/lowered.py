@@ -66,17 +66,17 @@ class LoweredStep:
 
     Args:
         gradients: function of one replica.
-        update: function of one replica. If the state is divided (`shards`), it is for one replica's
-            part of everything, and takes `squares` as its last argument.
+        update: function of one replica. If the state is divided (`shards`), its arguments are one
+            replica's parts, and it has more of them: see `program`.
         parameters: whole parameters, in the order in which the functions take them.
         slots: whole slots, in the order in which the functions take them.
         batch: one replica's part of a batch.
         replicas: number of replicas, over which the gradients are summed.
         shards: divisions of parameters (and their gradients) and slots, by name; empty if they are
             not divided.
-        muon: if the state is divided, two functions whose results go to `update`: the first maps
-            one replica's rows of all matrices to stacks, the second orthogonalizes its share of the
-            stacks, with all their rows.
+        muon: if the state is divided, two functions: the first maps a replica's rows of all
+            matrices to stacks; the second orthogonalizes a replica's share of the whole matrices.
+            Replicas exchange rows between them, and before `update`.
     """
 
     gradients: Traced

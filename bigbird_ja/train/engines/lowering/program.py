@@ -6,13 +6,13 @@ caller sums the gradients over the replicas between the two functions:
     gradients(parameters, batch, step, replica, weight) -> gradients, sums
     update(parameters, slots, gradients, sums, step)    -> parameters, slots, metrics, finite
 
-Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. There are no
-variables: so the module is a function of its inputs, and the caller that compiles it states the
-donated ones (parameters and slots of `update`).
+Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. Both are pure
+functions without variables; the caller decides which inputs are donated (parameters and slots of
+`update`).
 
-With Muon the update on several replicas is for one replica's part of parameters, slots and
-gradients, and has two more arguments: the sum of all gradients' squares, `squares`, and its
-orthogonalized stacks (`LoweredStep.muon`).
+With Muon on several replicas, `update` takes one replica's part of parameters, slots and gradients,
+and two more arguments: the sum of squares of all gradients (`squares`), and that replica's rows of
+the orthogonalized stacks (`LoweredStep.muon`).
 
 Functions are lowered for the CPU, as TensorFlow has no TPU lowering without a TPU: the graph is the
 same, except for a few ops (TensorFlow's stateless random numbers, which the step does not use).
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Slots of the optimizer by name, all of the first slot before the second."""
+        """Slots of the optimizer by name: every m, then every v."""
         parameters, slots = self.parameters, slot_parameters(self.config, self.data)
         return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
@@ -306,6 +306,6 @@ def trace(
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
-    # The same bytes for the same step, though TensorFlow writes attributes in any order.
+    # Deterministic: TensorFlow writes attributes in any order, and equal steps need equal bytes.
     hlo: bytes = module.SerializeToString(deterministic=True)
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))
