@@ -51,7 +51,7 @@ def encode(
         input_ids: int32 [b, S], static; nothing attends to `data.pad_id`.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only if `attend_across_documents` is off.
-        positions: int32 [b, P], each below S; only for them the last MLP runs. None for all.
+        positions: int32 [b, P], the positions that the last MLP runs for; None: all.
         dropout_key: key of `layers.make_key`; None disables dropout.
 
     Returns:
