@@ -78,8 +78,8 @@ def _one(
     here = ["--config", name]
     storage.make_directory(folder)
     prefix = storage.join(folder, "trained")
-    tokens = ["--vocab_size", str(_VOCAB_SIZE), "--output_prefix", prefix]
-    run_command(["tokenize", *here, "--input", corpus, *tokens])
+    vocabulary = ["--vocab_size", str(_VOCAB_SIZE), "--output_prefix", prefix]
+    run_command(["tokenize", *here, "--input", corpus, *vocabulary])
     tokenizer = storage.join(folder, "tokenizer.model")
     storage.write_bytes(tokenizer, _filled(storage.read_bytes(f"{prefix}.model"), config))
     text = ["--input", corpus, "--tokenizer", tokenizer]
