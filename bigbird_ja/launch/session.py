@@ -3,7 +3,7 @@
 import functools
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import World
 from bigbird_ja.process import errors, streams
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, warn
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
@@ -63,23 +63,23 @@ def launch(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
     if args.dry_run:
         run, notes, more = next(prepare.offered(run, flags, table))
         warnings += [*notes, *more]
-        _warn([*warnings, *config_warnings(config, not model)])
+        warn([*warnings, *config_warnings(config, not model)])
         log(backends.describe(run))
         return {**dry_run.show(run, config, vm, table), "warnings": warnings}
-    _warn(warnings)
+    warn(warnings)
     if model:  # again: some settings depend on the data set, whose tokenizer must be the model's
         known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
         config, overrides = resolve(known)
     log(f"settings:\n{echo_settings(config, overrides, used_by('launch'))}")
     config, data = prepare.check_data(run, config, overrides)
-    _warn(config_warnings(config, not model, overrides, data))
+    warn(config_warnings(config, not model, overrides, data))
     state = None
     for record, notes, warnings in prepare.offered(run, flags, table):
         run = record
         needs, _ = dry_run.estimate(run, config, data)
         for note in notes:
             log(note)
-        _warn(warnings)
+        warn(warnings)
         log(backends.describe(run))
         log(needs)
         tpus = backends.connect(run.service, run.project)
@@ -104,14 +104,9 @@ def _model(args: FlagValues) -> tuple[str, list[Override]]:
     """Return the path of --init_from, and the settings that the model there states."""
     path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):
-        _warn([f"a dry run doesn't read {path}: the sizes are those of --config"])
+        warn([f"a dry run doesn't read {path}: the sizes are those of --config"])
         return path, []
     return path, run_settings.stated_settings(path) if path else []
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        log(f"warning: {warning}")
 
 
 def _watch(

@@ -15,7 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.huggingface import run_settings
 from bigbird_ja.plan import estimate, show
 from bigbird_ja.plan.estimate import Plan
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, warn
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.data_facts import Data, requested_data
@@ -107,15 +107,13 @@ def _read(
             f" text at {estimate.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
             f" {data.seq_length}"
         )
-    for warning in config_warnings(config, not source, overrides, data):
-        log(f"warning: {warning}")
+    warn(config_warnings(config, not source, overrides, data))
     planned = Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
         path = args.preflight[number]
         planned = dataclasses.replace(planned, results=estimate.load_results(path))
         _check_length(planned, path)
-        for warning in environment.compiler_warnings(planned.results.versions):
-            log(f"warning: {path}: {warning}")
+        warn(f"{path}: {each}" for each in environment.compiler_warnings(planned.results.versions))
     steps, batch = config.training.num_train_steps, config.training.global_batch_size
     about = {
         "config": name,

@@ -13,7 +13,7 @@ from bigbird_ja.model.flops import check_length
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.keep import keeping
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, warn
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.provenance import echo_settings
@@ -49,8 +49,7 @@ def preflight(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
     ]
     versions = compile_lib.versions()
     log(f"settings:\n{echo_settings(config, overrides, used_by('preflight'))}")
-    for warning in environment.compiler_warnings(versions):
-        log(f"warning: {warning}")
+    warn(environment.compiler_warnings(versions))
     results = []
     with keeping(args.keep) if args.keep else contextlib.nullcontext("") as folder:
         for target, batch in wanted:

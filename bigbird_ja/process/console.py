@@ -125,6 +125,12 @@ def log(message: str, stream: TextIO | None = None) -> None:
         print(message, file=stream, flush=True)
 
 
+def warn(warnings: Iterable[str]) -> None:
+    """Log each warning, marked as one."""
+    for warning in warnings:
+        log(f"warning: {warning}")
+
+
 @contextlib.contextmanager
 def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
     """Log the task of the block, and every `seconds` how long it has taken so far."""

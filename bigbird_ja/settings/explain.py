@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import preset_purposes
 from bigbird_ja.settings.resolve import resolve_config
@@ -43,8 +43,7 @@ def explain(config_path: str | None, sets: Iterable[str]) -> dict[str, Any]:
     print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
     print(_as_yaml(settings))
     warnings = config_warnings(config)
-    for warning in warnings:
-        log(f"warning: {warning}")
+    warn(warnings)
     return {"settings": settings, "warnings": warnings, "presets": presets}
 
 

@@ -16,7 +16,6 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -53,9 +52,8 @@ class Recorder:
         self.step = resumption.step
         self.loss: float | None = None
         self._beats, self._heartbeat_before = 0, b""
-        self.evaluations: list[Evaluation] = []
+        self.evaluations = run_log.read_evaluations(self._dir) if self._writes else []
         if self._writes:
-            self.evaluations = run_log.read_evaluations(self._dir)
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
