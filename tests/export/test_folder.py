@@ -49,7 +49,7 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
     for fact in (
         "6 of 6",
         "pretrained from scratch with",
-        "1,200 SentencePiece pieces",
+        "1,200 SentencePiece tokens",
         "not recorded",
         loss,
     ):
