@@ -25,7 +25,7 @@ from bigbird_ja.cli.config import resolve
 from bigbird_ja.settings.schema import used_by
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
-NEEDS = ("tensorflow", "jax")  # and libtpu, in `compile.versions`: last
+NEEDS = ("tensorflow", "jax")  # libtpu, too: `compile.versions` checks it later
 SETTINGS = used_by("preflight")
 
 
