@@ -34,7 +34,7 @@ WIDTH, REACH = 768, 64
 
 def layer_shape(kind: str, head_size: int, length: int, backward: bool) -> Any:
     """Return the layer whose kernel is priced, with the package's tiles and order of work."""
-    heads, shifts = WIDTH // head_size, None
+    heads, num_shifts = WIDTH // head_size, None
     order: Order | None = ORDERS[kind][backward]
     reach = REACH if kind == "local" else None
     rows = tile_rows(length, reach)
@@ -44,9 +44,9 @@ def layer_shape(kind: str, head_size: int, length: int, backward: bool) -> Any:
         if plans is None:
             rows, order = 256, None
         else:
-            rows, shifts = 128, tuple(tuple(map(int, head)) for head in plans[0])
+            rows, num_shifts = 128, plans.shape[2]
     sizes = TOKENS // length, length // rows, heads, head_size, rows
-    return LayerShape(*sizes, shifts, kind != "rolled", "bfloat16", reach, backward, order)
+    return LayerShape(*sizes, num_shifts, kind != "rolled", "bfloat16", reach, backward, order)
 
 
 def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
@@ -55,7 +55,8 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
     arrays += [(shape.statistics, "float32")] if shape.is_backward else []
     arrays += [(shape.key_marks, "int32" if shape.has_documents else "float32")]
     arrays += [(shape.query_marks, "int32")] if shape.has_documents else []
-    return arrays + ([(shape.bounds, "int32")] if shape.runs else [])
+    arrays += [(shape.bounds, "int32")] if shape.runs else []
+    return arrays + ([((shape.heads * shape.num_shifts,), "int32")] if shape.num_shifts else [])
 
 
 def cycles(shape: Any, chip_name: str, directory: str) -> float | None:

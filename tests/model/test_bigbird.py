@@ -49,13 +49,13 @@ def _inputs(seq_length, width=32):
     }
 
 
-def _interpret(make, operands):
+def _interpret(make, shape, operands):
     """In place of `call_jax`: by Pallas' interpreter, outside any graph."""
     import jax
 
     arrays = [operand.numpy() for operand in operands]
     quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    outputs = jax.jit(make(True)).lower(*arrays).compile(quick)(*arrays)
+    outputs = jax.jit(make(shape, True)).lower(*arrays).compile(quick)(*arrays)
     return [tf.constant(np.asarray(output)) for output in jax.tree_util.tree_leaves(outputs)]
 
 

@@ -104,7 +104,7 @@ class _Queries:
 
 def _kernel(shape: LayerShape, *refs: Any) -> None:
     given, others = refs[:6], refs[6:]
-    key_marks, (query_marks, bounds) = others[0], t.optional(shape, others[1:])
+    key_marks, (query_marks, bounds, shifts) = others[0], t.optional(shape, others[1:])
     d_query, d_key, d_value, *kept = others[-7:]
     tiles = _Tiles(shape, t.Masks(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
@@ -120,7 +120,7 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
     if shape.is_full:
         lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
     else:
-        _sparse(tiles)
+        _sparse(tiles, shifts)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _write(j: Any, _: None) -> None:
@@ -149,14 +149,14 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
         tiles.write(j, head, [summed])
 
 
-def _sparse(tiles: _Tiles) -> None:
+def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
     """Process each tile with those that it sees.
 
     The queries of tile 0, if it is global, are multiplied by the keys of tile j in the step of
     query tile j.
     """
-    shape, heads, shifts = tiles.shape, range(tiles.shape.group), t.shifts_here(tiles.shape)
-    is_rolled = shape.shifts is not None
+    shape, heads = tiles.shape, range(tiles.shape.group)
+    is_rolled = shape.num_shifts is not None
     global_ = [0] if is_rolled else []
     first = [tiles.queries(0, head) for head in heads] if is_rolled else []
 

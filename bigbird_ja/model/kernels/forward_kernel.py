@@ -100,7 +100,8 @@ class _Tiles:
 def _kernel(
     shape: LayerShape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any
 ) -> None:
-    (query_marks, bounds), (context, statistics, keys) = t.optional(shape, rest), rest[-3:]
+    query_marks, bounds, shifts = t.optional(shape, rest)
+    context, statistics, keys = rest[-3:]
     tiles = _Tiles(
         shape, t.Masks(shape, key_marks, query_marks), query, key, value, context, statistics, keys
     )
@@ -113,7 +114,7 @@ def _kernel(
     if shape.is_full:
         lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
     else:
-        _sparse(tiles)
+        _sparse(tiles, shifts)
 
 
 def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
@@ -134,10 +135,10 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
         tiles.write(j, head, *state)
 
 
-def _sparse(tiles: _Tiles) -> None:
+def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
     """Process each tile with those that it sees; tile 0, if it is global, with every tile."""
-    shape, shifts = tiles.shape, t.shifts_here(tiles.shape)
-    heads, is_rolled = range(shape.group), shape.shifts is not None
+    shape, is_rolled = tiles.shape, tiles.shape.num_shifts is not None
+    heads = range(shape.group)
     queries = [t.masked_to_head(shape, tiles.query[0], head) for head in heads]
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:

@@ -59,21 +59,22 @@ def kernel_attention(
         Context of the same shape; zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
-    rolled = None if shifts is None else tuple(map(tuple, shifts.tolist()))
+    num_shifts = None if shifts is None else shifts.shape[1]
     has_documents, dtype = tokens.documents is not None, query.dtype.name
-    shape = LayerShape(batch, tiles, heads, size, rows, rolled, has_documents, dtype, reach)
+    shape = LayerShape(batch, tiles, heads, size, rows, num_shifts, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, tokens)
+        if shifts is not None and num_shifts:
+            marks.append(tf.constant(shifts.ravel(), tf.int32))
 
         @tf.custom_gradient
         def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
-            make = functools.partial(forward, shape)
-            context, statistics = call_jax(make, [query, key, value, *marks])
+            context, statistics = call_jax(forward, shape, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
                 with tf.name_scope(f"{scope}gradient/"):  # an absolute name, within the layer's
                     given = [query, key, value, context, upstream, statistics, *marks]
-                    return call_jax(functools.partial(backward, shape), given)
+                    return call_jax(backward, shape, given)
 
             return context, gradient
 
@@ -127,20 +128,23 @@ def interpreted() -> Iterator[None]:
 
 
 def call_jax(
-    make: Callable[[bool], Callable[..., Any]], operands: Sequence[tf.Tensor]
+    make: Callable[..., Any], shape: LayerShape, operands: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Call a kernel on tensors.
 
+    Layers of the same shape share its text: to write it takes longer than all else in a layer.
+
     Args:
-        make: returns the kernel for a value of `pallas_call`'s `interpret`.
+        make: `forward` or `backward`.
+        shape: shape of the layer.
         operands: tensors of static shape.
     """
-    shapes = [
+    given = tuple(
         jax.ShapeDtypeStruct(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
         for tensor in operands
-    ]
+    )
     if _interpreted.get():
-        exported = export.export(jax.jit(make(True)), platforms=["cpu"])(*shapes)
+        exported = _exported(make, shape, given)
         outputs = gen_xla_ops.xla_call_module(
             list(operands),
             version=exported.calling_convention_version,
@@ -150,17 +154,21 @@ def call_jax(
             platforms=["CPU"],
         )
         return list(outputs)
-    kernel = make(False)
-    results = jax.eval_shape(kernel, *shapes)
+    text, results = _text(make, shape, given)
     outputs = gen_xla_ops.xla_custom_call_v2(
         operands=list(operands),
         call_target_name=_TARGET,
-        backend_config=_text(kernel, shapes),
+        backend_config=text,
         has_side_effect=False,
         result_dtypes=[tf.as_dtype(result.dtype) for result in results],
         result_shapes=[tf.TensorShape(result.shape) for result in results],
     )
     return list(outputs)
+
+
+@functools.lru_cache(maxsize=32)
+def _exported(make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]) -> Any:
+    return export.export(jax.jit(make(shape, True)), platforms=["cpu"])(*given)
 
 
 @contextlib.contextmanager
@@ -183,10 +191,13 @@ def _in_format(version: int) -> Iterator[None]:
         setattr(tpu_custom_call, name, original)
 
 
-def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
-    """Return the text of a kernel that JAX passes to libtpu."""
+@functools.lru_cache(maxsize=32)
+def _text(
+    make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]
+) -> tuple[str, list[Any]]:
+    """Return the text of a kernel that JAX passes to libtpu, and shapes and dtypes of results."""
     with _in_format(_FORMAT):
-        lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
+        lowered = jax.jit(make(shape)).trace(*given).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")
     calls: list[str] = []
 
@@ -200,4 +211,4 @@ def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
     module.operation.walk(look)
     if len(calls) != 1:
         raise ValueError(f"a kernel was lowered to {len(calls)} calls of {_TARGET}, not to one")
-    return calls[0]
+    return calls[0], jax.tree_util.tree_leaves(lowered.out_info)

@@ -44,7 +44,7 @@ class LayerShape:
     heads: int
     size: int  # of a head
     rows: int  # of a tile
-    shifts: tuple[tuple[int, ...], ...] | None  # for each head; None if not rolled
+    num_shifts: int | None  # random tiles of a query tile; None if not rolled
     has_documents: bool
     dtype: str
     reach: int | None = None  # if not rolled, tokens to the farthest key; None if unlimited
@@ -56,12 +56,12 @@ class LayerShape:
         """Kind of attention: full, local or rolled."""
         if self.is_full:
             return "full"
-        return "local" if self.shifts is None else "rolled"
+        return "local" if self.num_shifts is None else "rolled"
 
     @property
     def is_full(self) -> bool:
         """Return whether every query sees every key."""
-        return self.shifts is None and self.reach is None
+        return self.num_shifts is None and self.reach is None
 
     @property
     def order(self) -> Order:

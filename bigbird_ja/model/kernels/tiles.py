@@ -42,12 +42,13 @@ def statistics_spec(shape: LayerShape) -> Any:
 
 
 def mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the parts of key marks and, if documents limit attention, of query marks, bounds."""
+    """Return the parts of key marks and, if the layer has them, query marks, bounds and shifts."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
-    bounds = [pl.BlockSpec(memory_space=pltpu.SMEM)] if shape.runs else []
-    return [keys, queries, *bounds] if shape.has_documents else [keys]
+    numbers = pl.BlockSpec(memory_space=pltpu.SMEM)
+    optional = ((queries, shape.has_documents), (numbers, shape.runs), (numbers, shape.num_shifts))
+    return [keys, *(spec for spec, is_there in optional if is_there)]
 
 
 class Bounds:
@@ -63,10 +64,26 @@ class Bounds:
         return self._bounds[place], self._bounds[place + 1]
 
 
-def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None]:
-    """Return query marks and bounds from a kernel's arguments after its key marks, or None."""
-    bounds = Bounds(shape, refs[1]) if shape.runs else None
-    return refs[0] if shape.has_documents else None, bounds
+Shifts = list[list[Any]]  # [shift][head of the group]
+
+
+def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
+    """Return query marks or None, bounds or None, and shifts of this step's heads.
+
+    Args:
+        shape: shape of the layer.
+        refs: arguments of the kernel after its key marks.
+    """
+    left = iter(refs)
+    query_marks = next(left) if shape.has_documents else None
+    bounds = Bounds(shape, next(left)) if shape.runs else None
+    return query_marks, bounds, _shifts_here(shape, next(left)) if shape.num_shifts else []
+
+
+def _shifts_here(shape: LayerShape, shifts: Any) -> Shifts:
+    first, many = pl.program_id(1) * shape.group, shape.num_shifts or 0
+    places, heads = range(many), range(shape.group)
+    return [[shifts[(first + head) * many + place] for head in heads] for place in places]
 
 
 def call(kernel: Callable[..., None], shape: LayerShape, interpret: Any, **specs: Any) -> Any:
@@ -249,14 +266,14 @@ class Neighbors:
 
     Args:
         shape: shape of the layer.
-        shifts: result of `shifts_here`.
+        shifts: shifts of `optional`.
         j: number of the tile.
     """
 
-    def __init__(self, shape: LayerShape, shifts: list[list[Any]], j: Any) -> None:
+    def __init__(self, shape: LayerShape, shifts: Shifts, j: Any) -> None:
         """Find the tiles of tile j."""
         # Beyond the ends, and in place of tile 0 if it is global, is the zero tile, T.
-        first = 0 if shape.shifts is None else 1
+        first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
         # For arrays without a zero tile: any tile in its place, as its weights are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
@@ -269,23 +286,3 @@ class Neighbors:
 def _wrapped(tile: Any, tiles: int) -> Any:
     """Wrap a number around the ring of tiles 1..T-1, without a division, which costs more."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
-
-
-def shifts_here(shape: LayerShape) -> list[list[Any]]:
-    """Return the shifts of this step's heads, as [shift][head of the group].
-
-    The kernel has the shifts of all groups, and selects.
-    """
-    if shape.shifts is None:
-        return []
-    group, shifts = pl.program_id(1), shape.shifts
-
-    def select(head: int, place: int) -> Any:
-        chosen = jnp.int32(shifts[head][place])
-        for other in range(1, shape.groups):
-            there = jnp.int32(shifts[other * shape.group + head][place])
-            chosen = jnp.where(group == other, there, chosen)
-        return chosen
-
-    places, heads = range(len(shifts[0])), range(shape.group)
-    return [[select(head, place) for head in heads] for place in places]
