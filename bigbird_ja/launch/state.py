@@ -196,6 +196,7 @@ class TrainerBeat:
     tokens_per_second: float = 0.0
     host: str = ""
     pid: int = 0
+    compile_seconds: float = 0.0  # until the engine began
 
     @property
     def signature(self) -> str:

@@ -44,6 +44,7 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
         "step": step,
         "target_step": target,
         "tokens_per_second": rate,
+        "compile_seconds": heartbeat.compile_seconds if heartbeat else 0.0,
         "eta_seconds": eta,
         "preemptions": state.preemptions,
         "failures": state.failures,

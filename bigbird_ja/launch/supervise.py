@@ -90,7 +90,7 @@ class _Supervisor:
         self._now = world.steady()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
-        self._shown_step = 0  # of the trainer, in the log
+        self._shown_step = self._shown_attempt = 0  # of the trainer, in the log
         self._saved: RunState | None = None
         self._renewed_at = -math.inf  # the machine's lease
         self._is_holder = False  # the lock was renewed in this poll
@@ -260,6 +260,9 @@ class _Supervisor:
         if is_running and heartbeat is not None and heartbeat.global_step > self._shown_step:
             self._shown_step = heartbeat.global_step
             rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
+            if heartbeat.compile_seconds and self._shown_attempt != state.attempt:
+                self._shown_attempt = state.attempt
+                rate += f"; {heartbeat.compile_seconds:.0f} s to compile or load the step"
             world.say(f"step {heartbeat.global_step:,} of {self._run.target_step:,}, {rate}")
         if is_running:
             report = self._if_intact(world.files.exit_report)

@@ -239,6 +239,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
         status, result = support.run(["status", f"--bucket={root}/bucket", "--name=run-1"], fake)
         (shown,) = result["runs"]
         assert (shown["state"], shown["step"], shown["preemptions"]) == ("finished", 100, 3)
+        assert shown["compile_seconds"] == 37.2
         changed = [*flags, "--set=model.num_layers=3"]
         status, result = support.run(support.command(root, *changed), fake)
         assert status == 2 and "model.num_layers: 2 -> 3" in result["error"]
@@ -247,7 +248,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
             assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
-def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu):
+def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu, capsys):
     process = support.start(root, fake_tpu)
     support.wait_for_step(root, 10)
     status, result = support.run(support.command(root, steps=400), fake_tpu)
@@ -257,6 +258,7 @@ def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root,
     process.communicate()
     status, result = support.run(support.command(root, steps=400), fake_tpu)
     assert (status, result["global_step"], result["preemptions"]) == (0, 400, 0)
+    assert "tokens/s; 37 s to compile or load the step" in capsys.readouterr().err
     assert (len(fake_tpu.created), fake_tpu.node_names()) == (1, [])
 
 

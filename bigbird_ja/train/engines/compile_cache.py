@@ -41,6 +41,7 @@ class CompileCache:
         self._local = os.path.join(scratch, FOLDER)
         self._platform = platform
         self._before: set[str] = set()
+        self._is_loaded = False
 
     def begin(self) -> None:
         """Copy the programs in MODEL_DIR, and set JAX's folder."""
@@ -51,6 +52,10 @@ class CompileCache:
         with self._failures_logged():
             self._fetch()
         use(self._local)
+        jax.monitoring.register_event_listener(self._on_event)
+
+    def _on_event(self, event: str, **_: object) -> None:
+        self._is_loaded |= event == "/jax/compilation_cache/cache_hits"
 
     def keep(self) -> list[str]:
         """Copy programs that were compiled since to MODEL_DIR; return their names there."""
@@ -59,7 +64,7 @@ class CompileCache:
                 return []
             new = sorted(set(os.listdir(self._local)) - self._before)
             if self._before:
-                is_found = "compiled anew: none fits" if new else "loaded for"
+                is_found = "loaded for" if self._is_loaded else "compiled anew: none fits"
                 self._log(f"kept programs: {is_found} this step, these devices and this compiler")
             if (owned := self._owned) is None:
                 return []

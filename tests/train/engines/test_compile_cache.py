@@ -1,11 +1,11 @@
-"""The cache of compiled cache, which are native code."""
+"""The cache of compiled programs, which are native code."""
 
 import os
 
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.storage.ownership import Made, Owned
 from bigbird_ja.train.engines.compile_cache import CompileCache
 
 jax = pytest.importorskip("jax")
@@ -43,3 +43,38 @@ def test_program_that_the_manifest_does_not_state_is_not_loaded(tmp_path, bucket
         assert storage.read_bytes(f"{folder}/brought-cache") == b"native code"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_log_says_whether_a_kept_program_was_loaded(tmp_path):
+    if jax.__version_info__ < (0, 7):
+        pytest.skip("keeps no cache of a CPU")
+    from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+    (tmp_path / "model").mkdir()
+    owned, logged = Owned.create(str(tmp_path / "model"), "run"), []
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+
+    def start(number):
+        cache = CompileCache(owned, str(tmp_path / str(number)), "cpu", logged.append)
+        cache.begin()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        for forget in (jax_cache.reset_cache, jax.clear_caches):
+            forget()
+        assert jax.jit(lambda x: 3 * x)(2.0) == 6.0
+        return cache.keep()
+
+    try:
+        kept = start(1)
+        start(2)
+        for name in kept:
+            path = tmp_path / "model" / name
+            path.write_bytes(b"damaged")
+            owned.note({name: Made.of_file(str(path))})
+        with pytest.warns(UserWarning, match="persistent compilation cache"):
+            start(3)
+    finally:
+        jax_cache.reset_cache()
+        for name, value in before.items():
+            jax.config.update(name, value)
+    assert ["loaded for" in line for line in logged] == [True, False]
