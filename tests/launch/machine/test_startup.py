@@ -264,6 +264,7 @@ def place(tmp_path_factory, fake_gcs):
     for path in data.iterdir():
         fake_gcs.put(f"gs://rented/data/{path.name}", path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UV_CACHE_DIR", rented.uv_cache())  # gigabytes, which the next session needs
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("notes")))
         for key, text in fake_gcs.env.items():
             if key.startswith(("STORAGE_", "BIGBIRD_")):
