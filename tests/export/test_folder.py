@@ -68,9 +68,24 @@ def test_parity_report_notices_another_layer_norm(exported, trained, small_run, 
     assert 10 * same["mean_difference"] < same["tolerance"] < scores["mean_difference"] / 2
 
 
-def test_code_of_the_card_runs(exported, tmp_path, monkeypatch):
-    folder, _ = exported
+@pytest.fixture
+def modules_here(tmp_path, monkeypatch):
+    """Let transformers copy a model's code here; Python would remember the folder."""
+
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+            del sys.modules[name]
+
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("modules_here")
+def test_code_of_the_card_runs(exported):
+    folder, _ = exported
     card = (folder / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
     assert len(blocks) == 3 and "SentenceTransformer" in blocks[2]
