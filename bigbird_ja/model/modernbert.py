@@ -240,8 +240,12 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
     halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]
 
     def turned(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
-        numbers = tf.cast(tf.reshape(values, halves), tf.float32) * scale
-        numbers = numbers * cosine + tf.reverse(numbers, [3]) * sine
+        split = tf.reshape(values, halves)
+        # Reversed before the cast: a TPU would write reversed float32 numbers to HBM.
+        straight, crossed = (
+            tf.cast(part, tf.float32) * scale for part in (split, tf.reverse(split, [3]))
+        )
+        numbers = straight * cosine + crossed * sine
         return tf.reshape(tf.cast(numbers, values.dtype), values.shape)
 
     @tf.custom_gradient
