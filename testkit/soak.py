@@ -73,7 +73,7 @@ def soak(zygote, arguments, place, processes, kills, rng):
 
 
 def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
-    """Kill one process at some instant of a phase; return False if all have ended before it."""
+    """Kill one process during a phase; return False if it ended before, or another one failed."""
     most, seconds = PHASES[phase]
     victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
     hang = {victim: [phase, rng.randint(1, most)]}

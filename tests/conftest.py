@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _note_skipped(reports):
-    """Append names to the list of `.ci/run`, which reruns these tests with more installed."""
+    """Append skipped tests to the file BIGBIRD_JA_SKIPPED; `.ci/run` installs more, reruns them."""
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(f"{report.nodeid}\n" for report in reports))

@@ -48,7 +48,7 @@ Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
 def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
-    """Return the plan for a length.
+    """List the key blocks that each query block of each layer sees.
 
     Args:
         settings: result of `_settings`.
@@ -138,7 +138,7 @@ def _masked(
 
 
 def _settings(config: Any) -> Any:
-    """Return the settings that `pattern` reads, from a config of `bigbird-ja export`."""
+    """Convert a config of `bigbird-ja export` to the settings that `pattern` reads."""
     names = ("attention_type", "block_size", "num_random_blocks", "num_attention_heads")
     stock = {name: getattr(config, name) for name in names}
     own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}

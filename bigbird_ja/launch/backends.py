@@ -57,7 +57,7 @@ def find_rentals(
 
 
 def rented(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
-    """Return a run's record with the service of a rental, and the image that its machine boots.
+    """Add the service that rents the machine, and the machine's image, to a run's record.
 
     Args:
         run: record with type of machine and engine.

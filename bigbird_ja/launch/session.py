@@ -92,7 +92,7 @@ def launch(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
 
 
 def _check_bounds(args: FlagValues) -> None:
-    """Check that a config and a limit on the cost are given."""
+    """Refuse a launch without --config, or without --max_cost and --max_hours."""
     missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
     if args.max_cost is None and args.max_hours is None:
         missing.append("--max_cost or --max_hours (`bigbird-ja plan` estimates both)")

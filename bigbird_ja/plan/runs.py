@@ -83,7 +83,7 @@ def _check_several(args: FlagValues, count: int) -> None:
 def _read(
     args: FlagValues, resolve: ResolveOne, number: int, name: str | None
 ) -> tuple[Plan, dict[str, Any]]:
-    """Read one config, with its data set or an estimate of it; return the run and its results."""
+    """Read one --config and its data set, if given; return the run and its `--json` results."""
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
     place = args.data_dir[number] if args.data_dir else ""
     manifest = manifest_lib.load(place) if place else None

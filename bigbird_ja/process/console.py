@@ -126,7 +126,7 @@ def log(message: str, stream: TextIO | None = None) -> None:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Log each warning, marked as one."""
+    """Log each message with the prefix `warning:`."""
     for warning in warnings:
         log(f"warning: {warning}")
 

@@ -186,7 +186,7 @@ def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Return the momentum after a gradient; apply it twice for Nesterov's form."""
+    """Update the momentum by a gradient; applied twice, this is Nesterov momentum."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
