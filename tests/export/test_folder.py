@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import pkgutil
 import shutil
 import sys
 
@@ -70,14 +71,17 @@ def test_parity_report_notices_another_layer_norm(exported, trained, small_run, 
 
 @pytest.fixture
 def modules_here(tmp_path, monkeypatch):
-    """Let transformers copy a model's code here; Python would remember the folder."""
+    """Let transformers copy a model's code here, and Python look nowhere else for it."""
+    cache = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
 
     def forget():
         for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
             del sys.modules[name]
 
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = pkgutil.resolve_name(cache)
+    monkeypatch.setattr(cache, str(tmp_path))
+    # Another test of this process may have put transformers' own cache first.
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != before])
     forget()
     yield
     forget()
