@@ -204,8 +204,13 @@ def attend_within(model: SentenceTransformer, size: int) -> None:
 
 
 def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Namespace) -> None:
-    """Train the model and save it in --output."""
+    """Train the model and save it in --output.
+
+    With --source_share the mean of its weights before and after is saved: what it knew before, such
+    as similarity of sentences, is then nearly kept (WiSE-FT, https://arxiv.org/abs/2109.01903).
+    """
     output = args.output / "training"
+    source = [parameter.detach().clone() for parameter in model.parameters()]
     columns = rows_of(pairs, args.together)
     prompts = dict.fromkeys(columns, model.prompts["query"])
     settings = Arguments(
@@ -233,6 +238,8 @@ def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Name
     )
     begun = get_last_checkpoint(str(output)) if output.exists() else None
     trainer.train(resume_from_checkpoint=begun)
+    for parameter, before in zip(model.parameters(), source, strict=True):
+        parameter.data.lerp_(before.to(parameter.device), args.source_share)
     model.save_pretrained(str(args.output))
 
 
@@ -317,6 +324,9 @@ def main() -> None:
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--warmup", type=float, default=0.1, help="share of the steps")
     parser.add_argument("--scale", type=float, default=20, help="of cosines in the loss")
+    parser.add_argument(
+        "--source_share", type=float, default=0, help="of the weights before, in those saved"
+    )
     parser.add_argument("--bf16", action="store_true", help="bfloat16 products in training")
     parser.add_argument(
         "--max_tokens", type=int, default=8192, help="tokens of a document, at most"
@@ -331,6 +341,8 @@ def main() -> None:
     for each in filter(None, (path, args.questions)):
         if not each.is_file():
             sys.exit(f"embed: {each}: no such file")
+    if not 0 <= args.source_share < 1:
+        sys.exit(f"embed: --source_share {args.source_share}: needs a number from 0 to below 1")
     if args.epochs and args.output is None:
         sys.exit("embed: --output names the folder of the embedder")
     sides: tuple[list[Pair], list[Pair]] = ([], [])

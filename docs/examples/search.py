@@ -13,8 +13,8 @@ Train on neither (`embed.py --held_out` takes the sum of the two).
 The table has nDCG@10 by the token where the paragraph begins; vectors and kilobytes (float32) per
 article; and milliseconds per query on this machine. One vector per article: `first N tokens`,
 `whole, by windows` (--attention_window) and `mean of chunks`; `best chunk` ranks an article by its
-best part of --chunk_tokens. Vectors are kept in --cache as they are computed: an interrupted run
-continues.
+best part of --chunk_tokens, by cosines, by BM25, or by the sum of both for each part. Vectors are
+kept in --cache as they are computed: an interrupted run continues.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def gains(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def standard(scores: np.ndarray) -> np.ndarray:
-    """Standardize each query's scores [queries, articles]."""
+    """Standardize each query's scores [queries, articles or chunks]."""
     return (scores - scores.mean(1, keepdims=True)) / (scores.std(1, keepdims=True) + 1e-9)
 
 
@@ -127,21 +127,32 @@ class Method:
     """Ranking method.
 
     Attributes:
-        scores: [queries, articles].
+        scores: [queries, articles], or [queries, chunks].
         vectors: per article; 0: an index of words.
         milliseconds: per query.
+        begins: int [articles], the first chunk of each; None: the scores are of articles.
     """
 
     scores: np.ndarray
     vectors: float
     milliseconds: float
+    begins: np.ndarray | None = None
+
+    def of_articles(self) -> np.ndarray:
+        """Return the scores [queries, articles]: an article's is that of its best chunk."""
+        if self.begins is None:
+            return self.scores
+        return np.maximum.reduceat(self.scores, self.begins, axis=1)
 
 
 def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> dict[str, Method]:
     """Rank the articles by each method."""
-    begun = time.perf_counter()
-    lexical = embed.bm25(part.queries, part.texts)
-    bm25_ms = 1000 * (time.perf_counter() - begun) / len(part.queries)
+
+    def lexical(texts: list[str], begins: np.ndarray | None = None) -> Method:
+        begun = time.perf_counter()
+        scores = embed.bm25(part.queries, texts)
+        return Method(scores, 0, 1000 * (time.perf_counter() - begun) / len(part.queries), begins)
+
     asked = vectors(model, part.queries, "query", 512, args.cache)
     begun, few = time.perf_counter(), part.queries[:50]
     model.encode(few, prompt_name="query", batch_size=1)
@@ -160,26 +171,34 @@ def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> di
         limit = min(512, args.chunk_tokens + 16)  # with the prompt and special tokens
         parts = vectors(model, flat, "document", limit, args.cache)
         begins = np.cumsum([0, *map(len, part.chunks)])[:-1]
-        best = np.maximum.reduceat(asked @ parts.T, begins, axis=1)
         mean = np.add.reduceat(parts, begins, axis=0)
         mean /= np.linalg.norm(mean, axis=1, keepdims=True)
-        methods["best chunk"] = Method(best, len(flat) / len(part.texts), query_ms)
         methods["mean of chunks"] = Method(asked @ mean.T, 1, query_ms)
-    return methods | {"BM25": Method(lexical, 0, bm25_ms)}
+        methods["best chunk"] = Method(
+            asked @ parts.T, len(flat) / len(part.texts), query_ms, begins
+        )
+        methods["BM25, best chunk"] = lexical(flat, begins)
+    return methods | {"BM25": lexical(part.texts)}
 
 
 def fused(methods: dict[str, Method], tuned: dict[str, Method], right: np.ndarray) -> None:
-    """Add each embedding method's sum with BM25, with the weight that is best on the tuned part."""
+    """Add each embedding method's sum with BM25 of the same articles or chunks.
+
+    Its weight is the one that is best on the tuned part.
+    """
+
+    def with_bm25(of: dict[str, Method], name: str, weight: float) -> Method:
+        one = of[name]
+        other = of["BM25" if one.begins is None else "BM25, best chunk"]
+        scores = standard(other.scores) + weight * standard(one.scores)
+        return Method(scores, one.vectors, one.milliseconds + other.milliseconds, one.begins)
+
     for name in [name for name, method in methods.items() if method.vectors]:
-        cosines, lexical = standard(tuned[name].scores), standard(tuned["BM25"].scores)
-        found = [gains(lexical + weight * cosines, right).mean() for weight in WEIGHTS]
+        found = [
+            gains(with_bm25(tuned, name, weight).of_articles(), right).mean() for weight in WEIGHTS
+        ]
         weight = WEIGHTS[int(np.argmax(found))]
-        one, other = methods[name], methods["BM25"]
-        methods[f"BM25 + {weight:.2f} x {name}"] = Method(
-            standard(other.scores) + weight * standard(one.scores),
-            one.vectors,
-            one.milliseconds + other.milliseconds,
-        )
+        methods[f"BM25 + {weight:.2f} x {name}"] = with_bm25(methods, name, weight)
 
 
 def show(methods: dict[str, Method], part: Part, size: int) -> None:
@@ -194,7 +213,7 @@ def show(methods: dict[str, Method], part: Part, size: int) -> None:
     counts = " | ".join(f"{mask.sum():,}" for mask in inside)
     print(f"| questions | {len(part.queries):,} | {counts} | | | |")
     for name, method in methods.items():
-        found = gains(method.scores, part.right)
+        found = gains(method.of_articles(), part.right)
         cells = [f"{found.mean():.3f}"]
         cells += [f"{found[mask].mean():.3f}" if mask.any() else "" for mask in inside]
         kilobytes = method.vectors * size * 4 / 1000

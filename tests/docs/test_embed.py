@@ -68,6 +68,25 @@ def test_a_model_of_few_positions_cuts_documents_and_keeps_its_prompts(
     assert made.prompts["query"] == "query: " and made.prompts["document"] == ""
 
 
+def test_the_mean_of_weights_before_and_after_is_saved_also_by_a_training_that_goes_on(
+    folder, corpus, tmp_path, example
+):
+    words = [f"--corpus={corpus}", "--max_tokens=64", "--steps=4", "--batch_size=4"]
+    words += [f"--output={tmp_path / 'made'}", "--learning_rate=1e-2"]
+
+    def weights(place):
+        return embed.SentenceTransformer(str(place)).state_dict()
+
+    example(embed, folder, *words)
+    before, after = weights(folder), weights(tmp_path / "made")
+    example(embed, folder, *words, "--source_share=0.25")  # trained before: only the mean is taken
+    mean = weights(tmp_path / "made")
+    assert any((before[name] - after[name]).abs().max() > 1e-3 for name in before)
+    for name, value in mean.items():
+        expected = 0.25 * before[name] + 0.75 * after[name]
+        embed.torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+
+
 def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
     parts = ["ARTICLE", "銀閣", "PARAGRAPH", "寺である。_NEWLINE_東山。", "SECTION", "歴史"]
     parts += ["PARAGRAPH", "昔。", "SECTION", "庭", "PARAGRAPH", "砂。"]
