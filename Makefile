@@ -20,7 +20,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo demo-3.12 test test-docs test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-blind bench-restart $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-blind bench-trim bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ bench-clock: $(ALL) ## public programs priced by machine code against the times 
 
 bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have no prediction (ONLY: part of a name)
 	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
+
+bench-trim: $(ALL) ## what `trim` saved (SOURCE, TRIMMED: the folders): parameters, a step on v5e and on this CPU
+	@$(BIN)/python -m scripts.bench_trim $(SOURCE) $(TRIMMED)
 
 bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
 	@$(BIN)/python -m scripts.bench_restart
