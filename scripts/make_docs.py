@@ -1,8 +1,8 @@
 """Write the parts of pages that follow from the code (`make docs`).
 
-The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text)
-from the settings, and the address in both READMEs from pyproject.toml.
-The site also has a page for each command (`command_pages`), which holds what its --help prints.
+The list in docs/commands/README.md follows from the commands, the presets in docs/settings.md from
+their files, and the address in both READMEs from pyproject.toml. The site also has tables of all
+settings, and a page for each command, which holds what its --help prints (`site_pages`).
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
@@ -28,12 +28,14 @@ COMMON = "In most commands"  # flags that the index lists once
 def pages() -> dict[str, str]:
     """Return path -> content of each page that the code decides, or a part of it."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
-    return {f"{FOLDER}/README.md": _index(), SETTINGS: settings_page()} | readmes
+    text = (ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]
+    return {f"{FOLDER}/README.md": _index(), SETTINGS: f"{text}\n{_presets()}"} | readmes
 
 
-def command_pages() -> dict[str, str]:
-    """Return path -> content: one page per command, for the site."""
-    return {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
+def site_pages() -> dict[str, str]:
+    """Return path -> content: all settings, and one page per command, for the site."""
+    found = {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
+    return found | {SETTINGS: f"{pages()[SETTINGS]}\n{_settings()}"}
 
 
 def _readme(name: str) -> str:
@@ -78,7 +80,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """Write a list of flags; of settings only the names, since docs/settings.md has the rest."""
+    """Write a list of flags; of settings only the names, since their page has the rest."""
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
@@ -99,14 +101,13 @@ def _flag_list(listed: list[flags.Flag]) -> str:
     return "\n".join(rows)
 
 
-def settings_page() -> str:
-    """Write the sections of docs/settings.md below the introduction that it has."""
-    parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0], _presets()]
-    set_by = _setting_flags()
+def _settings() -> str:
+    """Write a table of the settings of each section."""
+    parts = []
     for name, section in vars(Config()).items():
         about = " ".join((type(section).__doc__ or "").split())
         listed = [option for option in OPTIONS.values() if option.section == name]
-        rows = "\n".join(_row(option, set_by.get(option.key, [])) for option in listed)
+        rows = "\n".join(_row(option) for option in listed)
         parts.append(
             f"## {name}\n\n{about}{_changes(name, listed)}\n\n"
             f"| setting | meaning | values (default) |\n|---|---|---|\n{rows}\n"
@@ -143,35 +144,17 @@ def _changes(section: str, listed: list[Setting]) -> str:
     return f" *May change*: {', '.join(names['free'])}.{noted}"
 
 
-def _row(option: Setting, set_by: list[str]) -> str:
+def _row(option: Setting) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values
     conditions = [f"{key}={'|'.join(values)}" for key, values in option.only_with.items()]
     needs = [" & ".join(conditions)] if conditions else []
     needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []
-    notes = "; ".join([f"only with `{need}`" for need in needs] + set_by)
+    notes = "; ".join(f"only with `{need}`" for need in needs)
     meaning = f"{option.meaning} *{notes}*" if notes else option.meaning
     cells = (f"`{option.name}`", meaning, f"{values} ({option.default_text})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _setting_flags() -> dict[str, list[str]]:
-    """Return setting -> the flags that set it, in words."""
-    result: dict[str, dict[str, list[str]]] = {}
-    for name in cli.COMMANDS:
-        for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name))):
-            setting = command_flags.declared(flag).setting
-            if setting:
-                result.setdefault(setting, {}).setdefault(flag.name, []).append(f"`{name}`")
-    return {
-        setting: [
-            f"`--{flag}` of {', '.join(names)}"
-            for flag, names in flags.items()
-            if flag != setting.partition(".")[2]
-        ]
-        for setting, flags in result.items()
-    }
 
 
 def main() -> int:

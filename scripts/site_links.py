@@ -1,4 +1,4 @@
-"""Hooks of mkdocs (`make site`): the repository's address, pages of commands, links out of docs/.
+"""Hooks of mkdocs (`make site`): the repository's address, generated pages, links out of docs/.
 
 The address is in pyproject.toml. A page may link to a file elsewhere in the repository; the site
 leads there, and a dead link is a warning, which ends a strict build.
@@ -24,13 +24,15 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add a page for each command, written from its docstring and flags."""
+    """Add the pages that are written from the settings, docstrings and flags."""
     from mkdocs.structure.files import File
 
     sys.path.insert(0, str(_root(config)))
     from scripts import make_docs
 
-    for name, text in make_docs.command_pages().items():
+    for name, text in make_docs.site_pages().items():
+        if known := files.get_file_from_path(name.removeprefix("docs/")):
+            files.remove(known)
         files.append(File.generated(config, name.removeprefix("docs/"), content=text))
     return files
 

@@ -16,7 +16,7 @@ from bigbird_ja.process.console import table
 from testkit import ROOT
 
 # Lines of code, and words of all Markdown, the changelog included. Raise one only with a reason.
-CAPS = {"package": 23_200, "tests": 18_600, "scripts": 2_000, "words": 28_900}
+CAPS = {"package": 23_200, "tests": 18_600, "scripts": 2_000, "words": 28_000}
 SLACK = 1.02  # of a cap, before `make lint` fails
 
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -153,7 +153,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         )
         define.text(
             "set",
-            "Value of one setting, as section.key=value (repeatable; docs/settings.md). Used here:"
+            "Value of one setting, as section.key=value (repeatable; see `config`). Used here:"
             f" {in_words(uses, OPTIONS)}.",
             many=True,
             form="KEY=VALUE",

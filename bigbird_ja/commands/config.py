@@ -6,7 +6,7 @@
 
 Reads a preset or a file of settings (none: the defaults); writes nothing. The output is a file of
 settings: edit it and pass it to --config. Settings that the data set determines are null. Takes a
-moment. docs/settings.md lists all settings with their ranges.
+moment.
 """
 
 from typing import Any

@@ -48,7 +48,7 @@ def explain(config_path: str | None, sets: Iterable[str]) -> dict[str, Any]:
 
 
 def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
-    """Format the settings as YAML, with the meaning and source of each in a comment above it."""
+    """Format the settings as YAML, with meaning, range and source of each in a comment above it."""
     import yaml
 
     lines, section = [], ""
@@ -60,6 +60,8 @@ def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
         text = "null" if value is None else yaml.safe_dump(value).split("\n")[0]
         if value is None and source == "default":
             source = option.none
-        about = textwrap.wrap(f"{option.meaning} ({source})", _WIDTH - 4)
+        values = ", ".join(filter(None, (option.unit, option.allowed)))
+        shown = f"{option.meaning} [{values}]" if values else option.meaning
+        about = textwrap.wrap(f"{shown} ({source})", _WIDTH - 4)
         lines += [f"  # {line}" for line in about] + [f"  {option.name}: {text}"]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Types, ranges and meanings of settings and flags, and the validation of their values.
 
 A setting is declared by its field in `settings.schema`, any other flag in its command's
-`define_flags` (`cli.command_flags`). Validation, `--help`, `bigbird-ja config`, docs/settings.md
+`define_flags` (`cli.command_flags`). Validation, `--help`, `bigbird-ja config`, the site's page
 and the echo follow from the declaration.
 """
 

@@ -1,6 +1,6 @@
 """Every setting of a run: type, default, range or choices, unit and meaning.
 
-A new setting is one field here. Flags, validation, `--help`, docs/settings.md, `bigbird-ja config`,
+A new setting is one field here. Flags, validation, `--help`, the site's page, `bigbird-ja config`,
 the echo, its commands and the changes that a resumed run accepts follow from it; `option.Setting`
 lists the arguments of `setting`.
 """

@@ -23,9 +23,9 @@ def test_each_setting_has_its_meaning_and_source(run):
     stated = " ".join(text.replace("\n#", "").split())
     text = " ".join(text.replace("\n  #", "").split())  # comments stand above their lines
     assert [key for key, option in OPTIONS.items() if option.meaning not in text] == []
-    assert "Layers of the encoder. (--set) num_layers: 3" in text
-    assert "Attention heads of a layer. (preset tiny-cpu) num_attention_heads: 2" in text
-    assert "(default) layer_norm_eps: 1.0e-12" in text
+    assert "Layers of the encoder. [layers, 1 to 1000] (--set) num_layers: 3" in text
+    assert "[heads, 1 to 1024] (preset tiny-cpu) num_attention_heads: 2" in text
+    assert "(default) layer_norm_eps: 1.0e-12" in text and "[unigram | bpe] (default)" in text
     assert "small-1024: A small encoder of 1,024 tokens: a first run on one's own corpus" in stated
     assert all(f"{name}: " in stated for name in preset_names()), "the presets there are"
 

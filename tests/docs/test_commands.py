@@ -19,7 +19,7 @@ from testkit import ROOT
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")]
 EXAMPLES = [*ROOT.glob("docs/examples/*.py")]
 PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in FILES}
-PAGES |= make_docs.command_pages()
+PAGES |= make_docs.site_pages()
 for path in EXAMPLES:
     PAGES[str(path.relative_to(ROOT))] = re.sub(
         r"(?m)^    (?=\w+ )(.*?)(?<!\\)$", r"```\n\1\n```", path.read_text("utf-8").split('"""')[1]

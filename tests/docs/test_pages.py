@@ -31,8 +31,11 @@ def test_pages_have_not_drifted():
         assert text_of(name) == text, f"{name}: `make docs`"
 
 
-def test_both_readmes_and_the_site_have_every_command():
-    for path, page in make_docs.command_pages().items():
+def test_both_readmes_and_the_site_have_every_command_and_setting():
+    pages = make_docs.site_pages()
+    settings = pages.pop("docs/settings.md")
+    assert [name for name in OPTIONS if f"\n| `{name.partition('.')[2]}` | " not in settings] == []
+    for path, page in pages.items():
         assert path.removeprefix("docs/") in text_of("mkdocs.yml") and page.count("```") > 1
     for readme in ("README.md", "README.ja.md"):
         assert [name for name in cli.COMMANDS if f"`{name}`" not in text_of(readme)] == []
