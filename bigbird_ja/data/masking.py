@@ -72,6 +72,9 @@ def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
     """Tell which tokens, ids of the vocabulary, are neither special nor padding: bool [b, S]."""
+    first = int(np.argmax(rule.is_ordinary_id))
+    if rule.is_ordinary_id[first:].all():  # the special ones come first, as in ours: cheaper
+        return tokens >= first
     return arrays.gather(rule.is_ordinary_id, tokens)
 
 
