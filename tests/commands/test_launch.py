@@ -249,15 +249,16 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
 
 
 def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu, capsys):
-    process = support.start(root, fake_tpu)
+    # So many steps that a busy machine doesn't finish them during the second command.
+    process = support.start(root, fake_tpu, steps=1000)
     support.wait_for_step(root, 10)
-    status, result = support.run(support.command(root, steps=400), fake_tpu)
+    status, result = support.run(support.command(root, steps=1000), fake_tpu)
     assert (status, f"process {process.pid}" in result["error"]) == (2, True)
     assert len(fake_tpu.node_names()) == 1
     process.kill()
     process.communicate()
-    status, result = support.run(support.command(root, steps=400), fake_tpu)
-    assert (status, result["global_step"], result["preemptions"]) == (0, 400, 0)
+    status, result = support.run(support.command(root, steps=1000), fake_tpu)
+    assert (status, result["global_step"], result["preemptions"]) == (0, 1000, 0)
     assert "tokens/s; 37 s to compile or load the step" in capsys.readouterr().err
     assert (len(fake_tpu.created), fake_tpu.node_names()) == (1, [])
 
