@@ -103,7 +103,13 @@ def _flag_list(listed: list[flags.Flag]) -> str:
 
 def _settings() -> str:
     """Write a table of the settings of each section."""
-    parts = []
+    parts = [
+        "*From the data set*: a run reads these from the manifest and refuses a value that"
+        " disagrees. *May change*: a resumed run accepts another value. *May change with a note*:"
+        " it accepts one from its command line and logs an event. Everything else in `model`,"
+        " `data` and `training` stays as the run began. Many settings are also flags of the same"
+        " name.\n"
+    ]
     for name, section in vars(Config()).items():
         about = " ".join((type(section).__doc__ or "").split())
         listed = [option for option in OPTIONS.values() if option.section == name]
