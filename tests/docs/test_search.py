@@ -95,6 +95,8 @@ def test_rows_hold_several_questions_of_a_text_around_their_paragraphs(asked):
     assert {len(text) for text in zip(*columns.values(), strict=True)} == {3}
     scores = np.array([[3.0, 2.0, 1.0], [1.0, 1.0, 0.0]])
     assert search.gains(scores, np.array([0, 0])).tolist() == [1, 1 / np.log2(3)]  # a tie counts
+    of_chunks = search.Method(scores, 3.0, 1.0, np.array([0, 1]))  # of two articles
+    assert of_chunks.of_articles().tolist() == [[3.0, 2.0], [1.0, 1.0]]
 
 
 def test_an_encoder_is_onnx_and_mteb_judges_it(folder, asked, example, tmp_path):
