@@ -19,16 +19,16 @@ from bigbird_ja.huggingface.config import read_config
 from bigbird_ja.huggingface.run_settings import stated_settings
 from bigbird_ja.process.console import table
 from bigbird_ja.run.log import read_metrics
-from scripts.bench_restart import PROGRAM, ROOT
+from scripts.bench_restart import PROGRAM
 from scripts.bench_step import preflight
-from testkit import synthetic
+from testkit import ROOT, synthetic
 
 SETS = ("model.attention_type=original_full", "training.dtype=float32", "training.warmup_steps=0")
 ROUNDS, STEPS, WARM = 2, 8, 3  # of the steps of a round, the first ones don't count
 
 
 def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
-    """Train in `work`, and return the seconds of each step after the first ones."""
+    """Return the seconds of each training step after the first ones; all files are in `work`."""
     vocab_size = read_config(folder).vocab_size
     synthetic.write(work / "data", (64,) * 4, seq_length=512, vocab_size=vocab_size)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
@@ -41,7 +41,7 @@ def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print parameters, cycles on v5e and seconds on this CPU of both encoders, with ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", help="folder of an encoder")
     parser.add_argument("trimmed", help="folder that `trim` made of it")

@@ -80,7 +80,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """Write a list of flags; of settings only the names, since their page has the rest."""
+    """Write a list of flags; of settings only the names, as the page of settings explains them."""
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
@@ -151,9 +151,7 @@ def _changes(section: str, listed: list[Setting]) -> str:
 
 
 def _row(option: Setting) -> str:
-    values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
-    if option.kind in (int, float) and not option.choices:
-        values = f"{option.unit}, {values}" if option.unit else values
+    values = option.values or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     conditions = [f"{key}={'|'.join(values)}" for key, values in option.only_with.items()]
     needs = [" & ".join(conditions)] if conditions else []
     needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []

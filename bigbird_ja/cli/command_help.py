@@ -61,9 +61,8 @@ def form(flag: flags.Flag) -> str:
 def meaning(flag: flags.Flag) -> str:
     """Describe a flag: help, unit, range, the setting that it sets, its conditions."""
     option = declared(flag)
-    allowed = "" if option.choices else option.allowed
     notes = [
-        ", ".join(filter(None, (option.unit, allowed))),
+        option.unit if option.choices else option.values,  # `form` shows choices
         f"sets {option.setting}" if option.setting else "",
         f"with {spelled(option.needs)}" if option.needs else "",
         "repeatable" if option.many and "repeatable" not in option.meaning else "",

@@ -60,8 +60,7 @@ def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
         text = "null" if value is None else yaml.safe_dump(value).split("\n")[0]
         if value is None and source == "default":
             source = option.none
-        values = ", ".join(filter(None, (option.unit, option.allowed)))
-        shown = f"{option.meaning} [{values}]" if values else option.meaning
+        shown = f"{option.meaning} [{option.values}]" if option.values else option.meaning
         about = textwrap.wrap(f"{shown} ({source})", _WIDTH - 4)
         lines += [f"  # {line}" for line in about] + [f"  {option.name}: {text}"]
     return "\n".join(lines)

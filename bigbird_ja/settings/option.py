@@ -44,6 +44,11 @@ class Option:
         """Format the allowed range or choices; empty for a switch or free text."""
         return " | ".join(self.choices) or self._range(_ENDLESS)
 
+    @property
+    def values(self) -> str:
+        """Format the unit, and the allowed range or choices."""
+        return ", ".join(filter(None, (self.unit, self.allowed)))
+
     def _range(self, endless: float) -> str:
         """Format the range, without an upper bound from `endless` on."""
         if self.low is None or self.high is None:

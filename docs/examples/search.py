@@ -182,9 +182,9 @@ def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> di
 
 
 def fused(methods: dict[str, Method], tuned: dict[str, Method], right: np.ndarray) -> None:
-    """Add each embedding method's sum with BM25 of the same articles or chunks.
+    """Add a method for each embedding method: BM25's scores plus a weight times its cosines.
 
-    Its weight is the one that is best on the tuned part.
+    Both are of articles, or both of chunks. The weight is the best one for the tuned part.
     """
 
     def with_bm25(of: dict[str, Method], name: str, weight: float) -> Method:

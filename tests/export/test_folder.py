@@ -71,7 +71,7 @@ def test_parity_report_notices_another_layer_norm(exported, trained, small_run, 
 
 @pytest.fixture
 def modules_here(tmp_path, monkeypatch):
-    """Let transformers copy a model's code here, and Python look nowhere else for it."""
+    """Let transformers copy a model's code to this test's folder, and import it only there."""
     cache = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
 
     def forget():
