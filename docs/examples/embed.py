@@ -33,7 +33,7 @@ import re
 import sys
 import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,17 @@ def from_questions(
             text = article[start : start + window] if window else article
             for row in several:
                 yield is_held_out(article, held_out), (row["query"], text)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of a flag that takes whole numbers from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: needs a whole number from {least} on")
+        return int(text)
+
+    return read
 
 
 def is_held_out(text: str, share: float) -> bool:
@@ -308,19 +319,30 @@ def main() -> None:
     source.add_argument("--pairs", type=Path, help="a query and a text in each line")
     source.add_argument("--articles", type=Path, help="id and text; with --questions")
     parser.add_argument("--questions", type=Path, help="query, id and paragraph_start")
-    parser.add_argument("--window", type=int, default=0, help="characters of an article; 0: all")
+    parser.add_argument(
+        "--window", type=at_least(0), default=0, help="characters of an article; 0: all"
+    )
     parser.add_argument("--output", type=Path, help="folder of the embedder")
     parser.add_argument("--held_out", type=float, default=0.2, help="share of the documents")
-    parser.add_argument("--queries", type=int, default=2, help="of each article")
-    parser.add_argument("--together", type=int, default=1, help="queries per encoding of a text")
+    parser.add_argument("--queries", type=at_least(1), default=2, help="of each article")
     parser.add_argument(
-        "--attention_window", type=int, default=0, help="tokens that attend to each other; 0: all"
+        "--together", type=at_least(1), default=1, help="queries per encoding of a text"
+    )
+    parser.add_argument(
+        "--attention_window",
+        type=at_least(0),
+        default=0,
+        help="tokens that attend to each other; 0: all",
     )
     parser.add_argument("--epochs", type=float, default=1, help="0 only evaluates")
-    parser.add_argument("--steps", type=int, default=0, help="in place of --epochs")
-    parser.add_argument("--save_steps", type=int, default=50, help="steps between checkpoints")
-    parser.add_argument("--batch_size", type=int, default=64, help="every other text is wrong")
-    parser.add_argument("--mini_batch_size", type=int, default=4, help="in memory at once")
+    parser.add_argument("--steps", type=at_least(0), default=0, help="in place of --epochs")
+    parser.add_argument(
+        "--save_steps", type=at_least(1), default=50, help="steps between checkpoints"
+    )
+    parser.add_argument(
+        "--batch_size", type=at_least(1), default=64, help="every other text is wrong"
+    )
+    parser.add_argument("--mini_batch_size", type=at_least(1), default=4, help="in memory at once")
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--warmup", type=float, default=0.1, help="share of the steps")
     parser.add_argument("--scale", type=float, default=20, help="of cosines in the loss")
@@ -329,7 +351,7 @@ def main() -> None:
     )
     parser.add_argument("--bf16", action="store_true", help="bfloat16 products in training")
     parser.add_argument(
-        "--max_tokens", type=int, default=8192, help="tokens of a document, at most"
+        "--max_tokens", type=at_least(1), default=8192, help="tokens of a document, at most"
     )
     own = "(default: the model's own)"
     parser.add_argument("--query_prompt", help=f'text before each query, such as "query: " {own}')

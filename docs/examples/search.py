@@ -230,11 +230,16 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("vectors"), help="folder of vectors")
     parser.add_argument("--judged", type=float, default=0.15, help="share of the articles")
     parser.add_argument("--tuned", type=float, default=0.05, help="share of the articles")
-    parser.add_argument("--most", type=int, default=1200, help="questions of each part")
-    parser.add_argument("--max_tokens", type=int, nargs="*", default=[512, 4096])
-    parser.add_argument("--chunk_tokens", type=int, default=500, help="0: no chunks")
     parser.add_argument(
-        "--attention_window", type=int, default=0, help="as in embed.py; 0: no such row"
+        "--most", type=embed.at_least(1), default=1200, help="questions of each part"
+    )
+    parser.add_argument("--max_tokens", type=embed.at_least(1), nargs="*", default=[512, 4096])
+    parser.add_argument("--chunk_tokens", type=embed.at_least(0), default=500, help="0: no chunks")
+    parser.add_argument(
+        "--attention_window",
+        type=embed.at_least(0),
+        default=0,
+        help="as in embed.py; 0: no such row",
     )
     parser.add_argument("--query_prompt", help="text before each query")
     parser.add_argument("--text_prompt", help="text before documents")

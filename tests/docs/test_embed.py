@@ -87,6 +87,15 @@ def test_the_mean_of_weights_before_and_after_is_saved_also_by_a_training_that_g
         embed.torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("flag", ["--together=0", "--window=-1", "--batch_size=x", "--steps=-2"])
+def test_a_number_out_of_range_is_refused(flag, corpus, monkeypatch, capsys):
+    """`--together=0` ended in a traceback."""
+    monkeypatch.setattr(sys, "argv", ["embed", "nowhere", f"--corpus={corpus}", flag])
+    with pytest.raises(SystemExit) as ended:
+        embed.main()
+    assert ended.value.code == 2 and "needs a whole number from" in capsys.readouterr().err
+
+
 def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
     parts = ["ARTICLE", "銀閣", "PARAGRAPH", "寺である。_NEWLINE_東山。", "SECTION", "歴史"]
     parts += ["PARAGRAPH", "昔。", "SECTION", "庭", "PARAGRAPH", "砂。"]
