@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.run.log import read_metrics
+from bigbird_ja.model_dir.log import read_metrics
 from testkit import ROOT, synthetic
 
 PROGRAM = (sys.executable, "-m", "bigbird_ja")

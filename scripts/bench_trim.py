@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 from bigbird_ja.huggingface.config import read_config
 from bigbird_ja.huggingface.run_settings import stated_settings
+from bigbird_ja.model_dir.log import read_metrics
 from bigbird_ja.process.console import table
-from bigbird_ja.run.log import read_metrics
 from scripts.bench_restart import PROGRAM
 from scripts.bench_step import preflight
 from testkit import ROOT, synthetic

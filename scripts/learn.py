@@ -35,8 +35,8 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja.model_dir import log
 from bigbird_ja.process import console
-from bigbird_ja.run import log
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten

@@ -25,10 +25,10 @@ from bigbird_ja.evaluation.checkpoints import row_name
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import POSITIONS
+from bigbird_ja.model_dir.model import load_run
+from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
-from bigbird_ja.run.model import load_run
-from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text.articles import WORDS
 from bigbird_ja.text.corpus import open_corpus

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from testkit import ROOT, command_line, pods, synthetic
 
 TINY = (
@@ -138,7 +138,7 @@ def _difference(ours_and_losses, theirs_and_losses):
 
 def apart(ours, theirs, step):
     """Return the largest relative difference of any variable of two runs' checkpoints."""
-    from bigbird_ja.run.variables import read_variables
+    from bigbird_ja.model_dir.variables import read_variables
 
     left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
     return max(_apart(left, right, [name for name in left if name != "global_step"]))
@@ -200,11 +200,11 @@ def _replicas(config, data, state, batches, replicas, steps):
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.variables import slot_name
+    from bigbird_ja.model_dir.variables import slot_name
     from bigbird_ja.train import step as step_lib
     from bigbird_ja.train.optimizer import slot_parameters
 
-    config = varied(config, {"model.attention_implementation": "xla"})
+    config = replace_settings(config, {"model.attention_implementation": "xla"})
     names = list(parameter_specs(config, data))
     params = {name: tf.constant(state[name]) for name in names}
     slots = {

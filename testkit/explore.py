@@ -23,13 +23,13 @@ from typing import Any
 
 import msgspec
 
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch import supervise
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, labels_of
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World
-from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import lease as lease_module
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Holder, Lease

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 
+from bigbird_ja.errors import StorageError
 from bigbird_ja.launch.service import check_still_there
 from bigbird_ja.launch.state import Phase
-from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud
 
 POLL = 300.0

@@ -11,12 +11,12 @@ import math
 import random
 from dataclasses import dataclass
 
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.errors import StorageError
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.state import MAX_LIFETIME, Phase
 from bigbird_ja.launch.supervise import Detached, Stop, supervise
-from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0

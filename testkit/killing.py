@@ -37,7 +37,7 @@ def write_inputs(directory, seq_length=64):
 
 def digest(model_dir):
     """Hash step and files of the newest checkpoint, optimizer state included."""
-    from bigbird_ja.run.checkpoints import CheckpointStore
+    from bigbird_ja.model_dir.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)
     meta = store.read_meta(store.steps()[-1])

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine.startup import Emulation, terms_of
 from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat

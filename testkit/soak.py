@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 
 from bigbird_ja import storage
-from bigbird_ja.run import log as run_log
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit import killing, pods
 
 # Phases of `Dependencies.mark`: (N, S), for a kill at one of the first N occurrences of a phase, at
@@ -105,11 +105,18 @@ def judge(model_dir, ended, expected):
     steps = [record["step"] for record in run_log.read_metrics(model_dir)]
     if steps != sorted(set(steps)):
         return f"metrics.jsonl repeats steps: {steps}"
-    ours = ("model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model", MARK)
+    ours = (
+        "model.ckpt-",
+        "events.out.",
+        "checkpoint",
+        "config.yaml",
+        "tokenizer.model",
+        MANIFEST_NAME,
+    )
     ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
     strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
     if len(strange) > 3:  # one save that was cut off is set aside, three files at most
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
-    hidden = [name for name in left if name.startswith(".") and name != MARK]
+    hidden = [name for name in left if name.startswith(".") and name != MANIFEST_NAME]
     return f"temporary files are left: {hidden}" if hidden else ""

@@ -170,7 +170,7 @@ def small_run(sample_corpus, tokenizer_path, once):
 @pytest.fixture(scope="session")
 def trained(small_run):
     """Load the model of the small run, with its tokenizer."""
-    from bigbird_ja.run.model import load_run
+    from bigbird_ja.model_dir.model import load_run
 
     return load_run(small_run.model_dir)
 

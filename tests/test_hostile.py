@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.process.errors import STATUS_OF_REASON
+from bigbird_ja.errors import STATUS_OF_REASON
 from bigbird_ja.text import articles
 from testkit import runs, tokenizer_folders
 

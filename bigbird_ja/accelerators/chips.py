@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators.measured import LINKS
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
 _GIB = 1 << 30

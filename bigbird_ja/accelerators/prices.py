@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
 FLEX_START = "flex-start"

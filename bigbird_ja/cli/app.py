@@ -30,9 +30,9 @@ from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
+from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.process import cleanup, streams
 from bigbird_ja.process.classify import classify, one_line
-from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.extras import require
 from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals, name_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words
 from bigbird_ja.settings.schema import OPTIONS
 from bigbird_ja.settings.suggestions import near, suggestion

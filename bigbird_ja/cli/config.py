@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Args
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch.backends import NAMES, connect_all
 from bigbird_ja.launch.files import projects_of, watched_by
 from bigbird_ja.launch.leftovers import delete_all, list_ours
 from bigbird_ja.launch.service import Tpu
-from bigbird_ja.process.errors import BadInput, StorageError
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 POSITIONAL = "name"

@@ -14,9 +14,9 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import define_model_flags
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
-_MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
+_MAX_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
 NEEDS = ("tensorflow",)
@@ -36,7 +36,7 @@ def run(args: Args) -> dict[str, Any]:
     if text is None:
         if args.input is None:
             raise BadInput("no text: give --text or --input")
-        text = storage.read_text(args.input, _MOST_TEXT).rstrip("\n")
+        text = storage.read_text(args.input, _MAX_TEXT).rstrip("\n")
     from bigbird_ja.evaluation import fill_mask
 
     return fill_mask.run(args.model_dir, args.step, text, args.top_k)

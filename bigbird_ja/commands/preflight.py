@@ -55,6 +55,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
-    from bigbird_ja.preflight import results
+    from bigbird_ja.preflight import run
 
-    return results.preflight(args, functools.partial(resolve, args))
+    return run.preflight(args, functools.partial(resolve, args))

@@ -12,12 +12,12 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.backends import connect_all
 from bigbird_ja.launch.files import check_known, find_runs
 from bigbird_ja.launch.leftovers import list_ours
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.process.console import human_time, table
-from bigbird_ja.process.errors import BadInput
 
 _HEADER = (
     "run",

@@ -28,8 +28,8 @@ import numpy.typing as npt
 from bigbird_ja import storage
 from bigbird_ja.data import masking, packing, pair_packing
 from bigbird_ja.data.hashing import Purpose, fold, seed_key
-from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.data.manifest import LENGTH_BINS, MAX_FRAGMENTS, DataSpec
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import words
@@ -218,7 +218,7 @@ def _stats(
     spec: DataSpec,
 ) -> BlockStats:
     whole = [sequence for sequence, keep in zip(sequences, kept, strict=True) if keep]
-    fragments = np.minimum([len(sequence) for sequence in whole], MOST_FRAGMENTS - 1).astype(int)
+    fragments = np.minimum([len(sequence) for sequence in whole], MAX_FRAGMENTS - 1).astype(int)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
     wanted = masking.num_predictions(ordinary, spec.rule())
     return BlockStats(
@@ -230,7 +230,7 @@ def _stats(
         unknown=int((tokens == spec.special_ids.get("unk", -1)).sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
-        documents_per_sequence=tuple(np.bincount(fragments, minlength=MOST_FRAGMENTS).tolist()),
+        documents_per_sequence=tuple(np.bincount(fragments, minlength=MAX_FRAGMENTS).tolist()),
     )
 
 

@@ -16,18 +16,18 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, check, shards
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data.build_dir import Work, check_output, exclusive
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Work, check_output, exclusive
+from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
-from bigbird_ja.process.errors import BadInput, Refused, StorageError
 from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import hub, outputs
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
+from bigbird_ja.text.containers import size_of
 from bigbird_ja.text.corpus import Corpus, Input
-from bigbird_ja.text.stored import size_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _GZIP_RATIO = 3  # estimated text bytes per compressed byte, for the progress line

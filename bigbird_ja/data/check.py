@@ -22,8 +22,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.process.classify import SHARD_CHANGED
-from bigbird_ja.process.errors import BadInput, StorageError
 
 _OTHER = "is not the file that was made (its checksum differs)"
 

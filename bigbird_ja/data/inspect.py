@@ -15,8 +15,8 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.check import check
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process import console
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.load import tokenizer_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -27,8 +27,8 @@ _COLORS = {
     "special": "\x1b[2;36m",
 }
 _PLAIN = "\x1b[0m"
-_MOST_TOKENS = 200  # maximum per example
-_MOST_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
+_MAX_TOKENS = 200  # maximum per example
+_MAX_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
 
 
 def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["size", console.human_bytes(results["bytes"])],
         ["time", console.human_time(results["seconds"])],
     ]
-    if unknown is not None and unknown > _MOST_UNKNOWN:
+    if unknown is not None and unknown > _MAX_UNKNOWN:
         console.log(
             f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer, and nothing can be"
             " learned from these: is it a tokenizer of another language?"
@@ -174,7 +174,7 @@ def _masked_text(
     """
     special = set(manifest.special_ids.values())
     parts: list[str] = []
-    for token, now, starts_word, is_target in islice(record, _MOST_TOKENS):
+    for token, now, starts_word, is_target in islice(record, _MAX_TOKENS):
         if token == manifest.pad_id:
             break
         if parts and starts_word:

@@ -20,7 +20,7 @@ from msgspec import Meta
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.masking import MaskingRule
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.data_facts import Data, predictions_of
 from bigbird_ja.settings.schema import Id, MakeDataConfig, Positive
 from bigbird_ja.storage import decode
@@ -38,7 +38,7 @@ SPLITS = ("train", "eval")
 # Bins of histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last bin
 # also of more.
 LENGTH_BINS = 25
-MOST_FRAGMENTS = 64
+MAX_FRAGMENTS = 64
 
 # Keys that are informative: data sets that differ only in these are the same data.
 _NOT_CONTENT = ("created_by", "sources")

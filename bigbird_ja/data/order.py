@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from bigbird_ja.data.hashing import Purpose, seed_key
 from bigbird_ja.data.ops import NUMPY, ArrayOps
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
-_MOST_READERS = 32
+_MAX_READERS = 32
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ReaderStart:
 
 def choose_num_readers(counts: Sequence[int]) -> int:
     """Return the largest power of two up to 32 that divides the number of shards."""
-    return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MOST_READERS))
+    return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MAX_READERS))
 
 
 def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> None:

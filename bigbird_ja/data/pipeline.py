@@ -17,8 +17,8 @@ from bigbird_ja.data.hashing import Purpose
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, mask_arrays, rate_at
 from bigbird_ja.data.ops import TensorFlowOps
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import SHARD_CHANGED
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 

@@ -14,8 +14,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import blocks
 from bigbird_ja.data.blocks import Block
 from bigbird_ja.data.manifest import DataSpec
+from bigbird_ja.errors import StorageError
 from bigbird_ja.process.console import log, shortened, waiting
-from bigbird_ja.process.errors import StorageError
 from bigbird_ja.text.tokenizer import Tokenizer
 
 # Ray restarts an actor if its process or machine is lost, and sends the block again.

@@ -25,7 +25,7 @@ from bigbird_ja.text.corpus import Corpus
 _TARGET_BYTES = 2_000_000
 _READERS = 32  # the number of shards is a multiple of it if there are enough records
 _FEWEST_RECORDS = 8  # per shard, if the user doesn't choose the number of shards
-_MOST_SHARDS = 8192
+_MAX_SHARDS = 8192
 _ROWS_AT_ONCE = 64  # records that are masked and encoded together
 
 
@@ -108,7 +108,7 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
         return 1 << (most.bit_length() - 1)
     wanted = -(-num_records * record_bytes // _TARGET_BYTES)
     wanted = max(_READERS, -(-wanted // _READERS) * _READERS)
-    return int(min(wanted, most // _READERS * _READERS, _MOST_SHARDS))
+    return int(min(wanted, most // _READERS * _READERS, _MAX_SHARDS))
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
 from bigbird_ja.evaluation.tensorboard import write_evaluation
 from bigbird_ja.model.forward import Forward
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.model import NO_CHECKPOINT, TrainedModel, load_run
 from bigbird_ja.process.console import Progress, log, table
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import NO_CHECKPOINT, TrainedModel, load_run
 from bigbird_ja.storage.ownership import Owned
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.forward import Forward
+from bigbird_ja.model_dir.model import load_run
 from bigbird_ja.process.console import printable, table
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.model import load_run
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface.state_dict import SETTINGS
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.run.model import TrainedModel
+from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.storage import decode
 
 # Name of our model class's module: transformers' own class replaces random blocks by block 0.

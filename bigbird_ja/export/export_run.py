@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.export import publish
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode, export_folder
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.run.model import TrainedModel
+    from bigbird_ja.model_dir.model import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def run(request: Request) -> dict[str, Any]:
     """
     request.check()
     from bigbird_ja.export import parity
-    from bigbird_ja.run.model import load_run  # imports TensorFlow
+    from bigbird_ja.model_dir.model import load_run  # imports TensorFlow
 
     model, output_dir = load_run(request.model_dir, request.step), request.output_dir
     manifest = _training_data(model, request.data_dir) if request.data_dir else None

@@ -17,8 +17,8 @@ from bigbird_ja.export import (
 )
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.huggingface.state_dict import to_hugging_face, to_stock
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.model import TrainedModel
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.model import TrainedModel
 
 _CODE_FILES = (f"{config_json.CODE}.py", "pattern.py")
 

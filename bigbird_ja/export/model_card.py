@@ -16,9 +16,9 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model import pattern
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.process.console import human_count, human_time, printable
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.model import TrainedModel
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
@@ -26,7 +26,7 @@ from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
-_MOST_FILES = 3  # maximum number of files of a folder that are named
+_MAX_FILES = 3  # maximum number of files of a folder that are named
 _SHORT = 512  # maximum length of encoders before BigBird, in tokens
 _KANA_SHARE = 0.05  # share of a vocabulary with kana; Japanese models have several times as much
 
@@ -246,7 +246,7 @@ def _data(manifest: Manifest | None, code: str) -> str:
     names: list[str] = []
     for files in folders.values():
         folder = f"a folder of {len(files):,} files ({files[0]}, ...)"
-        names += [folder] if len(files) > _MOST_FILES else files
+        names += [folder] if len(files) > _MAX_FILES else files
     stated = ", ".join(names) or kind
     return f"{stated}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
 

@@ -26,7 +26,7 @@ from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from bigbird_ja.model.pattern import block_mask, is_full, padded_length
 
-_MOST_PLANS = 4  # maximum that a model caches, one for each length and device
+_MAX_PLANS = 4  # maximum that a model caches, one for each length and device
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
@@ -211,7 +211,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
 
     def _plan(self, length: int, device: torch.device) -> Plan:
         if (length, device) not in self._plans:
-            if len(self._plans) == _MOST_PLANS:
+            if len(self._plans) == _MAX_PLANS:
                 self._plans.clear()
             self._plans[length, device] = plan_of(_settings(self.config), length, device)
         return self._plans[length, device]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.run.model import TrainedModel
+from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.storage import decode
 
 _SEQUENCES = 4  # number of records on which scores are compared

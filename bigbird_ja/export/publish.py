@@ -6,8 +6,8 @@ import difflib
 import re
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.ownership import Owned
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bigbird_ja.export.folder import write_file
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
-from bigbird_ja.run.model import TrainedModel
+from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 

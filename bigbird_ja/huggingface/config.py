@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.model import pattern
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 

@@ -3,10 +3,10 @@
 from typing import Literal
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import CONFIG
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.model import CONFIG
 
 
 def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:

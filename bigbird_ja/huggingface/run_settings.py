@@ -2,10 +2,10 @@
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
 from bigbird_ja.huggingface.init_from import kind_of
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text import folder_tokenizer

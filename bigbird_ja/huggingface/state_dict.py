@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
@@ -174,7 +174,7 @@ def _read_files(
     for name in names:
         path = storage.join(folder, name)
         with decode.made_by_others(path, kind, advice):
-            data = storage.read_bytes(path, _MOST_BYTES)
+            data = storage.read_bytes(path, _MAX_BYTES)
             state.update(parse(data))
         checksums[name] = hashlib.sha256(data).hexdigest()
     return state, checksums
@@ -222,7 +222,7 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     }
 
 
-_MOST_BYTES = 64 << 30  # maximum size of a file of weights
+_MAX_BYTES = 64 << 30  # maximum size of a file of weights
 # File of weights -> its parser, its name in messages, and advice if it cannot be read.
 _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),

@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.process.console import Progress
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, export_folder
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.corpus import open_corpus
@@ -44,8 +44,8 @@ from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTok
 
 _BATCH = 1000  # lines that are encoded in one call
 # One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
-_HELD_OUT_EVERY, _MOST_HELD_OUT = 20, 2000
-_LEAST_USED = 0.5  # share of the wanted tokens that a corpus has to use
+_HELD_OUT_EVERY, _MAX_HELD_OUT = 20, 2000
+_MIN_USED = 0.5  # share of the wanted tokens that a corpus has to use
 _TABLE = "vocab.txt"  # of a tokenizer in Python: a token in each line
 # Weights with a row for each token: embeddings and the masked-LM head's output layer.
 _BY_TOKEN = re.compile(
@@ -231,7 +231,7 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
     """
     kept = _needed(encoder)
     used = int(np.count_nonzero(counts))
-    if used < _LEAST_USED * (size - len(kept)):
+    if used < _MIN_USED * (size - len(kept)):
         raise BadInput(
             f"--vocab_size {size}: the corpus uses only {used:,} tokens, too few to choose by: give"
             " a larger corpus or a smaller number"
@@ -271,7 +271,7 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
         progress.update()
         lines = [line for line in text.split("\n") if line]
         place = number // _HELD_OUT_EVERY
-        if number % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1 and place < _MOST_HELD_OUT:
+        if number % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1 and place < _MAX_HELD_OUT:
             held_out += lines
         else:
             yield from lines

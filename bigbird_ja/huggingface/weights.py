@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import FIRST_POSITION, ROBERTAS, read_config
 from bigbird_ja.model.initialization import initial_value
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 
 _BY_TOKEN = (WORDS, "cls/predictions/output_bias")

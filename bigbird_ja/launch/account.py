@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import MAX_LIFETIME, Observation, Phase, RunState, View
 
@@ -142,8 +142,8 @@ _ENDED = (
     "ending_message",
     "same_failures",
     "last_failure",
-    "struck_zones",
-    "strikes",
+    "excluded_zones",
+    "quota_refusals",
     "misses",
     "backoff_seconds",
     "operation",
@@ -164,7 +164,7 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     away_since = 0.0 if is_idle else state.saved_at
     names = _ENDED if state.ending else ()
     if state.machine and not state.machine.is_as(run):
-        names = (*names, "struck_zones", "strikes", "misses", "backoff_seconds")
+        names = (*names, "excluded_zones", "quota_refusals", "misses", "backoff_seconds")
     fresh = RunState()
     state = replace(state, **{name: getattr(fresh, name) for name in names})
     return state, away_since

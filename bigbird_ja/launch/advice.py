@@ -1,7 +1,7 @@
 """Advice on refusals of the services: meaning and remedy of each."""
 
 from bigbird_ja.accelerators.chips import Accelerator
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import compute, rest, tpu_api
 from bigbird_ja.launch.advice import quota_name
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.service import Tpus
-from bigbird_ja.process.errors import BadInput
 
 MODULES = {"tpu": tpu_api, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}

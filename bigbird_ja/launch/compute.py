@@ -16,7 +16,7 @@ import msgspec
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.prices import region_of
 from bigbird_ja.launch import rest
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Json, Kind, ServiceFault
 from bigbird_ja.launch.service import (
     RUN_DIR_KEY,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bigbird_ja.launch.advice import advise
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import (
@@ -44,7 +44,7 @@ def decide(view: View) -> Decision:
             state.enter(Phase.RUNNING),
             incarnation=view.tpu.created,
             ready_zones=tuple(dict.fromkeys((*state.ready_zones, view.tpu.zone))),
-            strikes={},
+            quota_refusals={},
             misses=0,
             in_trouble=False,
         )
@@ -104,12 +104,12 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
         event = Event("creation_refused", {**state.place, "error": fault.message})
         return state.end(Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone), event)
     if fault.kind is Kind.QUOTA:
-        count, struck = state.strikes.get(state.zone, 0) + 1, dict(state.struck_zones)
+        count, struck = state.quota_refusals.get(state.zone, 0) + 1, dict(state.excluded_zones)
         # A dead TPU's quota comes back late.
         if count >= (QUOTA_REFUSALS if state.zone in state.ready_zones else 1):
             struck[state.zone] = advise(fault, run, state.zone)
-        strikes = {**state.strikes, state.zone: count}
-        state = replace(state, strikes=strikes, struck_zones=struck)
+        quota_refusals = {**state.quota_refusals, state.zone: count}
+        state = replace(state, quota_refusals=quota_refusals, excluded_zones=struck)
     event = Event(name, {**state.place, "error": fault.message})
     # Unclear: it exists already, or the service fails. That is waited out for hours
     # (`decide.SERVICE_TIMEOUT`), and is no failure of the run.

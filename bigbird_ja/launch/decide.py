@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from bigbird_ja.launch import creating, idle, removing, running
 from bigbird_ja.launch.account import limit_reached, with_progress
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Decision, Ending, Observation, Phase, RunState, View
 
 SERVICE_TIMEOUT = 24 * 3600.0  # seconds with a service or a bucket that only fails
@@ -74,5 +74,5 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
 
 def lacks_quota(state: RunState, run: LaunchedRun) -> bool:
     """Return whether a run has ended because no zone has ever had quota for it."""
-    is_struck = all(zone in state.struck_zones for zone in run.zones)
+    is_struck = all(zone in state.excluded_zones for zone in run.zones)
     return state.ending is Ending.GAVE_UP and is_struck and not state.ready_zones

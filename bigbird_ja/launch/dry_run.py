@@ -6,8 +6,8 @@ from typing import Any
 from bigbird_ja.accelerators.prices import FLEX_START, Prices
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.account import remaining_lifetime
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.plan.estimate import Plan, make_row
 from bigbird_ja.process.console import human_time

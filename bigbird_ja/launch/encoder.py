@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface.init_from import kind_of
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import CONFIG, TOKENIZER
-from bigbird_ja.storage import content
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.model import CONFIG, TOKENIZER
+from bigbird_ja.storage import content_addressed
 
 # Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the card, parts
 # of which the exported model's card repeats.
@@ -29,7 +29,7 @@ class Encoder:
     def upload(self) -> None:
         """Upload the files to their folder, unless it is complete."""
         if self.files:
-            content.put(self.files, self.folder, self.listing)
+            content_addressed.put(self.files, self.folder, self.listing)
 
 
 def find(source: str, bucket: str) -> Encoder:
@@ -64,5 +64,5 @@ def find(source: str, bucket: str) -> Encoder:
     if storage.is_remote(prefix):
         return Encoder(prefix)
     files = {name: storage.join(root, name) for name in names}
-    folder, listing = content.address(files, storage.join(bucket, "encoders"))
+    folder, listing = content_addressed.address(files, storage.join(bucket, "encoders"))
     return Encoder(storage.join(folder, base) if base else folder, folder, listing, files)

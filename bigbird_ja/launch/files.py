@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.errors import STATUS_OF_REASON, BadInput, CommandError
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput, CommandError
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.redact import redact
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import Owned

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import rest
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Json, Kind, ServiceFault
-from bigbird_ja.process.errors import BadInput
 
 MAX_HOURS = 168.0
 CALL_SECONDS = 120.0

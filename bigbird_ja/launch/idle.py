@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.advice import advise
-from bigbird_ja.launch.record import Machine
+from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.state import REFUSALS, Decision, Ending, Event, Phase, View
 
 
@@ -40,11 +40,11 @@ def decide(view: View) -> Decision:
     # wait. Why: a machine may be left there, and nothing is rented twice.
     if state.moves(run) and any(zone in seen.silent for zone in state.used_zones):
         return view.wait()
-    zones = [zone for zone in run.zones if zone not in state.struck_zones]
+    zones = [zone for zone in run.zones if zone not in state.excluded_zones]
     # Quota is exhausted in every zone: end, with advice -> removing.
     # Why: the next request would be refused, too.
     if not zones:
-        why = "; ".join(dict.fromkeys(state.struck_zones.values()))
+        why = "; ".join(dict.fromkeys(state.excluded_zones.values()))
         return state.end(Ending.GAVE_UP, "bad_input", why)
     zones = [zone for zone in zones if zone not in seen.silent]
     # None of the other zones answers: wait. Why: a TPU of this run may be there.

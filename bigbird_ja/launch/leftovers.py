@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch.advice import advise
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence, Tpu, Tpus, check_still_there
 from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput, StorageError
 
 Clients = Mapping[tuple[str, str], Tpus]  # by service and project
 

@@ -16,7 +16,7 @@ from bigbird_ja.accelerators.chips import USUAL
 from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental, region_of
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RETRY_SECONDS = 10.0  # a service that does not answer is not waited for: the table serves

@@ -16,9 +16,9 @@ from pathlib import Path
 import bigbird_ja
 from bigbird_ja import storage
 from bigbird_ja.accelerators import environment
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.backends import engine_on
-from bigbird_ja.launch.record import LaunchedRun
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.launch.launched_run import LaunchedRun
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
 _EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry, for reproducible bytes

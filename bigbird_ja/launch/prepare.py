@@ -12,16 +12,16 @@ from bigbird_ja.accelerators.chips import find
 from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch import backends, flex_start
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.files import RunFiles, read_run
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.offers import Offers
-from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Phase, RunState
-from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.resolve import fit_to_data

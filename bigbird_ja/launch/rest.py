@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
 CALL_SECONDS = 30.0  # one request

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
     Decision,

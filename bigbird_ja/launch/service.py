@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from bigbird_ja.launch.record import LaunchedRun, Service
+from bigbird_ja.launch.launched_run import LaunchedRun, Service
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RUN_LABEL = "bigbird-ja-run"

@@ -9,22 +9,22 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from bigbird_ja import storage
+from bigbird_ja import errors, storage
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import run_settings
 from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
 from bigbird_ja.launch.interrupts import Interrupts
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.machine import startup
-from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import World
-from bigbird_ja.process import errors, streams
+from bigbird_ja.process import streams
 from bigbird_ja.process.console import log, warn
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
@@ -81,8 +81,8 @@ class RunState:
     # --- zone and time of the next request
     used_zones: tuple[str, ...] = ()  # zones of all requests: a TPU may be left in any
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
-    strikes: Mapping[str, Count] = field(default_factory=dict)  # refusals for lack of quota
-    struck_zones: Mapping[str, str] = field(
+    quota_refusals: Mapping[str, Count] = field(default_factory=dict)  # refusals for lack of quota
+    excluded_zones: Mapping[str, str] = field(
         default_factory=dict
     )  # zone -> reason why it is left out
     misses: Count = 0  # creations in a row without a TPU: set the backoff
@@ -157,7 +157,7 @@ class RunState:
     def pause_before_next(self, run: LaunchedRun) -> RunState:
         """Go to the next zone at once within a round; back off after each round."""
         misses = self.misses + 1
-        zones = max(1, len([zone for zone in run.zones if zone not in self.struck_zones]))
+        zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
         pause = 0.0 if misses % zones else backoff(misses // zones, run)
         return replace(self, misses=misses, backoff_seconds=pause)
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.files import RunFiles, read_run, watched_by
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
 from bigbird_ja.plan.estimate import tokens_per_step
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.config_file import read_config
 
 

@@ -12,16 +12,16 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.launch.account import accrue, resume
 from bigbird_ja.launch.creating import after_creation
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.removing import after_deletion
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
-from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redact import redact
 from bigbird_ja.storage.lease import LeaseLost
 

@@ -15,7 +15,7 @@ import msgspec
 
 from bigbird_ja.accelerators.prices import FLEX_START
 from bigbird_ja.launch import flex_start, rest
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Json
 from bigbird_ja.launch.service import (
     RUN_DIR_KEY,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bigbird_ja.launch.files import RunFiles, check_known
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase
 
 _ANCHOR = 400  # characters by which a later copy is aligned with an earlier one

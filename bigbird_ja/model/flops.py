@@ -1,7 +1,7 @@
 """FLOPs that the model needs for a step, and the pairs of tokens that attention sees."""
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions

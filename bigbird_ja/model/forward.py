@@ -16,7 +16,7 @@ from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 
 
 def encode(
@@ -174,7 +174,7 @@ def inference_config(config: Config) -> Config:
         "training.dtype": "float32",
         "training.gradient_checkpointing": False,
     }
-    return varied(config, inference)
+    return replace_settings(config, inference)
 
 
 def masked_log_probabilities(

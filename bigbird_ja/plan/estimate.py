@@ -13,14 +13,14 @@ from bigbird_ja.accelerators import chips, environment
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, PRICED_MFU, REACHED, REACHED_RANGE
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
-LEAST_STEP_SECONDS = 5e-3  # minimum time for a host to start a step, assumed: for tiny models
+MIN_STEP_SECONDS = 5e-3  # minimum time for a host to start a step, assumed: for tiny models
 
 # Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), and its bytes per token. Used only
 # without a data set, and printed as an assumption.
@@ -124,10 +124,10 @@ def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
     all-reduces, so it has priority over that for one chip.
     """
     rate = _rate(machine, run)
-    most = tokens_per_step(run.config, run.data) / LEAST_STEP_SECONDS
+    most = tokens_per_step(run.config, run.data) / MIN_STEP_SECONDS
     if rate.tokens_per_second <= most:
         return rate
-    return MachineRate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
+    return MachineRate(most, f"{MIN_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
 
 
 def _rate(machine: Accelerator, run: Plan) -> MachineRate:
@@ -303,7 +303,7 @@ def make_row(
     )
 
 
-def bought(
+def budget_rows(
     run: Plan, about: dict[str, Any], rows: Sequence[Row], budget: float
 ) -> list[dict[str, Any]]:
     """Compute what a budget buys on each rented machine, most first."""

@@ -12,11 +12,11 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators import environment
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import run_settings
 from bigbird_ja.plan import estimate, show
 from bigbird_ja.plan.estimate import Plan
 from bigbird_ja.process.console import log, warn
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.provenance import Override, decided_by_data
@@ -46,13 +46,15 @@ def plan(args: FlagValues, resolve: ResolveOne) -> dict[str, Any]:
     region = storage.bucket_location(args.data_dir[0]) if args.data_dir else None
     made = estimate.make_rows(plans, listed, args.accelerator_type, region or "")
     chosen = estimate.cheapest(made)
-    bought = estimate.bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
+    budget_rows = (
+        estimate.budget_rows(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
+    )
     print(show.verdict(chosen, [row for row in made if row.is_free]))
-    if bought:
-        print(f"\n{show.affordable(bought, args.max_cost)}\n")
+    if budget_rows:
+        print(f"\n{show.affordable(budget_rows, args.max_cost)}\n")
     print(show.describe(plans, runs, made, listed.describe_age(today)))
     return {
-        **({"max_cost_buys": bought} if bought else {}),
+        **({"max_cost_buys": budget_rows} if budget_rows else {}),
         **(runs[0] if len(runs) == 1 else {**_summed(runs), "runs": runs}),
         "rows": [dataclasses.asdict(row) for row in made],
         "cheapest": None if chosen is None else dataclasses.asdict(chosen),

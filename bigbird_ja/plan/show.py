@@ -15,12 +15,12 @@ _WIDTH = 768  # hidden size of the models for which `accelerators` has shares of
 _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
-def affordable(bought: Sequence[dict[str, Any]], budget: float) -> str:
+def affordable(budget_rows: Sequence[dict[str, Any]], budget: float) -> str:
     """Format what a budget buys."""
     cells = [
         [each["accelerator"], each["pricing"].replace("_", " "), human_count(each["steps"])]
         + [human_count(each["tokens"]), _short(each["epochs"]), f"{each['share']:.0%}"]
-        for each in bought
+        for each in budget_rows
     ]
     header = (f"{budget:g} USD buy on", "pricing", "steps", "tokens", "epochs", "of the run")
     return table(cells, header)

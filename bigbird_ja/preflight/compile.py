@@ -20,9 +20,9 @@ import msgspec
 
 from bigbird_ja.accelerators import chips
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
+from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import cleanup, workers
-from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode

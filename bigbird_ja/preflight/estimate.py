@@ -14,6 +14,7 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import Chip, link_seconds
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.model.kernels import choose as kernels
@@ -21,7 +22,6 @@ from bigbird_ja.model.kernels.layer_shape import LayerShape, tile_rows
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -37,7 +37,7 @@ DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Number of documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text, 1.5 characters a token
 # (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
-_MOST, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
+_MAX, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
 # Keys of a result that are None if the program does not fit, or cannot be counted.
 _KEYS = (
     "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
@@ -334,7 +334,7 @@ def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[flo
     length = shape.tiles * shape.rows
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
     mean = np.dot(np.diff(powers), 1.5 * 2.0 ** np.arange(len(histogram)))
-    count = int(min(_MOST, _TOKENS // mean + 1))
+    count = int(min(_MAX, _TOKENS // mean + 1))
     # Between two powers of two, lengths are distributed evenly on a logarithmic scale.
     drawn = np.interp((np.arange(count) + 0.5) / count, powers, np.arange(len(powers)))
     sequences = packing.pack((2**drawn).astype(int).tolist(), length)

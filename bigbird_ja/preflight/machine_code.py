@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bigbird_ja.preflight.scalars import Scalars
+from bigbird_ja.preflight.scalar_eval import Scalars
 
 # FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
 # on v6e and v7x; both cores of v5p, one device, run it.
 MATMUL_FLOPS: Mapping[str, float] = {"v5e": 2**19, "v5p": 2**20, "v6e": 2**21, "v7x": 2**21}
-_MOST_UNKNOWN = 0.05
+_MAX_UNKNOWN = 0.05
 _BUNDLES, _UTILIZATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
 _FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILIZATION})\.txt")
 
@@ -53,7 +53,7 @@ class Code:
         Copies of an uneven tile's end have short loops of unknown trip count; in a scatter these
         have most of the bundles.
         """
-        return self.unknown_share <= _MOST_UNKNOWN and max(self.slots.values(), default=0) < 1.001
+        return self.unknown_share <= _MAX_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 
 
 def flags(directory: str) -> str:

@@ -25,7 +25,7 @@ from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
 # An op is not bound by a resource that is less full than this.
-_LEAST = 0.25
+_MIN = 0.25
 NONE_FULL = "latency"
 # libtpu's names of a bundle's slots, for each unit.
 _UNITS: Mapping[str, tuple[str, ...]] = {
@@ -128,7 +128,7 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
     full["matrix unit"] = max(full["matrix unit"], matrix / cycles)
     full["HBM"] = hbm / cycles
     resource, share = max(full.items(), key=lambda item: item[1])
-    return resource if share >= _LEAST else NONE_FULL
+    return resource if share >= _MIN else NONE_FULL
 
 
 def hbm_cycles(size: float, chip: Chip) -> float:

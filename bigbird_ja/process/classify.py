@@ -7,8 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 
-from bigbird_ja.process.console import printable, shortened
-from bigbird_ja.process.errors import (
+from bigbird_ja.errors import (
     STREAMS,
     BadInput,
     CommandError,
@@ -17,6 +16,7 @@ from bigbird_ja.process.errors import (
     StorageError,
     interrupted,
 )
+from bigbird_ja.process.console import printable, shortened
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.process.redact import redact
 

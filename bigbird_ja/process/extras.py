@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 # Module -> how to install it.
 INSTALL = {

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.process.errors import interrupted
+from bigbird_ja.errors import interrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bigbird_ja.process.errors import STREAMS, CommandError
+from bigbird_ja.errors import STREAMS, CommandError
 from bigbird_ja.process.redact import redact
 
 # Errors of a pipe without a reader, or of a terminal that was closed.

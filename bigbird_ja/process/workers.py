@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bigbird_ja.errors import CommandError, Interrupted, OutOfMemory, StorageError
 from bigbird_ja.process import signals
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

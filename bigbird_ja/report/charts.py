@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_COLORS = 6
-_MOST_POINTS = 250  # maximum per line
+_MAX_POINTS = 250  # maximum per line
 
 # Matplotlib's color -> variable of the style sheet, with values for light and dark mode.
 _VARIABLES = {
@@ -99,7 +99,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
     return _draw(title, draw)
 
 
-def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any:
+def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
     """Return x and y of at most `most` points: means of equal parts, and the last point."""
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage import decode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config

@@ -7,14 +7,14 @@ import os
 import pathlib
 from typing import Any
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import validate_config
 from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 _RESTORE = "restore the file from a copy of the run"
@@ -81,7 +81,7 @@ def read_config(path: str) -> tuple[Config, Data]:
     """
     entries = _entries(path, path, is_ours=True)
     stated = {o.key: o.value for entry in entries if (o := read_override(*entry))}
-    config = varied(Config(), stated)
+    config = replace_settings(Config(), stated)
     validate_config(config)
     pad_id = next((value for key, value, *_ in entries if key == PAD_ID), 0)
     if type(pad_id) is not int or pad_id < 0:

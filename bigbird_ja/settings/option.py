@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
 INT64_MAX = 2**63 - 1
-LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
+MAX_STEPS = 10**12  # steps: more than anything trains for, and exact in float64
 _ENDLESS = 10**6  # a larger upper bound only excludes nonsense, and is not shown
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.data_facts import DATA_KEYS, PAD_ID, Data, data_entries
 from bigbird_ja.settings.option import format_value, shortened
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import flatten
 
-_LONGEST = 1024  # maximum length of a text, in characters
+_MAX_LENGTH = 1024  # maximum length of a text, in characters
 # Keys that a file of 0.1.0, or one that states every setting, may also hold, with these values.
 _UNUSED: dict[str, Any] = {
     "training.first_seq_length": None,
@@ -61,8 +61,8 @@ def read_override(key: str, value: Any, source: str, is_complete: bool = False) 
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
     value = OPTIONS[key].read(value, source)
-    if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
-        raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
+    if isinstance(value, str) and (not value.isprintable() or len(value) > _MAX_LENGTH):
+        raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_MAX_LENGTH} characters")
     return Override(key, value, source, is_complete)
 
 

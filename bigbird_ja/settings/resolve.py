@@ -8,15 +8,15 @@ Without a data set, the config's `make_data` describes one to be made (`requeste
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import validate_config, validate_on_data
 from bigbird_ja.settings.config_file import locate, read_overrides
 from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import flatten, varied
+from bigbird_ja.settings.values import flatten, replace_settings
 
 # From settings of another model to the config that a command's flags specify, and all overrides.
 Resolve = Callable[[Iterable[Override]], tuple[Config, list[Override]]]
@@ -54,7 +54,7 @@ def resolve_config(
     given += [_read_set(text, uses) for text in sets]
     overrides = [*(override for override in given if override), *flags]
     overrides = _of_architecture(_without_final_rate(overrides))
-    config = varied(Config(), {override.key: override.value for override in overrides})
+    config = replace_settings(Config(), {override.key: override.value for override in overrides})
     validate_config(config)
     _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
@@ -124,7 +124,7 @@ def fit_to_data(
         "model.max_position_embeddings": config.model.max_position_embeddings or data.seq_length,
         "data.mask_unit": config.data.mask_unit or data.mask_unit,
     }
-    config = varied(config, follows | _without_preset_rates(data, last))
+    config = replace_settings(config, follows | _without_preset_rates(data, last))
     _check_effective(flatten(config, data), [o for o in overrides if _depends_on_data(o.key)])
     validate_on_data(config, data)
     return config

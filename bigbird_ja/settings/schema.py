@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Setting, setting, settings_of
+from bigbird_ja.settings.option import INT64_MAX, MAX_STEPS, Setting, setting, settings_of
 
 _BIGBIRD = {"model.architecture": ["bigbird"]}
 _MODERNBERT = {"model.architecture": ["modernbert"]}
@@ -46,8 +46,8 @@ Predictions = Annotated[int, Meta(ge=1, le=1_000_000, extra={"unit": "tokens"})]
 MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
 MaskUnit = Literal["subword", "whole_word", "span"]
 
-Steps = Annotated[int, Meta(ge=1, le=LONGEST_RUN, extra={"unit": "steps"})]
-StepsOrZero = Annotated[int, Meta(ge=0, le=LONGEST_RUN, extra={"unit": "steps"})]
+Steps = Annotated[int, Meta(ge=1, le=MAX_STEPS, extra={"unit": "steps"})]
+StepsOrZero = Annotated[int, Meta(ge=0, le=MAX_STEPS, extra={"unit": "steps"})]
 Minutes = Annotated[float, Meta(ge=0.0, le=1e6, extra={"unit": "minutes"})]
 Entries = Annotated[int, Meta(ge=1, le=10_000_000, extra={"unit": "entries"})]
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000, extra={"unit": "tokens"})]
@@ -77,7 +77,7 @@ class TokenizeConfig:
         16_384, "Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes"
     )
     max_sentences: int = setting(
-        2_000_000, "Lines drawn from the whole corpus; 0: all.", (0, LONGEST_RUN), "lines"
+        2_000_000, "Lines drawn from the whole corpus; 0: all.", (0, MAX_STEPS), "lines"
     )
 
 

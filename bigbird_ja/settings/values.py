@@ -25,7 +25,7 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
     return values | data_entries(data) if data else values
 
 
-def varied(config: Config, values: Mapping[str, Any]) -> Config:
+def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     """Return the config with other values of some settings, by `section.key`."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():

@@ -16,8 +16,8 @@ import yaml
 from msgspec import Meta
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.process.console import printable, shortened
-from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import paths
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Owned

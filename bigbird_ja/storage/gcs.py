@@ -25,8 +25,8 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.fileio import BlobReader
 from google.cloud.storage.retry import DEFAULT_RETRY
 
+from bigbird_ja.errors import Refused, StorageError
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import Refused, StorageError
 from bigbird_ja.process.redact import redact
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.disk import Disk, scratch_directory

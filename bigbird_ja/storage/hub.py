@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja.errors import BadInput, CommandError, StorageError
 from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 from bigbird_ja.process.extras import require
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO

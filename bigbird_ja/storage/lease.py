@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import decode, paths
 
 _POLL_SECONDS = 2.0

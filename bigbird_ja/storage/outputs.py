@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bigbird_ja import storage
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.ownership import FILES, MARK, Owned, held_by_other
+from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, Owned, held_by_other
 
 _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
@@ -95,7 +95,7 @@ def check_folder(
         return owned
     if owned is not None and owned.kind != FILES:
         raise paths.refusal(path, flag, f"{held_by_other(owned)}: {advice}")
-    ours = {MARK, *owned.files} if owned else set()
+    ours = {MANIFEST_NAME, *owned.files} if owned else set()
     foreign = [name for name in _names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
     if foreign:
         such = f"files that this program did not make, such as {foreign[0][:80]}"
@@ -146,14 +146,14 @@ def new_folder(path: str) -> Iterator[None]:
     while not os.path.isdir(folder):
         made.append(folder)
         folder = os.path.dirname(folder)
-    mark = os.path.join(path, MARK)
+    mark = os.path.join(path, MANIFEST_NAME)
     is_marked = os.path.lexists(mark)
     storage.make_directory(path)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if not is_marked and os.listdir(path) == [MARK]:
+            if not is_marked and os.listdir(path) == [MANIFEST_NAME]:
                 os.unlink(mark)
             for folder in made:
                 os.rmdir(folder)  # fails if something is in it

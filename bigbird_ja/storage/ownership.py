@@ -26,36 +26,36 @@ from typing import IO, Annotated
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
-MARK = ".bigbird-ja.json"
+MANIFEST_NAME = ".bigbird-ja.json"
 FILES = "files"  # kind of a user's folder that also holds files of ours
 _MAX_BYTES = 64 << 20
 _ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
 
 
 @dataclass(frozen=True)
-class Made:
+class FileVersion:
     """Version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
 
     size: decode.Count
     crc32c: str
 
     @classmethod
-    def of(cls, data: bytes) -> Made:
+    def of(cls, data: bytes) -> FileVersion:
         """Return the version with this content."""
         return cls(len(data), storage.crc32c_text(data))
 
     @classmethod
-    def of_file(cls, path: str) -> Made:
+    def of_file(cls, path: str) -> FileVersion:
         """Return the version of a file; one on a disk is read in chunks."""
         info = storage.stat(path)
         return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
 
 
 # One version; 0.1.0 stated the previous one, too. None: any content of the file is ours.
-Versions = tuple[Made, ...] | None
+Versions = tuple[FileVersion, ...] | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Owned:
         Raises:
             BadInput: The manifest is damaged, too large, or of another version.
         """
-        where = storage.join(path, MARK)
+        where = storage.join(path, MANIFEST_NAME)
         try:
             data, token = storage.read_with_token(where, _MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -115,7 +115,7 @@ class Owned:
         """
         while (owned := cls.load(path)) is None:
             new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
-            storage.create_exclusive(storage.join(path, MARK), msgspec.json.encode(new))
+            storage.create_exclusive(storage.join(path, MANIFEST_NAME), msgspec.json.encode(new))
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
                 raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
@@ -146,14 +146,14 @@ class Owned:
     def is_current(self) -> bool:
         """Check that no other process has changed the manifest since it was read or written."""
         with contextlib.suppress(FileNotFoundError):
-            return storage.stat(storage.join(self.path, MARK)).token == self._token
+            return storage.stat(storage.join(self.path, MANIFEST_NAME)).token == self._token
         return False
 
-    def states(self, name: str, made: Made) -> bool:
+    def states(self, name: str, made: FileVersion) -> bool:
         """Check that a version of a file is one that the manifest states."""
         return made in (self._manifest.files.get(name) or ())
 
-    def note(self, files: Mapping[str, Made | None]) -> None:
+    def note(self, files: Mapping[str, FileVersion | None]) -> None:
         """List files that are about to appear, in one write of the manifest.
 
         Args:
@@ -178,7 +178,7 @@ class Owned:
                 " away, then run the same command again"
             )
 
-    def adopt(self, files: Mapping[str, Made | None]) -> None:
+    def adopt(self, files: Mapping[str, FileVersion | None]) -> None:
         """List files that exist, and that the caller has proved to be ours.
 
         Raises:
@@ -213,7 +213,7 @@ class Owned:
             file.flush()
             self.note({name: None})
             with contextlib.suppress(FileNotFoundError):
-                if Made.of_file(path) != Made.of_file(file.name):
+                if FileVersion.of_file(path) != FileVersion.of_file(file.name):
                     storage.place_of(path).copy(path, storage.free_name(path))
 
     def remove(self, names: Iterable[str]) -> list[str]:
@@ -241,7 +241,7 @@ class Owned:
             storage.make_directory(folder)
         moved = {name: self._manifest.files[name] for name in (first, *others)}
         aside = replace(self._manifest, files=moved)
-        storage.write_bytes(storage.join(target, MARK), msgspec.json.encode(aside))
+        storage.write_bytes(storage.join(target, MANIFEST_NAME), msgspec.json.encode(aside))
         storage.rename_all([first], self.path, target)
         storage.rename_all(others, self.path, target)
         self.forget(moved)
@@ -258,11 +258,11 @@ class Owned:
     def _change(
         self,
         gone: Collection[str] = (),
-        added: Mapping[str, Made | None] | None = None,
+        added: Mapping[str, FileVersion | None] | None = None,
         kind: str = "",
     ) -> None:
         """Change the list, or the kind, by compare-and-swap."""
-        where = storage.join(self.path, MARK)
+        where = storage.join(self.path, MANIFEST_NAME)
         with self._lock:
             while True:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}

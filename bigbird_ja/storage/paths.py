@@ -11,7 +11,7 @@ import re
 import stat
 from dataclasses import dataclass
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 SCHEME = "gs://"
 NAMED = ("tfds:", "hf:")  # prefixes of an --input that is not a path

@@ -29,10 +29,10 @@ from typing import IO, Any, cast
 import yaml
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import Progress, human_bytes
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import outputs
-from bigbird_ja.storage.ownership import FILES, Made, Owned
+from bigbird_ja.storage.ownership import FILES, FileVersion, Owned
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")  # of a file of articles
@@ -286,7 +286,7 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
     with tempfile.NamedTemporaryFile() as scratch:
         _encode(path, texts, scratch)
         scratch.flush()
-        is_same = Made.of_file(scratch.name) == Made.of_file(path)
+        is_same = FileVersion.of_file(scratch.name) == FileVersion.of_file(path)
     if not is_same:
         raise BadInput(
             f"{path} holds something else: choose another --output, or, if it is a"

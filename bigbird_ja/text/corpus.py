@@ -21,13 +21,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.storage.hub import HubSource, open_rows
+from bigbird_ja.text.containers import version_of
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
-from bigbird_ja.text.stored import version_of
 
-_LEAST_WEIGHT, _MOST_WEIGHT = 0.0001, 1000.0
+_MIN_WEIGHT, _MAX_WEIGHT = 0.0001, 1000.0
 PUBLIC_COPY = "gs://tfds-data/datasets"
 _PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
 _PROBE_SECONDS = 10
@@ -240,7 +240,7 @@ def split_weight(source: str) -> tuple[str, float | None]:
     if match is None or os.path.lexists(source):
         return source, None
     with contextlib.suppress(ValueError):
-        if _LEAST_WEIGHT <= float(match[2]) <= _MOST_WEIGHT:
+        if _MIN_WEIGHT <= float(match[2]) <= _MAX_WEIGHT:
             return match[1], float(match[2])
     raise BadInput(
         f"--input {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000: write"

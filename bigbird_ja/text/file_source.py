@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import stored
+from bigbird_ja.text import containers
 
 _OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP can nearly always be decoded as CP932, too
 TEXT_FIELD = "text"
@@ -38,7 +38,7 @@ MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
 # A larger .txt file is taken for more than one document: the longest novels have 5 MB.
-_LONGEST_BOOK = 8 << 20
+_MAX_BOOK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Return whether it is a .txt file."""
-        return stored.kind_of(self.path) == ".txt"
+        return containers.kind_of(self.path) == ".txt"
 
     @property
     def _comma(self) -> str:
-        return stored.SEPARATORS.get(stored.kind_of(self.path), "")
+        return containers.SEPARATORS.get(containers.kind_of(self.path), "")
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order.
@@ -69,8 +69,8 @@ class FileSource:
         Raises:
             BadInput: invalid content; the message names file, and line or column.
         """
-        if self.path.endswith(stored.ARROW_SUFFIXES):
-            for row, text in enumerate(stored.read_rows(self.path, self.text_field), 1):
+        if self.path.endswith(containers.ARROW_SUFFIXES):
+            for row, text in enumerate(containers.read_rows(self.path, self.text_field), 1):
                 if 4 * len(text) > MAX_DOCUMENT_BYTES < len(text.encode()):
                     _refuse_long(self.path, row, "row")
                 yield text
@@ -94,11 +94,11 @@ class FileSource:
     def digest(self) -> bytes:
         """Return the SHA-256 of the file's bytes and the way in which they are read."""
         kind = f"table{self._comma}" if self._comma else "jsonl"
-        kind = "column" if self.path.endswith(stored.ARROW_SUFFIXES) else kind
+        kind = "column" if self.path.endswith(containers.ARROW_SUFFIXES) else kind
         how = f"{kind}={self.text_field}"
         how = f"txt={self.txt_documents}" if self.is_text else how
         digest = hashlib.sha256(f"{how}\0".encode())
-        with stored.open_stored(self.path) as stream:
+        with containers.open_stored(self.path) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
         return digest.digest()
@@ -112,7 +112,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     """
     # Bytes that are not UTF-8 become lone surrogates, so that the message can name the line.
     with (
-        stored.open_unpacked(path) as stream,
+        containers.open_unpacked(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
         number = 0
@@ -210,7 +210,7 @@ def _cells(path: str, field: str, comma: str) -> Iterator[str]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     rows = csv.reader((f"{line}\n" for _, line in _lines(path)), delimiter=comma, strict=True)
     header = next(rows, [field])  # of an empty file
-    stored.check_column(path, header, field)
+    containers.check_column(path, header, field)
     column = header.index(field)
     try:
         for row in rows:
@@ -231,7 +231,7 @@ def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSo
     texts = [file.path for file in files if file.is_text]
     if txt_documents != AUTO or not texts:
         return tuple(files)
-    if len(texts) > 1 and all(stored.size_of(path) <= _LONGEST_BOOK for path in texts):
+    if len(texts) > 1 and all(containers.size_of(path) <= _MAX_BOOK_BYTES for path in texts):
         taken, what = BY_FILE, f"each of {len(texts):,} .txt files is a document"
     else:
         taken, what = BLANK_LINE, "a blank line ends a document"
@@ -251,7 +251,7 @@ def _paths(source: str) -> list[str]:
             raise BadInput(f"no file matches {source}: check --input")
     for path in files:
         storage.open_read(path).close()  # before anything is started
-    return [member for path in files for member in stored.members(path)]
+    return [member for path in files for member in containers.members(path)]
 
 
 def _files_of_folder(folder: str) -> list[str]:
@@ -261,7 +261,9 @@ def _files_of_folder(folder: str) -> list[str]:
         folder = storage.join(folder, "train")
         names = storage.list_tree(folder)
     # `datasets` caches results as cache-*.arrow next to the data.
-    names = [n for n in names if n.endswith(stored.SUFFIXES) and not n.startswith("cache-")]
+    names = [n for n in names if n.endswith(containers.SUFFIXES) and not n.startswith("cache-")]
     if not names:
-        raise BadInput(f"--input {folder}: a folder without files of {', '.join(stored.SUFFIXES)}")
+        raise BadInput(
+            f"--input {folder}: a folder without files of {', '.join(containers.SUFFIXES)}"
+        )
     return [storage.join(folder, name) for name in names]

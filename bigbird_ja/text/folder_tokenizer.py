@@ -32,8 +32,8 @@ import msgspec
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import summary_line
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
@@ -46,7 +46,7 @@ VOCABULARY = "vocabulary.json"
 DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
 _SUFFIXES = (".json", ".txt", ".model")  # suffixes of files that a tokenizer may need
-_MOST_BYTES = 256 << 20  # limit of a file
+_MAX_BYTES = 256 << 20  # limit of a file
 _ADVICE = "give a whole folder, or install the version of transformers that wrote it"
 # Keys of tokenizer_config.json by which transformers overrides the special tokens around a text, or
 # loads code from the folder.
@@ -78,7 +78,7 @@ def read(folder: str) -> FolderTokenizer:
             training needs.
     """
     content = {
-        name: storage.read_bytes(storage.join(folder, name), _MOST_BYTES)
+        name: storage.read_bytes(storage.join(folder, name), _MAX_BYTES)
         for name in storage.list_files(folder)
         if name.endswith(_SUFFIXES)
     }
@@ -105,7 +105,7 @@ def tokens_in(folder: str) -> dict[str, int | None]:
         return {}
     path = storage.join(folder, name)
     with decode.made_by_others(path, "a vocabulary", "give a whole file"):
-        data = storage.read_bytes(path, _MOST_BYTES)
+        data = storage.read_bytes(path, _MAX_BYTES)
         if name.endswith(".model"):  # some classes change the model's ids
             return {piece.name: None for piece in model_proto.pieces(data)}
         if name.endswith(".txt"):
@@ -142,8 +142,8 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
         decode.made_by_others(source, kind, "restore it from a copy"),
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
-        if sum(entry.file_size for entry in archive.infolist()) > 2 * _MOST_BYTES:
-            raise BadInput(f"{source}: holds more than {2 * _MOST_BYTES:,} bytes: no tokenizer")
+        if sum(entry.file_size for entry in archive.infolist()) > 2 * _MAX_BYTES:
+            raise BadInput(f"{source}: holds more than {2 * _MAX_BYTES:,} bytes: no tokenizer")
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 

@@ -4,7 +4,7 @@ import functools
 import os
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import hub
 from bigbird_ja.text import folder_tokenizer, model_proto
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer, has_our_tokens

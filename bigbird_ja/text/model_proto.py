@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 # Our name -> Hugging Face's name of the role, and names in other projects.

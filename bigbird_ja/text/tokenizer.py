@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import sentencepiece
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE

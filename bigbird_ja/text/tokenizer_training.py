@@ -27,10 +27,10 @@ from typing import Any
 import sentencepiece
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, human_time, waiting
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from bigbird_ja.model_dir.log_schema import Evaluation
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run.records import Evaluation
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.threads import in_thread
 from bigbird_ja.train.watchdog import Watchdog

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bigbird_ja.process.errors import CommandError
+from bigbird_ja.errors import CommandError
 from bigbird_ja.process.streams import leave
 
 

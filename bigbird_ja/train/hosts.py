@@ -14,8 +14,8 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.errors import BadInput, Interrupted, Stalled
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.errors import BadInput, Interrupted, Stalled
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
@@ -24,7 +24,7 @@ from bigbird_ja.train.engines import devices
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import SingleProcess
-from bigbird_ja.train.record import package_versions
+from bigbird_ja.train.run_logger import package_versions
 
 ALONE = (0, 1, "")  # result of `find_process` without a pod
 _METADATA_SECONDS = 2.0

@@ -15,7 +15,7 @@ from bigbird_ja.train.processes import SingleProcess
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.run.checkpoints import Checkpoint
+    from bigbird_ja.model_dir.checkpoints import Checkpoint
     from bigbird_ja.settings.schema import Config
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.process import errors
+from bigbird_ja import errors
 from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.run_logger import Recorder
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import in_thread
 

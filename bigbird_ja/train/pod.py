@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.process import errors
+from bigbird_ja import errors
+from bigbird_ja.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.classify import summary_line
-from bigbird_ja.process.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.signals import StopRequest, on_abort
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays, SingleProcess
@@ -70,11 +70,11 @@ class Pod(SingleProcess):
         self._client: Any = None  # of the store; None before it is connected and after it is lost
         self._is_over = False  # this process has failed or finished
         self._failure: CommandError | None = None  # its own, once it has failed
-        self._news: CommandError | None = None  # another process's failure
+        self._remote_failure: CommandError | None = None  # another process's failure
         self._waits = False  # the main thread waits for others, and will raise the news
-        self._wanted: set[str] = set()  # "stop", "save": requests for a step that all share
+        self._requests: set[str] = set()  # "stop", "save": requests for a step that all share
         self._agreed = (-1, False)  # the last step that the writer named, and whether all stop
-        self._reach = -1  # the last step that this process may have dispatched
+        self._max_dispatched = -1  # the last step that this process may have dispatched
 
     def connect(
         self, address: str, platform: str, seconds: float, check: Callable[[], None]
@@ -186,13 +186,13 @@ class Pod(SingleProcess):
         self._waits = True
         future = in_thread("pod-wait", call)
         try:
-            while not future.done() and self._news is None:
+            while not future.done() and self._remote_failure is None:
                 check()
                 concurrent.futures.wait([future], _POLL_SECONDS)
         finally:
             self._waits = False
-        if self._news is not None:
-            raise self._news
+        if self._remote_failure is not None:
+            raise self._remote_failure
         return future.result()
 
     # Steps.
@@ -200,16 +200,16 @@ class Pod(SingleProcess):
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
         """See `SingleProcess.next_limit`; the writer names a step if one is needed."""
         named = self._agreed[0]
-        if self.is_writer and self._wanted and named <= step:
-            self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted
-            self._wanted.clear()
+        if self.is_writer and self._requests and named <= step:
+            self._agreed = max(self._max_dispatched, step) + ahead + 1, "stop" in self._requests
+            self._requests.clear()
             self._client.key_value_set("step/next", json.dumps(self._agreed), allow_overwrite=True)
         elif not self.is_writer and named <= step:
             for _, value in self._client.key_value_dir_get("step/"):
                 self._agreed = tuple(json.loads(value))
         if self._agreed[0] > step:
             limit = min(limit, self._agreed[0])
-        self._reach = max(self._reach, min(limit, step + ahead))
+        self._max_dispatched = max(self._max_dispatched, min(limit, step + ahead))
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
@@ -217,7 +217,7 @@ class Pod(SingleProcess):
         if self._agreed[0] > last:
             return step >= self._agreed[0]
         if is_time and self.is_writer:
-            self._wanted.add("save")
+            self._requests.add("save")
         return False
 
     def ask_to_stop(self, who: str) -> None:
@@ -225,7 +225,7 @@ class Pod(SingleProcess):
         with contextlib.suppress(RuntimeError):  # another one was first, or the store is gone
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
-            self._wanted.add("stop")
+            self._requests.add("stop")
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
         """See `SingleProcess.stops_at`."""
@@ -244,14 +244,14 @@ class Pod(SingleProcess):
     def explain(self, error: BaseException) -> CommandError | None:
         """See `SingleProcess.explain`; waits for the news if a sum over devices has failed."""
         if "Gloo" in str(error):  # on CPUs the sum fails at once if a process is lost
-            return self._news or Stalled(_GONE)
+            return self._remote_failure or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
             return None
         end = time.monotonic() + HEARTBEAT_SECONDS + _FINAL_STATUS_SECONDS
         self._waits = True
-        while time.monotonic() < end and self._news is None and not self._is_over:
+        while time.monotonic() < end and self._remote_failure is None and not self._is_over:
             time.sleep(_POLL_SECONDS)
-        return self._news
+        return self._remote_failure
 
     def finish(self) -> None:
         """See `SingleProcess.finish`; the writer waits until all are done."""
@@ -316,8 +316,8 @@ class Pod(SingleProcess):
 
     def _end(self, news: CommandError) -> None:
         """End this process with the news: in the main thread if it waits, else here."""
-        if self._news is None and not self._is_over:
-            self._news = news
+        if self._remote_failure is None and not self._is_over:
+            self._remote_failure = news
             if not self._waits:
                 self._exit(news)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.process.errors import CommandError
+from bigbird_ja.errors import CommandError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.run_logger import Recorder
 
 _PROFILES = "plugins/profile"
 _MAX_PROFILE_BYTES = 1 << 30

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
-from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
-from bigbird_ja.run.records import EventRecord
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import STATE, CheckpointStore, Meta
+from bigbird_ja.model_dir.log_schema import EventRecord
+from bigbird_ja.model_dir.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -26,7 +26,7 @@ from bigbird_ja.settings.values import change_of, changes, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held, holder_of
-from bigbird_ja.storage.ownership import MARK, Owned
+from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 from bigbird_ja.train.job import Dependencies, Resumption
 
 LOCK = "lock.json"
@@ -37,8 +37,8 @@ _POLL_SECONDS = 0.5
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
 _ADVICE = (
-    f"a copied run needs its {MARK} (`cp -r RUN/. DIR`); else give --model_dir an empty folder;"
-    " --init_from takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
+    f"a copied run needs its {MANIFEST_NAME} (`cp -r RUN/. DIR`); else give --model_dir an empty"
+    " folder; --init_from takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
 )
 
 
@@ -186,8 +186,8 @@ class RunDir:
         """
         parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
         with self._moved_aside(deps), outputs.new_folder(self.path):
-            is_new, mark = self.manifest is None, self.join(MARK)
-            before = storage.read_bytes(mark) if is_new and MARK in self.files else b""
+            is_new, mark = self.manifest is None, self.join(MANIFEST_NAME)
+            before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
             with self._held(deps) as self.lease:
                 if not self.manifest.is_current():  # another one has trained here

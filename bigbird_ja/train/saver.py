@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bigbird_ja.run.checkpoints import SUFFIXES, Meta
-from bigbird_ja.run.variables import write_variables
+from bigbird_ja.model_dir.checkpoints import SUFFIXES, Meta
+from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.run_logger import Recorder
 from bigbird_ja.train.threads import in_thread
 
 if TYPE_CHECKING:

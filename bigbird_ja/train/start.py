@@ -9,11 +9,11 @@ from typing import Any
 from bigbird_ja.data import check
 from bigbird_ja.data.check import DataGuard
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.process import streams
-from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.provenance import Override, echo_settings

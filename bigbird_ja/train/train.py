@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data.check import named_damage
+from bigbird_ja.errors import Diverged
+from bigbird_ja.model_dir.model import TOKENIZER, check_tokenizer
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run.model import TOKENIZER, check_tokenizer
 from bigbird_ja.train.engine import check, make_engine
 from bigbird_ja.train.engines.protocol import Engine, StepResult
 from bigbird_ja.train.evaluations import Evaluations
@@ -28,8 +28,8 @@ from bigbird_ja.train.job import Job, Resumption
 from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.periodic import Periodic
 from bigbird_ja.train.profile import Profile
-from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.run_logger import Recorder
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog

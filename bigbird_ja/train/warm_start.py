@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.description import describe
 from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.huggingface.weights import Source, read_folder
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import read_variables
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.model import load_parameters
+from bigbird_ja.model_dir.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import content, hub
+from bigbird_ja.storage import content_addressed, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_dir import RunDir
@@ -160,7 +160,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
     kind = kind_of(source)
     if kind == "checkpoint":
         return _read_google(source.removesuffix(".index"), specs)
-    content.verify(source)
+    content_addressed.verify(source)
     if kind == "run":
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
@@ -172,7 +172,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     directory, base = storage.directory_of(prefix), storage.base_name(prefix)
-    content.verify(directory)
+    content_addressed.verify(directory)
     with scratch_directory() as scratch:
         files = [
             storage.fetch(storage.join(directory, name), scratch)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bigbird_ja.process.errors import CommandError, Stalled
+from bigbird_ja.errors import CommandError, Stalled
 
 
 @dataclass(eq=False)

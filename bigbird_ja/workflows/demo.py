@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.process import console
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.workflows.run_command import run_command

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bigbird_ja import __version__
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import human_bytes, table
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import INSTALL, require
 
 _PARAGRAPH = textwrap.TextWrapper(
@@ -106,7 +106,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
     from bigbird_ja.accelerators.prices import load_prices
     from bigbird_ja.launch import offers, rest
     from bigbird_ja.launch.advice import advise
-    from bigbird_ja.launch.record import LaunchedRun
+    from bigbird_ja.launch.launched_run import LaunchedRun
 
     try:
         project = project or rest.credentials()[1]

@@ -9,10 +9,10 @@ from absl import flags
 from bigbird_ja.data import build, ray_runner
 from bigbird_ja.data.inspect import data_report, data_summary
 from bigbird_ja.data.manifest import spec_of
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.config_file import preset_names
 from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.resolve import resolve_config

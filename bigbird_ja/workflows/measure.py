@@ -10,8 +10,8 @@ import statistics
 from typing import Any
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.process.errors import BadInput, CommandError
-from bigbird_ja.run import log as run_log
+from bigbird_ja.errors import BadInput, CommandError
+from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import Config

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bigbird_ja.errors import of_reason
 from bigbird_ja.process.cleanup import kill_on_exit
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import of_reason
 from bigbird_ja.process.workers import error_from_exit
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bigbird_ja.accelerators.chips import CHIPS, find, link_seconds, of_topology
 from bigbird_ja.accelerators.measured import LINKS
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from bigbird_ja.accelerators.chips import CHIPS, find
 from bigbird_ja.accelerators.prices import USUAL_ZONES, load_prices
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 TABLE = load_prices()
 

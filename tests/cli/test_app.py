@@ -10,9 +10,8 @@ import types
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja import cli, errors
 from bigbird_ja.cli import app
-from bigbird_ja.process import errors
 from testkit import command_line
 
 SECRET = "ya29.very-secret"

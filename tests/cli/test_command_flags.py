@@ -13,7 +13,7 @@ from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS
 

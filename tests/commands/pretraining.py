@@ -4,8 +4,8 @@ import json
 import shutil
 
 from bigbird_ja import cli
-from bigbird_ja.run import log as run_log
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.storage.ownership import FileVersion, Owned
 from testkit.zygote import Ended
 
 STEPS = 30
@@ -16,7 +16,7 @@ def take_programs(finished, model):
     """Begins MODEL_DIR with the programs that another run has compiled."""
     model.mkdir()
     names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
-    made = {str(p.relative_to(finished)): Made.of_file(str(p)) for p in names}
+    made = {str(p.relative_to(finished)): FileVersion.of_file(str(p)) for p in names}
     Owned.create(str(model), "run").note(made)
     shutil.copytree(finished / "compiled", model / "compiled")
 

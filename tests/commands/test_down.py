@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.commands import down
 from bigbird_ja.launch.files import supervisor_lease
-from bigbird_ja.launch.record import Machine
+from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_each_checkpoint_is_evaluated_once(model_dir, evaluate):
 
 
 def test_model_dir_of_others_is_not_written_to(model_dir, evaluate):
-    (model_dir / MARK).unlink()
+    (model_dir / MANIFEST_NAME).unlink()
     before = sorted(model_dir.rglob("*"))
     ended = evaluate("--max_batches=1")
     assert ended.status == 0 and ended.json["step"] == 6

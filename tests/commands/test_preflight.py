@@ -10,7 +10,7 @@ from bigbird_ja.accelerators import environment
 from bigbird_ja.plan.estimate import load_results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import figures
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit.configs import count_parameters, fitted, with_data
 from tests.preflight import SHORTAGES, small_steps
 
@@ -54,7 +54,7 @@ def test_figures_and_files(preflight, tmp_path):
     (kept,) = load_results(str(output)).chips
     assert kept["tokens_per_second_per_core"] == chip["tokens_per_second_per_core"]
     assert sorted(os.listdir(dump)) == [
-        MARK,
+        MANIFEST_NAME,
         *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
     ]
     for messages in ("fits", "MFU", "nothing was timed on a TPU", "layer_*"):

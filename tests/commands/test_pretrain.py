@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.model import load_parameters
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import host_memory
 from testkit import killing, synthetic
@@ -97,7 +97,7 @@ def test_full_disk_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
     assert full.status == 74 and full.result["reason"] == "io_error", full.err
     assert "Traceback" not in full.err
     assert killing.digest(model) == before
-    assert [n for n in os.listdir(model) if n.startswith(".")] == [MARK]
+    assert [n for n in os.listdir(model) if n.startswith(".")] == [MANIFEST_NAME]
     assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
 
 

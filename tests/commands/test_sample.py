@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 
@@ -34,7 +34,7 @@ def test_every_form_reads_back_as_the_same_corpus(tmp_path, sample, name):
         refused = sample(other)
         assert refused.status == 2 and "--overwrite" in refused.stderr
     assert path.read_bytes() == content
-    assert {p.name for p in path.parent.iterdir()} == {name, MARK}
+    assert {p.name for p in path.parent.iterdir()} == {name, MANIFEST_NAME}
     assert sample("--documents=6", "--overwrite").status == 0
     assert len(documents(path)) == 6
     kept = path.with_name(f"{name}.replaced-1")
@@ -58,5 +58,5 @@ def test_it_writes_to_a_bucket(bucket, sample):
     assert sample("--documents=5").status == 0
     assert sample("--documents=5").status == 0
     assert sample("--documents=6").status == 2
-    assert set(storage.list_files(bucket)) == {"a.jsonl.gz", MARK}
+    assert set(storage.list_files(bucket)) == {"a.jsonl.gz", MANIFEST_NAME}
     assert len(documents(f"{bucket}/a.jsonl.gz")) == 5

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.storage.ownership import MARK, Owned
+from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 from bigbird_ja.text.load import read_tokenizer
 
-NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
+NAMES = {MANIFEST_NAME, "ja.json", "ja.model", "ja.vocab"}
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monk
     assert read_tokenizer(f"{trained}/ja.model").vocab_size == 1300
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - {MARK}))
+@pytest.mark.parametrize("name", sorted(NAMES - {MANIFEST_NAME}))
 def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name):
     folder = tmp_path / "foreign"
     folder.mkdir()

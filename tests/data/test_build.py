@@ -12,8 +12,8 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import build, check, parsing
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.errors import BadInput
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
@@ -42,7 +42,7 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     assert sum(counts) == manifest.train.sequences
     assert check.fast_check(output)[0] == manifest
     names = {s.name for s in manifest.train_shards + manifest.eval_shards}
-    assert set(os.listdir(output)) == names | {"manifest.json", "tokenizer.model", MARK}
+    assert set(os.listdir(output)) == names | {"manifest.json", "tokenizer.model", MANIFEST_NAME}
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(

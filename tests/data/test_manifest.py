@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit import synthetic
 

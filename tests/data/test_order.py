@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bigbird_ja.data import order
 from bigbird_ja.data.hashing import Purpose
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 
 @st.composite

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
 from tests.data.test_order import batches as batches_of

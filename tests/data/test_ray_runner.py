@@ -14,7 +14,7 @@ import types
 import pytest
 
 from bigbird_ja.data import blocks, build, ray_runner
-from bigbird_ja.process.errors import StorageError
+from bigbird_ja.errors import StorageError
 from testkit import ROOT
 from tests.data import making
 

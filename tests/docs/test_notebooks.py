@@ -17,7 +17,7 @@ import yaml
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.run import log as run_log
+from bigbird_ja.model_dir import log as run_log
 from testkit import ROOT, killing
 
 NAMES = ("kaggle-v5e-8", "colab-v5e-1")

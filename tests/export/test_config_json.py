@@ -10,8 +10,8 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.huggingface import run_settings
-from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.run.model import TrainedModel
+from bigbird_ja.model_dir.checkpoints import Meta
+from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles

@@ -15,7 +15,7 @@ from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 
@@ -126,7 +126,7 @@ def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, k
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
     if is_modern:
         changed = {"model.architecture": "modernbert", "model.hidden_size": 256}
-    config = varied(trained.config, {**changed, "make_data.nsp": is_of_pairs})
+    config = replace_settings(trained.config, {**changed, "make_data.nsp": is_of_pairs})
     random, scale = np.random.default_rng(5), (1.28 / config.model.hidden_size) ** 0.5
     params = {
         name: value + random.normal(0, scale, value.shape).astype(np.float32)

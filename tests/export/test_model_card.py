@@ -113,7 +113,7 @@ def sentence_encoder(folder, positions=512, card=SOURCE):
 def begun_from(monkeypatch, **record):
     about = {"source": "/home/me/e5", "kind": "a Hugging Face folder, bert", "weights": {}}
     event = {"event": "started", "time": 1.0, "init_from": about | record}
-    monkeypatch.setattr("bigbird_ja.run.log.read_events", lambda folder: [event])
+    monkeypatch.setattr("bigbird_ja.model_dir.log.read_events", lambda folder: [event])
 
 
 def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from bigbird_ja.data import parsing
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model import pattern
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from testkit import command_line
 from tests.model.tiny import tiny_config
 
@@ -27,7 +27,7 @@ from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 def exported(trained, folder, **settings):
     """(folder, what it was made from), with some settings of the model changed."""
     values = {f"model.{name}": value for name, value in settings.items()}
-    changed = dataclasses.replace(trained, config=varied(trained.config, values))
+    changed = dataclasses.replace(trained, config=replace_settings(trained.config, values))
     folder.mkdir()
     fill_huggingface(str(folder), changed, model_card.Options("x"))
     return str(folder), changed

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bigbird_ja.export.saved_model import fill_saved_model
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.text.load import read_tokenizer
 
 pytestmark = pytest.mark.both
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module", params=["block_sparse", "original_full"])
 def model(request, trained):
-    config = varied(trained.config, {"model.attention_type": request.param})
+    config = replace_settings(trained.config, {"model.attention_type": request.param})
     return dataclasses.replace(trained, config=config)
 
 

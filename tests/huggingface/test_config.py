@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import config as hf_config
-from bigbird_ja.process.errors import BadInput
 from tests.huggingface.folders import SIZES, adopted, made, ours_and_theirs
 
 pytestmark = pytest.mark.both

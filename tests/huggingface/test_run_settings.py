@@ -25,11 +25,11 @@ import pytest
 
 from bigbird_ja.data import build, check, pipeline
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.huggingface import run_settings
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.console import table
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.text import articles
 from bigbird_ja.text.folder_tokenizer import FolderTokenizer
 from testkit import ROOT, command_line, runs

@@ -9,8 +9,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
-from bigbird_ja.process.errors import BadInput
 from tests.huggingface.folders import made, ours_and_theirs
 
 torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")

@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="needs the huggingface extra")
 
 from safetensors.numpy import load_file
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import trim
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles
 from testkit import tokenizer_folders
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.values import varied
+from bigbird_ja.errors import BadInput
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 from tests.huggingface.folders import KINDS, adopted, made, ours_and_theirs, transformers
@@ -25,9 +25,9 @@ def test_a_folder_computes_the_same_here(kind, tmp_path):
 def test_another_architecture_and_surplus_tensors(tmp_path):
     made("modernbert", tmp_path)
     config = adopted(tmp_path)
-    config = varied(config, {"model.num_layers": 2})
+    config = replace_settings(config, {"model.num_layers": 2})
     with pytest.raises(BadInput, match="tensors of its encoder have no place"):
         load_initial(str(tmp_path), *with_data(config))
-    config = varied(config, {"model.architecture": "bigbird"})
+    config = replace_settings(config, {"model.architecture": "bigbird"})
     with pytest.raises(BadInput, match="a modernbert model becomes a modernbert"):
         load_initial(str(tmp_path), *with_data(config))

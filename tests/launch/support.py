@@ -19,8 +19,8 @@ from bigbird_ja import cli
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine.startup import VM_VARIABLE
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import supervise

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch.account import accrue
-from bigbird_ja.launch.record import Machine
+from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
 from tests.launch.support import RECORD

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bigbird_ja.launch.decide import decide
-from bigbird_ja.launch.record import Machine
+from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.service import Presence, Tpu, labels_of
 from bigbird_ja.launch.state import Observation, Phase, RunState
 from tests.launch.support import RECORD

@@ -17,12 +17,12 @@ import msgspec
 import pytest
 import yaml
 
+from bigbird_ja.errors import Refused, StorageError
 from bigbird_ja.launch import account, decide
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.launch.supervise import Event, Stop, describe
-from bigbird_ja.process.errors import Refused, StorageError
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch import support
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
@@ -107,7 +107,7 @@ if __name__ == "__main__":
 
 def test_a_run_that_never_had_quota_is_told_from_one_that_had():
     run = support.vm_of("run-1", zones=("a", "b"))
-    state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, struck_zones={"a": "x", "b": "x"})
+    state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, excluded_zones={"a": "x", "b": "x"})
     assert lacks_quota(state, run)
     assert not lacks_quota(replace(state, ready_zones=("a",)), run)
-    assert not lacks_quota(replace(state, struck_zones={"a": "x"}), run)
+    assert not lacks_quota(replace(state, excluded_zones={"a": "x"}), run)

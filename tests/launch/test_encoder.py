@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli, storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import encoder
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.train.warm_start import load_initial
 from testkit.fakes.tpu import FakeTpu

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
-from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.state import Phase, RunState
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
+from bigbird_ja.model_dir import log as run_log
 
 
 def test_state_events_and_reports(bucket):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch.leftovers import delete_all, list_ours
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu
-from bigbird_ja.process.errors import BadInput, StorageError
 
 PLACE = {"resource": "p/z/a", "project": "p", "created": 1.0}
 TPU = Tpu("a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, **PLACE)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import package, session
 from bigbird_ja.launch.files import RunFiles, read_run
-from bigbird_ja.launch.record import LaunchedRun
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.schema import Config
 

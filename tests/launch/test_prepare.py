@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.accelerators.chips import find
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import prepare
 from bigbird_ja.launch.advice import TRC
+from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.prepare import bucket_region, check_name, region_warnings
-from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.state import Phase
-from bigbird_ja.process.errors import BadInput
 from tests.launch import support
 
 

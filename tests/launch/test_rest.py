@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 from google.auth.exceptions import RefreshError
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import backends, rest, tpu_api
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.process.errors import BadInput
 from testkit.fakes.service import in_background
 from tests.launch import support
 

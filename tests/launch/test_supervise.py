@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.errors import StorageError
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.state import Ending, Phase
 from bigbird_ja.launch.supervise import Detached, Stop
-from bigbird_ja.process.errors import StorageError
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
@@ -52,7 +52,7 @@ def test_an_ended_run_continues_without_what_ended_it():
     cloud = SimulatedCloud(TRAINER, script=["quota"] * 3)
     assert supervised(cloud).ending is Ending.GAVE_UP
     state = supervised(cloud)
-    assert (state.ending, state.attempt, state.struck_zones) == (Ending.FINISHED, 4, {})
+    assert (state.ending, state.attempt, state.excluded_zones) == (Ending.FINISHED, 4, {})
 
 
 @pytest.mark.parametrize("hours", [0.5, 5.0])

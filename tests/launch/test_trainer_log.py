@@ -4,7 +4,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.launch.trainer_log import follow, new_lines
 from tests.launch import support

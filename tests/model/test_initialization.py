@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config

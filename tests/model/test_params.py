@@ -1,7 +1,7 @@
 """Names and shapes of the parameters."""
 
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from testkit.configs import count_parameters, with_data
 from tests.model.tiny import tiny_config
 
@@ -16,7 +16,7 @@ def test_bert_base_has_the_known_number_of_parameters():
     next_sentence = 768 * 768 + 768 + 2 * 768 + 2
     config = tiny_config(4096, **sets)
     assert count_parameters(*with_data(config)) == encoder + embeddings + head
-    config = varied(config, {"make_data.nsp": True})
+    config = replace_settings(config, {"make_data.nsp": True})
     assert count_parameters(*with_data(config)) == encoder + embeddings + head + next_sentence
 
 

@@ -7,13 +7,13 @@ import pytest
 from bigbird_ja.accelerators import measured
 from bigbird_ja.accelerators.chips import find
 from bigbird_ja.accelerators.prices import load_prices
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import supervise
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import MachineRate, Plan, Results
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from testkit.configs import fitted, with_data
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
@@ -133,7 +133,7 @@ def test_affordable_steps_cost_the_budget(pricing):
     (row,) = [row for row in rows if row.pricing == pricing]
     share = estimate.affordable_share(run, row, 50.0)
     steps = round(share * run.config.training.num_train_steps)
-    longer = varied(run.config, {"training.num_train_steps": steps})
+    longer = replace_settings(run.config, {"training.num_train_steps": steps})
     again = estimate.make_rows([Plan(longer, run.data)], PRICES, ("v5e-8",))
     (cost,) = [row.cost_usd for row in again if row.pricing == pricing]
     assert cost == pytest.approx(50.0, rel=1e-4)

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import compile_for, of_chip, of_topology, optimized
 from bigbird_ja.preflight.machine_code import Code
-from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.engines.lowering import program as program_lib
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep, Spec, Traced
 from testkit import ROOT

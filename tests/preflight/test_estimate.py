@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import Program
 from bigbird_ja.preflight.machine_code import Code
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.train import optimizer
 from testkit import synthetic
 from testkit.configs import fitted, with_data

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from bigbird_ja.errors import StorageError
 from bigbird_ja.process.classify import classify, mid_run, one_line
-from bigbird_ja.process.errors import StorageError
 
 PATH = "/data/東京.txt"
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from bigbird_ja.model_dir import log
 from bigbird_ja.process.redact import REDACTED, redact
 from bigbird_ja.process.streams import json_line
-from bigbird_ja.run import log
 from testkit import ROOT, command_line
 
 # Built from parts, so that no scanner takes the file of forms for a leak.

@@ -8,7 +8,8 @@ import sys
 import psutil
 import pytest
 
-from bigbird_ja.process import classify, errors, workers
+from bigbird_ja import errors
+from bigbird_ja.process import classify, workers
 from bigbird_ja.process.workers import run_tasks
 from testkit import ROOT, command_line
 

@@ -5,7 +5,7 @@ import math
 from itertools import pairwise
 
 from bigbird_ja.settings.config_file import config_to_yaml
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from testkit.configs import fitted, with_data
 
 START = 1_700_000_000.0  # UNIX seconds
@@ -25,7 +25,7 @@ def write(directory, *, steps=6000, seed=0):
         "tokenize.max_sentences": 100_000,  # of a preset; the tokenizer may be another's
         "training.learning_rate": 1e-4 * (1 + seed),
     }
-    config = varied(config, changed)
+    config = replace_settings(config, changed)
     (directory / "config.yaml").write_text(config_to_yaml(*with_data(config)))
     metrics, events, time, step = [], [], START - PAUSE_SECONDS, 0
     for number, ending in enumerate(("interrupted", None, "preempted", None), start=1):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.report.run_logs import RunLogs, name_apart
 from tests.report import fake_run
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config

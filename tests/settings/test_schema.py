@@ -58,7 +58,7 @@ SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbe
 HANDLING = ("bigbird_ja.settings.resolve", "dataclasses")
 
 
-HANDLING_FUNCTIONS = {"varied", "flatten", "validate_config", "validate_on_data"}
+HANDLING_FUNCTIONS = {"replace_settings", "flatten", "validate_config", "validate_on_data"}
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import (
     changes,
     config_fingerprint,
     mask_rates,
+    replace_settings,
     train_predictions,
-    varied,
 )
 from tests.settings.support import DATA, completed, run
 
@@ -36,7 +36,7 @@ def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0():
     fingerprint = config_fingerprint(Config(), data)
     assert fingerprint == "e8195381274643ab41a8dfb2cc5210604176a7f6d7e3b7e55918cc44be3c51d0"
     for key, value in (("training.optimizer", "muon"), ("model.architecture", "modernbert")):
-        assert config_fingerprint(varied(Config(), {key: value}), data) != fingerprint
+        assert config_fingerprint(replace_settings(Config(), {key: value}), data) != fingerprint
 
 
 def test_changes_that_a_model_dir_accepts():
@@ -47,10 +47,10 @@ def test_changes_that_a_model_dir_accepts():
         "training.log_every_steps": 3,
         "tpu.num_cores": 32,
     }
-    new = varied(old, free)
+    new = replace_settings(old, free)
     assert changes((old, DATA), (new, DATA)) == {}
     assert config_fingerprint(old, DATA) == config_fingerprint(new, DATA)
-    new = varied(new, {"training.learning_rate": 1.0, "model.num_layers": 1})
+    new = replace_settings(new, {"training.learning_rate": 1.0, "model.num_layers": 1})
     changed = {"model.num_layers": [12, 1], "training.learning_rate": [0.0001, 1.0]}
     assert changes((old, DATA), (new, DATA)) == changed
     assert config_fingerprint(old, DATA) != config_fingerprint(new, DATA)

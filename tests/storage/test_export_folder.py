@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import export_folder as folder
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 
-FILES = sorted([MARK, "export.json", "sub/a.txt"])
+FILES = sorted([MANIFEST_NAME, "export.json", "sub/a.txt"])
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_files_that_a_user_changed_or_added_are_kept(target, capsys):
     assert not _export(target, 1, "one")  # a file was gone: it was not finished
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
     assert f"is now {target}.replaced-2" in capsys.readouterr().err
-    assert storage.list_tree(f"{target}.replaced-1") == [MARK, "sub/a.txt"]
+    assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]
     assert _text(f"{target}.replaced-1") == "fine-tuned" and _text(f"{target}.replaced-2") == "one"
     assert _text(target, "sub/b.txt") == "two" and "sub/a.txt" not in storage.list_tree(target)
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):

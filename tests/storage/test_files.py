@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 
 def test_files_are_read_as_they_were_written(base):

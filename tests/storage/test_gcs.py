@@ -6,7 +6,7 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, Refused, StorageError
+from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.storage import gcs
 
 MiB = 1 << 20

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text.corpus import open_corpus
 from testkit import command_line
 from testkit.fakes import hub

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Holder, Lease, LeaseLost, held, holder_of, max_silence
 from testkit import ROOT

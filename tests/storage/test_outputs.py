@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import outputs
 
 

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs, ownership
-from bigbird_ja.storage.ownership import FILES, MARK, Made, Owned
+from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, FileVersion, Owned
 
 
 def _content(base):
     """Return the content of every file but the manifest."""
     names = storage.list_tree(base)
-    return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MARK}
+    return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MANIFEST_NAME}
 
 
 def test_a_manifest_keeps_its_id_and_its_kind(base):
@@ -37,7 +37,7 @@ def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
         owned = Owned.create(str(tmp_path / "run"), "run", "0" * 16)
         for name in order:
             owned.note({name: None})
-        contents.add((tmp_path / "run" / MARK).read_bytes())
+        contents.add((tmp_path / "run" / MANIFEST_NAME).read_bytes())
         shutil.rmtree(tmp_path / "run")
     assert len(contents) == 1
 
@@ -47,7 +47,9 @@ def test_a_copy_has_the_id_and_another_place(tmp_path):
     (tmp_path / "run-1").mkdir()
     first = Owned.create(f"{tmp_path}/run-1", "run")
     (tmp_path / "run-2").mkdir()
-    storage.write_bytes(f"{tmp_path}/run-2/{MARK}", storage.read_bytes(f"{first.path}/{MARK}"))
+    storage.write_bytes(
+        f"{tmp_path}/run-2/{MANIFEST_NAME}", storage.read_bytes(f"{first.path}/{MANIFEST_NAME}")
+    )
     (tmp_path / "link").symlink_to(tmp_path / "run-1")
     copy, same = (Owned.load(f"{tmp_path}/{name}") for name in ("run-2", "link"))
     assert copy.id == first.id and copy.place_id != first.place_id == same.place_id
@@ -118,7 +120,7 @@ def test_only_listed_files_are_removed(base):
 
 def test_the_version_that_was_listed_last_is_stated(base):
     owned = Owned.create(base, "run")
-    versions = [Made.of(content) for content in (b"first", b"second")]
+    versions = [FileVersion.of(content) for content in (b"first", b"second")]
     for made in versions:
         owned.note({"a": made, "log": None})
         owned = Owned.load(base)
@@ -143,7 +145,7 @@ def test_concurrent_changes_of_a_manifest_lose_nothing(base):
 
 def test_a_manifest_that_another_process_removed_stops_the_writer(base):
     owned = Owned.create(base, "run")
-    storage.delete(f"{base}/{MARK}")
+    storage.delete(f"{base}/{MANIFEST_NAME}")
     with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or made anew"):
         owned.write("a", b"")
     Owned.create(base, "run")
@@ -164,7 +166,7 @@ def test_a_manifest_that_another_process_removed_stops_the_writer(base):
 def test_a_damaged_or_edited_manifest_is_refused(damage, tmp_path):
     owned = Owned.create(str(tmp_path), "run")
     owned.write("a", b"ours")
-    (tmp_path / MARK).write_text(damage((tmp_path / MARK).read_text()))
+    (tmp_path / MANIFEST_NAME).write_text(damage((tmp_path / MANIFEST_NAME).read_text()))
     with pytest.raises(BadInput, match=r"\.bigbird-ja\.json: (?!.*\n)"):
         Owned.load(str(tmp_path))
 
@@ -177,11 +179,11 @@ def test_names_cannot_leave_the_folder(tmp_path):
     with pytest.raises(BadInput):
         owned.note({"../thesis": None})
     forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, "0.1.0")
-    (folder / MARK).write_bytes(msgspec.json.encode(forged))
+    (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(forged))
     with pytest.raises(BadInput, match="not a file name inside its directory"):
         Owned.load(str(folder))
     # A link under the name of a file of ours is the user's.
-    (folder / MARK).unlink()
+    (folder / MANIFEST_NAME).unlink()
     (folder / "a").symlink_to(tmp_path / "nothing")
     with pytest.raises(BadInput, match="not a file that this program made"):
         Owned.create(str(folder), "run").write("a", b"ours")

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.errors import BadInput
 
 
 @pytest.mark.parametrize(

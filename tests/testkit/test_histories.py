@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.launched_run import LaunchedRun
 from testkit import histories
 from testkit.histories import DAY, HOUR, POLL, History, broken
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text import articles
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text.corpus import open_corpus, split_weight

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus
 from tests.text import lines_of, texts, write

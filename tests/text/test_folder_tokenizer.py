@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the huggingface extra")
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.export import tokenizer_files
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles, folder_tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer, tokenizer_of

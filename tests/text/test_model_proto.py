@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import sentencepiece
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer

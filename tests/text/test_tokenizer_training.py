@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus

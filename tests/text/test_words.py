@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text import corpus, words
 from bigbird_ja.text.load import read_tokenizer
 from tests.text import BOUNDARIES, HARD

@@ -1,6 +1,6 @@
 """The end of the process."""
 
-from bigbird_ja.process.errors import Stalled
+from bigbird_ja.errors import Stalled
 from bigbird_ja.train.exit import ProcessExit
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput, Interrupted, OutOfMemory, Stalled, StorageError
+from bigbird_ja.errors import BadInput, Interrupted, OutOfMemory, Stalled, StorageError
 from bigbird_ja.train import outcome as outcome_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.outcome import Outcome

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
+from bigbird_ja.errors import BadInput, Diverged, Stalled, StorageError
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.schema import Config, TrainingConfig
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.evaluations import Evaluations

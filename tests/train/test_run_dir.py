@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch

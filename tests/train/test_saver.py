@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.job import Dependencies

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train import start
 from bigbird_ja.train.job import Dependencies

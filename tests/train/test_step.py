@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.engines.lowering.lowered import Division, Spec, division_of
 from bigbird_ja.train.step import train_step
 from testkit.configs import with_data
@@ -60,7 +60,7 @@ def test_eager_compiled_and_graph_mode_agree():
         constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
         graph = session.run(train_step(*with_data(config), *_state(config), constants))
     _assert_same_update(graph, eager)
-    config = varied(config, {"training.gradient_checkpointing": True})
+    config = replace_settings(config, {"training.gradient_checkpointing": True})
     _assert_same_update(_step(config, batch, jit=True), eager)
 
 
@@ -69,7 +69,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
     config = _config(**{"model.random_pattern": random_pattern})
     batch = tiny_batch(config)
     plain = _step(config, batch)
-    config = varied(config, {"training.gradient_checkpointing": True})
+    config = replace_settings(config, {"training.gradient_checkpointing": True})
     _assert_same_update(_step(config, batch), plain, atol=1e-6)
 
 

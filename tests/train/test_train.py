@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.data import check
-from bigbird_ja.process.errors import (
+from bigbird_ja.errors import (
     BadInput,
     CommandError,
     Diverged,
@@ -19,11 +19,11 @@ from bigbird_ja.process.errors import (
     OutOfMemory,
     StorageError,
 )
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train import train as train_lib
@@ -31,8 +31,8 @@ from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.protocol import StepResult
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job
-from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import LOCK, RunDir
+from bigbird_ja.train.run_logger import Recorder
 from bigbird_ja.train.train import train
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
@@ -351,7 +351,7 @@ def test_text_of_an_unknown_exception_is_not_recorded(training):
 def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
     threads = []
     monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
-    training.config = varied(training.config, {"training.eval_max_batches": 3})
+    training.config = replace_settings(training.config, {"training.eval_max_batches": 3})
     training.run(evaluates=True)
     assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
 

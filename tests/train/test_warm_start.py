@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface.state_dict import to_hugging_face
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import POSITIONS
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import write_variables
+from bigbird_ja.model_dir.model import load_parameters
+from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.settings.config_file import read_config
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -111,7 +111,7 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
 def test_positions_of_a_run_are_repeated_for_longer_sequences(small_run):
     config, data = read_config(f"{small_run.model_dir}/config.yaml")
     longer = dataclasses.replace(data, seq_length=2 * data.seq_length)
-    config = varied(config, {"model.max_position_embeddings": longer.seq_length})
+    config = replace_settings(config, {"model.max_position_embeddings": longer.seq_length})
     first = load_initial(small_run.model_dir, config, longer)
     before, positions = load_parameters(small_run.model_dir)[2], POSITIONS
     assert f"{data.seq_length} positions repeated" in first.summary

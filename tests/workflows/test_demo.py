@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.process import errors
+from bigbird_ja import errors
 from bigbird_ja.workflows import demo, run_command
 from testkit.command_line import run_cli
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.launch.backends import MODULES, engine_on
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.package import lock, packaged
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.storage import decode

@@ -91,7 +91,7 @@ class Seen:
     has_ended: bool = False
 
 
-def advanced(counters: Counters, seconds: float, seen: Seen) -> Counters:
+def update_counters(counters: Counters, seconds: float, seen: Seen) -> Counters:
     """Return the counters after one poll, `seconds` after the one before."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
@@ -313,12 +313,12 @@ def watch(
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
-        counters = advanced(counters, seconds, Seen(has_ended=host.has_ended()))
+        counters = update_counters(counters, seconds, Seen(has_ended=host.has_ended()))
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
         save(paths, counters)
         reason = must_go(counters, terms)
         if not reason:
-            counters = advanced(counters, 0.0, host.look())
+            counters = update_counters(counters, 0.0, host.look())
             host.copy_log()
             continue
         say(f"{reason}: deleting this machine")

@@ -9,13 +9,13 @@ import contextlib
 import importlib.metadata
 import re
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.model.kernels.layer_shape import LANES, LayerShape, tile_rows
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
@@ -54,11 +54,11 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
     """
     wanted = config.model.attention_implementation
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
-        return varied(config, {_KEY: "xla"})
+        return replace_settings(config, {_KEY: "xla"})
     why_not = _why_not(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
-    return varied(config, {_KEY: "xla" if why_not else "kernel"})
+    return replace_settings(config, {_KEY: "xla" if why_not else "kernel"})
 
 
 def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
@@ -78,7 +78,7 @@ def without_kernels(requested: Config, taken: Config, error: Exception) -> Confi
     if ways != ["auto", "kernel"] or not is_ours:
         raise error
     log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
-    return varied(taken, {_KEY: "xla"})
+    return replace_settings(taken, {_KEY: "xla"})
 
 
 def saves_derivatives(config: Config) -> bool:

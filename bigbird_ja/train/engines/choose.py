@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import Devices

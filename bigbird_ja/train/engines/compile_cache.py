@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.storage.ownership import FileVersion, Owned
 
 FOLDER = "compiled"  # in MODEL_DIR, and in the local scratch folder
 
@@ -70,7 +70,7 @@ class CompileCache:
                 return []
             storage.make_directory(storage.join(owned.path, self._folder))
             paths = {f"{self._folder}/{name}": os.path.join(self._local, name) for name in new}
-            owned.note({name: Made.of_file(path) for name, path in paths.items()})
+            owned.note({name: FileVersion.of_file(path) for name, path in paths.items()})
             for name, path in paths.items():
                 storage.upload(path, storage.join(owned.path, name))
             self._before |= set(new)
@@ -85,7 +85,7 @@ class CompileCache:
             path = os.path.join(self._local, os.path.basename(name))
             with contextlib.suppress(FileNotFoundError):
                 storage.download(storage.join(owned.path, name), path)
-                if owned.states(name, Made.of_file(path)):
+                if owned.states(name, FileVersion.of_file(path)):
                     self._before.add(os.path.basename(name))
                 else:
                     os.unlink(path)

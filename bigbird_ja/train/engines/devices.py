@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 

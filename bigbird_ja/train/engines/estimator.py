@@ -20,10 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.model.forward import Forward
+from bigbird_ja.model_dir.variables import parameters_of
 from bigbird_ja.process import workers
-from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run.variables import parameters_of
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import resolve_tpu

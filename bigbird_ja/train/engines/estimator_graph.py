@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.run.variables import STEP, slot_name
+from bigbird_ja.model_dir.variables import STEP, slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import slot_parameters

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.run.variables import STEP, read_variables, slot_name
+from bigbird_ja.model_dir.variables import STEP, read_variables, slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 if TYPE_CHECKING:
-    from bigbird_ja.run.checkpoints import Checkpoint
+    from bigbird_ja.model_dir.checkpoints import Checkpoint
 
 
 def first_state(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from bigbird_ja.errors import OutOfMemory
 from bigbird_ja.process.console import human_bytes
-from bigbird_ja.process.errors import OutOfMemory
 
 _CGROUP = Path("/sys/fs/cgroup")
 

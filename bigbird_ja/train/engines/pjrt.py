@@ -18,11 +18,11 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bigbird_ja.errors import StorageError
 from bigbird_ja.model.forward import Forward, inference_config
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.variables import STEP
+from bigbird_ja.model_dir.variables import STEP
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import host_memory

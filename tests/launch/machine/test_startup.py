@@ -17,12 +17,12 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.launch import package as package_module
 from bigbird_ja.launch import session
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.machine.startup import Emulation
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import RunState
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from testkit import killing, pods, rented
 from testkit.fakes.tpu import FakeTpu

@@ -14,9 +14,9 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.machine.watcher import Counters, Host, Seen, Terms
-from bigbird_ja.launch.record import LaunchedRun
 from tests.launch import support
 from tests.launch.support import wait_until
 
@@ -42,7 +42,7 @@ def test_why_and_when_a_machine_is_deleted(looks, reason):
     counters = Counters()
     for seen in looks:  # ten seconds apart
         assert watcher.must_go(counters, TERMS) == ""
-        counters = watcher.advanced(counters, 10.0, seen)
+        counters = watcher.update_counters(counters, 10.0, seen)
     assert watcher.must_go(counters, TERMS) == reason
 
 

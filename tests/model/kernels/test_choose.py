@@ -2,8 +2,8 @@
 
 import pytest
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.kernels import choose as kernels
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.values import changes, config_fingerprint
 from testkit.configs import fitted, with_data
 

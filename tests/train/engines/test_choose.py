@@ -2,8 +2,8 @@
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.values import varied
+from bigbird_ja.errors import BadInput
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import check_divides, check_estimator_tpu, choose
 from testkit.configs import fitted
@@ -84,7 +84,7 @@ def test_missing_tpu_is_reported_before_missing_support(machine, monkeypatch):
 
 
 def test_tpu_of_another_name_that_does_not_answer_is_refused():
-    config = varied(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
+    config = replace_settings(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         check_estimator_tpu(config)
 

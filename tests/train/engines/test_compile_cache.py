@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.storage.ownership import FileVersion, Owned
 from bigbird_ja.train.engines.compile_cache import CompileCache
 
 jax = pytest.importorskip("jax")
@@ -70,7 +70,7 @@ def test_log_says_whether_a_kept_program_was_loaded(tmp_path):
         for name in kept:
             path = tmp_path / "model" / name
             path.write_bytes(b"damaged")
-            owned.note({name: Made.of_file(str(path))})
+            owned.note({name: FileVersion.of_file(str(path))})
         with pytest.warns(UserWarning, match="persistent compilation cache"):
             start(3)
     finally:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import choose
 from testkit.configs import fitted

@@ -8,9 +8,9 @@ from testkit.configs import fitted, with_data
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
+from bigbird_ja.errors import StorageError
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
@@ -71,7 +71,7 @@ def initial(config):
 
 @pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
 def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
-    config = varied(tiny(), {"training.optimizer": optimizer})
+    config = replace_settings(tiny(), {"training.optimizer": optimizer})
     graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
@@ -92,7 +92,7 @@ def endless(host, count):
 
 def make_engine(tmp_path, steps, batches=endless):
     config = tiny()
-    config = varied(config, {"training.num_train_steps": steps})
+    config = replace_settings(config, {"training.num_train_steps": steps})
     return estimator.EstimatorEngine(
         *with_data(config), lambda: initial(config), batches, 1, str(tmp_path), use_tpu=False
     )

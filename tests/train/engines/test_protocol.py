@@ -6,12 +6,12 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import read_variables
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.model import load_parameters
+from bigbird_ja.model_dir.variables import read_variables
 from bigbird_ja.settings.config_file import read_config
-from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit import killing
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
@@ -44,7 +44,9 @@ def test_run_writes_the_files_and_keys_of_the_contract(runs):
     assert (start["engine"], start["replicas"]) == (runs.engine, 1)
     names = {path.name for path in runs.finished.iterdir()}
     assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
-    assert [name for name in names if name.startswith(".") or name == "lock.json"] == [MARK]
+    assert [name for name in names if name.startswith(".") or name == "lock.json"] == [
+        MANIFEST_NAME
+    ]
     assert CheckpointStore(model).steps() == [25, STEPS]
     _, _, params, meta = load_parameters(model)
     assert meta.tokens_seen > 0 and meta.train_seconds > 0 and len(params) > 20

@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.run.variables import STEP
+from bigbird_ja.model_dir.variables import STEP
 from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, gradient_name
 from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 

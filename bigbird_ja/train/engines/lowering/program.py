@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
 
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model import forward
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.variables import slot_name
+from bigbird_ja.model_dir.variables import slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, check, shards, work
+from bigbird_ja.data import blocks, build, build_dir, check, shards
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import files
 from bigbird_ja.storage.disk import TEMPORARY_PREFIX
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.storage.ownership import MARK, Owned
+from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 from tests.data import making
 
 WRITING = ((storage, "write_bytes"), (shards, "write_shard"))  # a block, a shard
@@ -95,14 +95,14 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
     assert_unfinished(output)
     if not storage.is_remote(output):  # what a kill leaves of a file
         name = f"{TEMPORARY_PREFIX}train-00000-of-00002.tfrecord~0123abcd"
-        Path(output, work.NAME, "ready", name).write_bytes(b"")
+        Path(output, build_dir.NAME, "ready", name).write_bytes(b"")
     assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
     assert len([path for path in after if path in before]) <= 1  # was not noted
     whole = make(request_of(tmp_path / "whole"))
     assert check.fast_check(output)[0].fingerprint == whole.fingerprint
-    assert not any(name.startswith(work.NAME) for name in storage.list_files(output))
-    assert not os.path.exists(f"{output}/{work.NAME}")
+    assert not any(name.startswith(build_dir.NAME) for name in storage.list_files(output))
+    assert not os.path.exists(f"{output}/{build_dir.NAME}")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,11 @@ def test_a_kill_during_a_replacement_loses_no_data_set(
     assert check.fast_check(output)[0] == new
     assert make(request_of(tmp_path / "whole", num_shards=2, seed=5)).fingerprint == new.fingerprint
     names = {shard.name for shard in new.train_shards + new.eval_shards}
-    assert set(storage.list_tree(output)) == names | {"manifest.json", "tokenizer.model", MARK}
+    assert set(storage.list_tree(output)) == names | {
+        "manifest.json",
+        "tokenizer.model",
+        MANIFEST_NAME,
+    }
     moved = [
         name
         for number in (1, 2, 3)
@@ -146,7 +150,7 @@ def test_unfinished_work_of_other_settings_or_another_version_is_refused(output,
     make_until(1, request_of(output), *WRITING)
     with pytest.raises(BadInput, match="unfinished work of other settings: --seed"):
         make(request_of(output, seed=2))
-    settings = Path(output, work.NAME, "settings.json")
+    settings = Path(output, build_dir.NAME, "settings.json")
     text = settings.read_text()
     settings.write_text(json.dumps(json.loads(text)["spec"]))
     with pytest.raises(BadInput, match=r"settings.json: has format None"):
@@ -168,7 +172,7 @@ def test_a_damaged_block_or_shard_is_made_again(
     tmp_path, output, request_of, written, place, damage
 ):
     make_until(written, request_of(output), (shards, "write_shard"))
-    path = next(Path(output, work.NAME, place).glob("train-*"))
+    path = next(Path(output, build_dir.NAME, place).glob("train-*"))
     path.write_bytes(damage(path.read_bytes()))
     make(request_of(output))
     make(request_of(tmp_path / "whole"))
@@ -190,7 +194,7 @@ def test_a_refusal_of_the_bucket_in_mid_run_is_74_and_keeps_the_work(
         make(request)
     fake_gcs.clear()
     assert_unfinished(f"{bucket}/data")
-    assert storage.exists(f"{bucket}/data/{work.NAME}/settings.json")
+    assert storage.exists(f"{bucket}/data/{build_dir.NAME}/settings.json")
     assert make(request) == check.fast_check(f"{bucket}/data")[0]
 
 
@@ -198,7 +202,7 @@ def test_a_refusal_of_the_bucket_in_mid_run_is_74_and_keeps_the_work(
 
 
 def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, monkeypatch):
-    lock = Path(output, work.LOCK_NAME)
+    lock = Path(output, build_dir.LOCK_NAME)
     write_shards = build._write_shards
 
     def write_and_lose_the_lease(*arguments):
@@ -224,7 +228,7 @@ def test_foreign_files_in_the_work_folder_are_refused(tmp_path, output, request_
     (tmp_path / "mine/blocks").mkdir(parents=True)
     (tmp_path / "mine/blocks/a.block").write_text("mine")
     os.mkdir(output)
-    put(tmp_path / what, Path(output, work.NAME))
+    put(tmp_path / what, Path(output, build_dir.NAME))
     before = making.tree(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(BadInput, match="move it away"):
@@ -236,9 +240,9 @@ def test_files_of_the_user_in_the_work_folder_are_kept(output, request_of):
     make_until(1, request_of(output), *WRITING)
     mine = {"notes.txt": b"mine", "blocks/mine.block": b"mine"}
     for name, content in mine.items():
-        Path(output, work.NAME, name).write_bytes(content)
+        Path(output, build_dir.NAME, name).write_bytes(content)
     make(request_of(output))
-    assert making.tree(Path(output, work.NAME)) == mine
+    assert making.tree(Path(output, build_dir.NAME)) == mine
 
 
 @pytest.mark.parametrize(
@@ -255,12 +259,12 @@ def test_files_of_the_user_in_the_work_folder_are_kept(output, request_of):
 def test_foreign_files_in_the_output_are_refused(output, request_of, marked, name, message):
     storage.make_directory(output)
     if marked:
-        Owned.create(output, work.KIND)
+        Owned.create(output, build_dir.KIND)
     storage.write_bytes(f"{output}/{name}", b"{}")
     for overwrite in (True, False):
         with pytest.raises(BadInput, match=message):
             make(request_of(output, overwrite=overwrite))
-    assert storage.list_tree(output) == [*[MARK] * marked, name]
+    assert storage.list_tree(output) == [*[MANIFEST_NAME] * marked, name]
     assert storage.read_bytes(f"{output}/{name}") == b"{}"
 
 

@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import file_source, stored
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import containers, file_source
 from bigbird_ja.text.corpus import open_corpus
 from tests.text import texts
 
@@ -93,7 +93,7 @@ def test_large_and_repeated_strings_are_text(tmp_path):
 
 
 def test_a_table_that_expands_without_bound_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    monkeypatch.setattr(containers, "_MAX_EXPANSION", 50)
     write_parquet(tmp_path / "a.parquet", table(["長い文。" * 1000] * 1000))
     with pytest.raises(BadInput, match="repeats a text more than 50 times"):
         texts(tmp_path / "a.parquet")
@@ -104,12 +104,12 @@ def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_pat
     kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
     table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
     parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
-    monkeypatch.setattr(stored, "_BATCH_BYTES", 10 << 20)
+    monkeypatch.setattr(containers, "_BATCH_BYTES", 10 << 20)
     before = pyarrow.default_memory_pool().max_memory()
     assert path.stat().st_size < 1 << 20
     assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 100_000_000
     assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
-    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    monkeypatch.setattr(containers, "_MAX_EXPANSION", 50)
     with pytest.raises(BadInput, match="repeats a text more than 50 times"):
         texts(path)
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))

@@ -7,15 +7,15 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.errors import CommandError
 from bigbird_ja.evaluation import tensorboard
 from bigbird_ja.evaluation.tensorboard import EventWriter
 from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import Meta
+from bigbird_ja.model_dir.model import CONTINUED
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
-from bigbird_ja.process.errors import CommandError
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten

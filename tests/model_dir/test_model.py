@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import manifest
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import model
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import model
 from testkit.runs import SETTINGS
 from tests.data import making
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Owned

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.run import log as run_log
+from bigbird_ja.model_dir import log as run_log
 
 
 def record(step, loss=1.0):

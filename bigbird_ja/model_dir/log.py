@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import StorageError
+from bigbird_ja.errors import StorageError
+from bigbird_ja.model_dir.log_schema import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.process.streams import json_line
-from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
 MEASURED = "measured.json"  # written by `doctor --measure`

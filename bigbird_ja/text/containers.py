@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -24,7 +24,7 @@ SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
 _ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
 _BATCH_BYTES = 256 << 20
-_MOST_EXPANSION = 10_000  # maximum characters of text per byte of a table
+_MAX_EXPANSION = 10_000  # maximum characters of text per byte of a table
 _IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
 _CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
@@ -127,11 +127,11 @@ def read_rows(path: str, field: str) -> Iterator[str]:
 
     Raises:
         BadInput: another format, a damaged file, no such column of text, or a text that expands to
-            more than `_MOST_EXPANSION` characters per byte.
+            more than `_MAX_EXPANSION` characters per byte.
     """
     import pyarrow
 
-    left = _MOST_EXPANSION * size_of(path)
+    left = _MAX_EXPANSION * size_of(path)
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
@@ -140,7 +140,7 @@ def read_rows(path: str, field: str) -> Iterator[str]:
                 left -= len(text)
                 if left < 0:
                     raise BadInput(
-                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times:"
+                        f"{path}: {field} repeats a text more than {_MAX_EXPANSION:,} times:"
                         " name another column with --text_field"
                     )
                 yield text

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.checkpoints import Damaged
-from bigbird_ja.run.variables import read_variables, write_variables
+from bigbird_ja.errors import StorageError
+from bigbird_ja.model_dir.checkpoints import Damaged
+from bigbird_ja.model_dir.variables import read_variables, write_variables
 
 
 def test_variables_that_cannot_be_read_or_written_are_named(tmp_path):

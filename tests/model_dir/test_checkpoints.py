@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, to_remove
-from bigbird_ja.run.variables import write_variables
-from bigbird_ja.storage.ownership import MARK, Made, Owned
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.model_dir.checkpoints import SUFFIXES, CheckpointStore, Meta, to_remove
+from bigbird_ja.model_dir.variables import write_variables
+from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 
 
 class Killed(BaseException):
@@ -157,7 +157,7 @@ def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
         for name in run.names("model.ckpt-"):
             storage.rename(f"{run.place}/{name}", f"{run.place}/damaged-{name}")
     for name in run.names():
-        if not name.startswith((left, MARK)):
+        if not name.startswith((left, MANIFEST_NAME)):
             run.delete(name)
     words = r"no good checkpoint is left \((.*)\): .*another --model_dir"
     before = sorted(run.names())
@@ -198,13 +198,13 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number):
 
 def test_clean_up_after_a_kill_leaves_files_of_the_user(run):
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
-    Owned.create(run.place, "run").note({ours: Made.of(b"x")})
+    Owned.create(run.place, "run").note({ours: FileVersion.of(b"x")})
     for name in (theirs, ours):
         run.overwrite(name, b"x")
     after = Run(run.place, run.scratch)
     assert after.latest_good() is None
     assert [report[:2] for report in after.reports] == [("cleaned", 6)]
-    assert [n for n in run.names() if n != MARK] == [theirs]
+    assert [n for n in run.names() if n != MANIFEST_NAME] == [theirs]
 
 
 def test_old_checkpoints_are_removed_by_the_manifest(run):

@@ -25,8 +25,8 @@ from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import DataSpec, Shard
 from bigbird_ja.data.shards import MadeShard
+from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Owned

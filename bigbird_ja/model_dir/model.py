@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.run.variables import parameters_of, read_variables
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.checkpoints import CheckpointStore, Meta
+from bigbird_ja.model_dir.variables import parameters_of, read_variables
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config

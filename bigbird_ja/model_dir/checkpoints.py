@@ -28,11 +28,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run.records import Time
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.model_dir.log_schema import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
-from bigbird_ja.storage.ownership import MARK, Made, Owned
+from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
@@ -131,14 +131,16 @@ class CheckpointStore:
         sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
         steps = sorted({*self.steps(), meta.step})
         removable = to_remove(steps, keep_last, keep_every)
-        listed = [step for step in removable if _sidecar(step) in self._ours.files]
+        listed = [step for step in removable if _metadata_name(step) in self._ours.files]
         self._ours.adopt(dict.fromkeys(_names(*listed)))
-        self._ours.note({**dict.fromkeys(files), _sidecar(meta.step): Made.of(sidecar)})
+        self._ours.note(
+            {**dict.fromkeys(files), _metadata_name(meta.step): FileVersion.of(sidecar)}
+        )
         try:
             for name, path in scratch_files.items():
                 storage.take(path, self._path(name))
                 self.mark("between-files")
-            storage.write_bytes(self._path(_sidecar(meta.step)), sidecar)
+            storage.write_bytes(self._path(_metadata_name(meta.step)), sidecar)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._ours.remove(scratch_files)
@@ -147,7 +149,7 @@ class CheckpointStore:
         self._write_state([step for step in steps if step not in removable])
         self.mark("between-files")
         for step in listed:
-            self._ours.remove([_sidecar(step)])
+            self._ours.remove([_metadata_name(step)])
             self.mark("between-files")
             self._ours.remove(_names(step))
         return meta
@@ -159,13 +161,15 @@ class CheckpointStore:
             Damaged: The file is missing or damaged.
             BadInput: Another version wrote it.
         """
-        path = self._path(_sidecar(step))
+        path = self._path(_metadata_name(step))
         try:
             data = storage.read_bytes(path)
         except FileNotFoundError as error:
             raise Damaged(f"{path}: no such checkpoint") from error
-        if self.owned is not None and not self.owned.states(_sidecar(step), Made.of(data)):
-            raise Damaged(f"{path}: not the file that this run's {MARK} states")
+        if self.owned is not None and not self.owned.states(
+            _metadata_name(step), FileVersion.of(data)
+        ):
+            raise Damaged(f"{path}: not the file that this run's {MANIFEST_NAME} states")
         version = _decode(data, _Versioned, path).format_version
         decode.check_format(version, path, "train again, or use the version that wrote it")
         meta = _decode(data, Meta, path)
@@ -183,7 +187,9 @@ class CheckpointStore:
         meta = self.read_meta(step)
         if meta.files.keys() != set(_names(step)):
             listed = ", ".join(sorted(meta.files))
-            raise Damaged(f"{self._path(_sidecar(step))}: damaged: lists {listed or 'no files'}")
+            raise Damaged(
+                f"{self._path(_metadata_name(step))}: damaged: lists {listed or 'no files'}"
+            )
         for name, expected in meta.files.items():
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
@@ -329,5 +335,5 @@ def _decode(data: bytes, kind: type[T], path: str) -> T:
         raise Damaged(str(error)) from error
 
 
-def _sidecar(step: int) -> str:
+def _metadata_name(step: int) -> str:
     return f"model.ckpt-{step}.json"

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage import content
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.storage import content_addressed
 
 
 @pytest.fixture
@@ -20,18 +20,20 @@ def files(tmp_path):
 
 
 def test_a_folder_is_uploaded_once_and_passes_sha256sum(files, tmp_path):
-    folder, listing = content.address(files, str(tmp_path / "encoders"))
+    folder, listing = content_addressed.address(files, str(tmp_path / "encoders"))
     assert storage.base_name(folder) == hashlib.sha256(listing.encode()).hexdigest()
-    content.put(files, folder, listing)
-    content.verify(folder)
-    done = subprocess.run(["sha256sum", "--check", "--strict", content.LISTING], cwd=folder)
+    content_addressed.put(files, folder, listing)
+    content_addressed.verify(folder)
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", content_addressed.LISTING], cwd=folder
+    )
     assert done.returncode == 0
     files["config.json"] = "/nonexistent"
-    content.put(files, folder, listing)  # complete: no file is read
+    content_addressed.put(files, folder, listing)  # complete: no file is read
 
 
 def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkeypatch):
-    folder, listing = content.address(files, base)
+    folder, listing = content_addressed.address(files, base)
     with monkeypatch.context() as patched:
 
         def interrupt(path, text):
@@ -39,25 +41,25 @@ def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkey
 
         patched.setattr(storage, "write_text", interrupt)
         with pytest.raises(StorageError):
-            content.put(files, folder, listing)
+            content_addressed.put(files, folder, listing)
     assert storage.list_files(folder) == [*files]
     with pytest.raises(BadInput, match="SHA256SUMS is missing: remove"):
-        content.verify(folder)
-    content.put(files, folder, listing)
-    content.verify(folder)
+        content_addressed.verify(folder)
+    content_addressed.put(files, folder, listing)
+    content_addressed.verify(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "SHA256SUMS"])
 def test_a_changed_file_is_refused(files, base, name):
-    folder, listing = content.address(files, base)
-    content.put(files, folder, listing)
+    folder, listing = content_addressed.address(files, base)
+    content_addressed.put(files, folder, listing)
     storage.write_text(storage.join(folder, name), "other")
     with pytest.raises(BadInput, match=rf"{name} has changed since it was uploaded: remove"):
-        content.verify(folder)
+        content_addressed.verify(folder)
     storage.delete(storage.join(folder, "model.safetensors"))
     with pytest.raises(BadInput):
-        content.verify(folder)
+        content_addressed.verify(folder)
 
 
 def test_a_folder_of_another_name_is_accepted(tmp_path):
-    content.verify(str(tmp_path))
+    content_addressed.verify(str(tmp_path))

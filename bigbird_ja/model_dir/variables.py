@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from bigbird_ja.errors import StorageError
+from bigbird_ja.model_dir.checkpoints import Damaged
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.checkpoints import Damaged
 
 T = TypeVar("T")
 

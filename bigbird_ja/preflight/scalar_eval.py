@@ -12,7 +12,7 @@ _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}]*)")
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
 # Maximum of trips that are counted one by one; longer loops are solved for, if possible.
-_MOST_TRIPS = 1 << 17
+_MAX_TRIPS = 1 << 17
 # A predicate is evaluated in at most this many iterations, evenly spread.
 _SAMPLES = 4096
 
@@ -62,14 +62,14 @@ class Scalars:
 
     def trips(self, predicate: str, negated: bool) -> int | None:
         """Return the trips of a loop whose branch back is taken while the predicate holds."""
-        for iteration in range(_MOST_TRIPS):
+        for iteration in range(_MAX_TRIPS):
             value = self._value(predicate, iteration, {})
             if value is None:
                 # The constant that a counter is compared with: most loops count from zero by one.
                 operation, operands = self._defined.get(predicate, ("", []))
                 is_compare = operation.startswith("scmp") and operands
                 bound = _literal(operands[-1]) if is_compare else None
-                return bound if bound and 0 < bound <= _MOST_TRIPS else None
+                return bound if bound and 0 < bound <= _MAX_TRIPS else None
             if bool(value) == negated:
                 return iteration + 1
         return self._far_end(predicate, negated)
@@ -77,7 +77,7 @@ class Scalars:
     def _far_end(self, predicate: str, negated: bool) -> int | None:
         """Solve for the end of a longer loop, whose compared values grow evenly."""
         operands = self._defined.get(predicate, ("", []))[1][-2:]
-        places = (0, 1, _MOST_TRIPS)
+        places = (0, 1, _MAX_TRIPS)
         gaps = []
         for place in places:
             values = [self._value(operand, place, {}) for operand in operands]
@@ -85,10 +85,10 @@ class Scalars:
                 return None
             gaps.append(values[0] - values[1])
         first, growth = gaps[0], gaps[1] - gaps[0]
-        if not growth or gaps[2] != first + growth * _MOST_TRIPS:
+        if not growth or gaps[2] != first + growth * _MAX_TRIPS:
             return None
         near = -first // growth
-        for iteration in range(max(near - 1, _MOST_TRIPS), near + 3):
+        for iteration in range(max(near - 1, _MAX_TRIPS), near + 3):
             value = self._value(predicate, iteration, {})
             if value is not None and bool(value) == negated:
                 return iteration + 1

@@ -9,12 +9,12 @@ from absl.flags import FlagValues
 
 from bigbird_ja.accelerators import environment
 from bigbird_ja.data import manifest
+from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
-from bigbird_ja.preflight.keep import keeping
+from bigbird_ja.preflight.precompile import keeping
 from bigbird_ja.process.console import log, warn
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.provenance import echo_settings
 from bigbird_ja.settings.resolve import Resolve, fit_to_data

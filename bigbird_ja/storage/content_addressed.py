@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.errors import BadInput
 
 LISTING = "SHA256SUMS"
 _CHUNK = 8 << 20

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.keep import keeping
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.preflight.precompile import keeping
 from bigbird_ja.storage.ownership import Owned
 from testkit import ROOT
 from testkit.configs import fitted, with_data
