@@ -17,7 +17,7 @@ PYTHONS := .venv-3.12 .venv-3.13
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo demo-3.12 test test-docs test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly \
+.PHONY: help install install-all demo demo-3.12 test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
 	bench-bad-input bench-leaks bench-clock bench-blind bench-trim bench-restart $(addprefix bench-,$(LEARN))
@@ -57,33 +57,28 @@ demo-3.12: demo-%: .venv-%/.installed
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
 
-test-docs: $(ALL) ## the guide's commands, a notebook and the examples, at toy size
-	@$(BIN)/python -m pytest $(WORKERS) -m docs tests/docs $(PYTEST)
+test-slow: $(ALL) ## the long tests: the guide, the notebooks, the examples, kills, every fault (twenty minutes)
+	@$(BIN)/python -m pytest $(WORKERS) -m slow --durations 20 $(PYTEST)
 
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
-	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not nightly" $(PYTEST)
+	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not slow" $(PYTEST)
 
 test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what Kaggle's TPU image ships
-	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST)
+	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not slow" $(PYTEST)
 
 test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
-	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py
-
-test-nightly: $(ALL) ## long and rare tests, in the parts of tests/nightly.yaml (hours; PART: one of them)
-	@$(BIN)/python -m scripts.nightly $(or $(PART),all)
+	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not slow" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py
 
 wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new environment elsewhere
 	@scripts/check_wheel.sh
 
-lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdue nightly parts
+lint: $(STAMP) ## ruff; import order; links of the pages
 	@$(BIN)/ruff check $(PYTHON_CODE)
 	@$(BIN)/ruff format --check $(PYTHON_CODE)
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/codespell $(PYTHON_CODE) docs notebooks .github .ci Makefile pyproject.toml mkdocs.yml *.md
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
-	@$(BIN)/python -m scripts.size --check
-	@$(BIN)/python -m scripts.nightly --check
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
@@ -140,7 +135,7 @@ bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails
 	@BIGBIRD_JA_HISTORIES=3334 $(BIN)/python -m pytest -n 2 tests/testkit/test_histories.py -k nothing_is_left
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
-	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/testkit/test_soak.py
+	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m slow tests/testkit/test_soak.py
 
 size: $(STAMP) ## files and lines of code by package, and the totals
 	@$(BIN)/python -m scripts.size

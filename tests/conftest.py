@@ -20,11 +20,11 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(config, items):
-    """Skip the estimator's tests if it is not installed, give nightly ones time, and let the
-    longest files begin first."""
+    """Skip the estimator's tests if it is not installed, give slow ones time, start with the
+    longest files."""
     _longest_first(items)
     for item in items:
-        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
     if importlib.util.find_spec("tensorflow_estimator") is None:
         skip = pytest.mark.skip(reason="of TPUEstimator, which ended with TensorFlow 2.15")

@@ -51,7 +51,7 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     assert "no Google credentials" in checks["credentials"]["observed"]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # six commands, each with its imports, and the TPU compiler
 def test_steps_are_measured_and_set_beside_what_was_predicted(tmp_path, run, monkeypatch):
     pytest.importorskip("libtpu")

@@ -80,7 +80,7 @@ def actors(process):
     return [int(pid) for pid in found if os.getsid(int(pid)) == session]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_killed_actor_is_replaced_and_the_bytes_stay_the_same(make_data, tmp_path):
     process = make_data("data", "--runner=ray")
     while process.poll() is None and not (killed := actors(process)):

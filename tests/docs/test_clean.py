@@ -13,7 +13,7 @@ from testkit import ROOT
 pytest.importorskip(
     "datatrove", reason="cleaning needs datatrove (docs/examples/clean.py says how)"
 )
-pytestmark = pytest.mark.docs
+pytestmark = pytest.mark.slow
 sys.path.insert(0, str(ROOT / "docs/examples"))
 clean = importlib.import_module("clean")
 

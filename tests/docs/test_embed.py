@@ -10,7 +10,7 @@ from testkit import ROOT, tokenizer_folders
 from tests.data import making
 from tests.huggingface import folders
 
-pytestmark = [pytest.mark.docs, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
     pytest.importorskip(package, reason=f"needs {package} (docs/examples/embed.py says how)")
 sys.path.insert(0, str(ROOT / "docs/examples"))

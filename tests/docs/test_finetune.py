@@ -48,7 +48,7 @@ def rows(task, corpus):
     return [{"question": question, "context": t, "answer": t.split("\n")[2]} for t in texts]
 
 
-@pytest.mark.docs
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("task", "loads"),

@@ -69,7 +69,7 @@ def test_the_recommended_path_can_be_launched():
     assert sources == {"encoder", "bert", "gs://BUCKET/short/model"}
 
 
-@pytest.mark.docs
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_guide_runs_as_printed(tmp_path):
     # The command as installed, whatever the environment: a script of that name, first in PATH.

@@ -157,7 +157,7 @@ def session(tmp_path, sample_corpus, monkeypatch):
     return execute
 
 
-@pytest.mark.docs
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
     (tmp_path / "drive").mkdir()
@@ -167,7 +167,7 @@ def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
     assert (tmp_path / "drive/huggingface/model.safetensors").exists()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
     inputs = tmp_path / "input"

@@ -12,7 +12,7 @@ from bigbird_ja.text import articles
 from testkit import ROOT, tokenizer_folders
 from tests.huggingface import folders
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
     pytest.importorskip(package, reason=f"needs {package} (docs/examples/search.py says how)")
 sys.path.insert(0, str(ROOT / "docs/examples"))

@@ -81,7 +81,7 @@ def test_space_in_front_is_as_in_training(stated, tmp_path):
     assert theirs.model_max_length == 4096
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
     flags = ["--vocab_size=32000", "--max_sentences=100000", f"--output_prefix={tmp_path}/ja"]
     ended = run_cli("tokenize", f"--input={real_text_path}", *flags, timeout=600)

@@ -1,10 +1,10 @@
 """Settings from an encoder's folder, and its whole path: `make-data --tokenizer FOLDER`,
-`pretrain --init_from FOLDER`, `evaluate`, `export`; nightly for every public layout.
+`pretrain --init_from FOLDER`, `evaluate`, `export`; slow ones for every public layout.
 
 `config.json` states what the models' cards and transformers' code say; widths, layers and
 vocabularies are small, and weights are random. BIGBIRD_JA_ENCODERS names folders with real weights:
 
-    BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m nightly \\
+    BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow \\
         tests/huggingface/test_run_settings.py
 """
 
@@ -146,7 +146,7 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.nightly) for n in [*ENCODERS][1:])],
+    [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.slow) for n in [*ENCODERS][1:])],
 )
 def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run, tmp_path):
     """What trains and evaluates needs no package of Hugging Face."""
@@ -214,7 +214,7 @@ def killed_after_a_save(words, model):
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(not FOLDERS, reason="BIGBIRD_JA_ENCODERS names no folders of encoders")
 @pytest.mark.parametrize("length", [512, 4096])

@@ -231,7 +231,7 @@ class Killed(Exception):
     """SIGKILL of the supervisor, before one of its acts: that is, after the one before."""
 
 
-@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(stride):
     record = replace(RECORD, target_step=3_000, poll=120.0)
     for at in itertools.chain(range(3), itertools.count(3, stride)):

@@ -12,7 +12,7 @@ from bigbird_ja.model.bigbird import attend, is_tiled
 from bigbird_ja.model.layers import Tokens
 from tests.model.tiny import tiny_config
 
-WAYS = ("independent", "rolled", pytest.param("kernels", marks=pytest.mark.nightly))
+WAYS = ("independent", "rolled", pytest.param("kernels", marks=pytest.mark.slow))
 SCOPE = "layer"
 LAYER = 1
 
@@ -137,7 +137,7 @@ def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, j
     ("shape", "heads", "documents"),
     [
         ((8, 10, 1), 2, True),  # two heads of 64 share one step
-        pytest.param((4, 24, 5), 4, False, marks=pytest.mark.nightly),
+        pytest.param((4, 24, 5), 4, False, marks=pytest.mark.slow),
     ],
 )
 def test_kernels_equal_the_dense_reference(shape, heads, documents):

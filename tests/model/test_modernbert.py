@@ -65,7 +65,7 @@ def their_logits(theirs, ids):
         (96, {"model.local_attention": 16, "model.global_attn_every_n_layers": 2}),
         (256, {"model.global_rope_theta": 10_000, "model.local_rope_theta": 160_000}),
         (2048, {"model.num_layers": 2}),
-        pytest.param(8192, {"model.num_layers": 2}, marks=pytest.mark.nightly),
+        pytest.param(8192, {"model.num_layers": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_logits_are_those_of_transformers(length, sets):

@@ -175,7 +175,7 @@ def _check(name, measured, keys):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in RARE)) for n in small_steps.STEPS]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in RARE)) for n in small_steps.STEPS]
 )
 def test_cycles_and_memory_stay_within_the_record(name):
     _check(name, small_steps.measure(name), small_steps.KEYS)
@@ -186,8 +186,7 @@ def test_cycles_and_memory_stay_within_the_record(name):
     reason="this libtpu lists no code, and the kernels need jax 0.7",
 )
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(small_steps.BY_CODE, marks=pytest.mark.nightly), small_steps.KERNEL_BY_CODE],
+    "name", [pytest.param(small_steps.BY_CODE, marks=pytest.mark.slow), small_steps.KERNEL_BY_CODE]
 )
 def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     """Kernels compile on Kaggle's image too, whose libtpu lists no code."""
@@ -208,7 +207,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
         assert any(row.startswith(name) and row.endswith(end) for row in rows)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.skipif(not small_steps.TAKES_KERNELS, reason="the kernels need jax 0.7")
 def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores():
     length = 768  # of which no other size is

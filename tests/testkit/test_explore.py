@@ -48,7 +48,7 @@ def test_every_invariant_holds_in_every_state(bounds):
     assert check(bounds).states > 3_000
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", NIGHTLY.values(), ids=NIGHTLY)
 def test_every_invariant_holds_in_every_state_of_larger_bounds(bounds):
     assert check(bounds).states > 20_000
@@ -96,7 +96,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(name, marks=pytest.mark.nightly if name == "price" else ()) for name in FAULTS],
+    [pytest.param(name, marks=pytest.mark.slow if name == "price" else ()) for name in FAULTS],
 )
 def test_what_is_broken_is_found_with_its_shortest_trace(fault, monkeypatch):
     invariant, place, name, broken, bounds = FAULTS[fault]

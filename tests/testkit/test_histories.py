@@ -16,7 +16,7 @@ SEEDS = int(os.environ.get("BIGBIRD_JA_HISTORIES", "10"))  # `make bench-leaks` 
 
 
 @pytest.mark.parametrize("service", ["tpu", "compute", "queue"])
-@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_nothing_is_left_and_no_limit_is_passed(service, seeds):
     for seed in range(seeds):
         assert History(seed, service).run() == [], seed
@@ -75,7 +75,7 @@ class Changing(History):
 
 
 @pytest.mark.parametrize("service", ["tpu", "queue"])
-@pytest.mark.parametrize("seeds", [8, pytest.param(250, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seeds", [8, pytest.param(250, marks=pytest.mark.slow)])
 def test_no_limit_is_passed_whatever_the_flags_of_later_launches(service, seeds):
     for seed in range(seeds):
         history = Changing(seed, service)

@@ -11,7 +11,7 @@ KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # of a pod a third
 ENGINE = os.environ.get("BIGBIRD_JA_ENGINE", "auto")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(1200 + 60 * KILLS)
 @pytest.mark.parametrize("store", ["disk", "bucket", "pod"])
 def test_killed_run_ends_with_the_weights_of_an_uninterrupted_one(store, zygote, tmp_path, request):

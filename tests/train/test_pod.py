@@ -316,7 +316,7 @@ def test_one_process_writes_and_all_report_the_result(finished):
     assert all("4 x cpu in 2 processes" in e.err for e in ended)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @processes
 def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
     """Also after one was killed where it compiles, which ends all."""
@@ -393,7 +393,7 @@ def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @processes
 def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
     places = [tmp_path / name for name in ("a", "b")]

@@ -1,4 +1,4 @@
-"""The parts of the demo; the whole of it, with its killed training, is `nightly`."""
+"""The parts of the demo; the whole of it, with its killed training, is `slow`."""
 
 import json
 import sys
@@ -51,7 +51,7 @@ def test_demo_ends_with_the_status_of_the_failed_command(monkeypatch, tmp_path):
     assert (caught.value.status, caught.value.reason) == (71, "out_of_memory")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_demo_runs_every_command_and_reruns(tmp_path):
     for _ in range(2):

@@ -370,7 +370,7 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(
     assert killing.digest(run.model_dir) == killing.digest(f"{tmp_path}/alone")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(2000)
 def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
     run, script = launched("two-hosts", "v4-16", steps=FIRST)
@@ -384,7 +384,7 @@ def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
     assert run_log.read_events(run.model_dir)[0]["processes"] == 2
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(2000)
 def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     launched, machine_of, tmp_path, fake_gcs

@@ -40,13 +40,13 @@ def _by_kernel(query, key, value, tokens, reach):
     [
         (384, None, False),  # three tiles, of 128 tokens
         (896, None, True),  # seven, of which documents need one to five
-        pytest.param(640, 64, True, marks=pytest.mark.nightly),  # five, one after the other
+        pytest.param(640, 64, True, marks=pytest.mark.slow),  # five, one after the other
         (512, 100, False),  # tiles of 256
-        pytest.param(128, 40, False, marks=pytest.mark.nightly),  # no tile beside it
-        pytest.param(2176, 64, True, marks=pytest.mark.nightly),  # two tiles, then three at a time
-        pytest.param(256, None, True, marks=pytest.mark.nightly),  # one tile
-        pytest.param(4352, None, False, marks=pytest.mark.nightly),  # one tile, then sixteen
-        pytest.param(4352, None, True, marks=pytest.mark.nightly),  # up to nine of seventeen
+        pytest.param(128, 40, False, marks=pytest.mark.slow),  # no tile beside it
+        pytest.param(2176, 64, True, marks=pytest.mark.slow),  # two tiles, then three at a time
+        pytest.param(256, None, True, marks=pytest.mark.slow),  # one tile
+        pytest.param(4352, None, False, marks=pytest.mark.slow),  # one tile, then sixteen
+        pytest.param(4352, None, True, marks=pytest.mark.slow),  # up to nine of seventeen
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(length, reach, has_documents):
@@ -109,7 +109,7 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     ("length", "sets", "barriers"),
     [
         (256, {"architecture": "modernbert"}, 6),  # a global layer and a local one
-        pytest.param(256, {"attention_type": "original_full"}, 4, marks=pytest.mark.nightly),
+        pytest.param(256, {"attention_type": "original_full"}, 4, marks=pytest.mark.slow),
     ],
 )
 def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, monkeypatch):

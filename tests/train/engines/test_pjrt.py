@@ -51,14 +51,14 @@ def check(devices, *cases):
     "names",
     [
         list(CASES)[:2],
-        pytest.param(list(CASES)[2:], marks=pytest.mark.nightly),  # each compiles half a minute
+        pytest.param(list(CASES)[2:], marks=pytest.mark.slow),  # each compiles half a minute
     ],
 )
 def test_losses_and_weights_equal_those_of_the_estimator(names):
     check(1, *({**CASES[name], "reference": "estimator"} for name in names))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_adamw_on_several_devices_moves_as_on_as_many_replicas():
     check(4, {**CASES["accumulation, checkpointing, next sentence"], "then": [2]})
 
@@ -73,7 +73,7 @@ def test_several_devices_train_as_replicas_do():
     check(4, {"settings": [*muon, *shape, *sums], "then": [2]})
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "name"), [(8, "as it is"), (4, list(CASES)[2]), (2, "muon"), (8, "muon")]
 )
@@ -81,7 +81,7 @@ def test_other_numbers_of_devices_train_as_replicas_do(devices, name):
     check(devices, CASES[name])
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_kernels_train_as_xla_does():
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")

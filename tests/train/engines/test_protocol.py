@@ -87,7 +87,7 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
     assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 
 
-@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.nightly), "bucket"])
+@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.slow), "bucket"])
 def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(
     runs, place, tmp_path, fake_gcs, request
 ):
