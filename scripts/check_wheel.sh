@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# check_wheel.sh [PYTHON]: builds dist/*.whl, checks its metadata, and uses it as a new user does: pip
-# installs it with the README's extras into a new environment of PYTHON in another folder, where
-# doctor, plan and the demo run. The demo's loss must be in the range that the README states.
+# check_wheel.sh [PYTHON]: builds dist/*.tar.gz and, from it, dist/*.whl; checks their metadata, and uses
+# the wheel as a new user does: pip installs it with the README's extras into a new environment of
+# PYTHON in another folder, where doctor, plan and the demo run. The demo's loss must be in the range
+# that the README states.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -10,11 +11,11 @@ folder=$(mktemp -d)
 trap 'rm -rf -- "$folder"' EXIT
 
 rm -rf build dist
-"$python" -m pip wheel --quiet --no-deps --wheel-dir dist .
-wheel=$(realpath dist/*.whl)
 "$python" -m venv "$folder/tools"
-"$folder/tools/bin/pip" install --quiet twine
-"$folder/tools/bin/twine" check --strict "$wheel"
+"$folder/tools/bin/pip" install --quiet build twine
+"$folder/tools/bin/python" -m build --outdir dist . >"$folder/build.log" || { tail -n 15 "$folder/build.log"; exit 1; }
+"$folder/tools/bin/twine" check --strict dist/*
+wheel=$(realpath dist/*.whl)
 
 "$python" -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet "${wheel}[cpu,huggingface]"

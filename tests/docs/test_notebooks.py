@@ -161,7 +161,7 @@ def session(tmp_path, sample_corpus, monkeypatch):
 @pytest.mark.timeout(900)
 def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
     (tmp_path / "drive").mkdir()
-    (tmp_path / "drive" / "bigbird_ja-0.1.0-py3-none-any.whl").touch()
+    (tmp_path / "drive" / "bigbird_ja-0.2.0.dev0-py3-none-any.whl").touch()
     printed = session("colab-v5e-1", WHEELS=str(tmp_path / "drive"))  # ROOT is the same
     assert f"finished: {tmp_path}/drive/huggingface" in printed and "日本の首都は【" in printed
     assert (tmp_path / "drive/huggingface/model.safetensors").exists()
@@ -171,7 +171,7 @@ def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
 @pytest.mark.timeout(1800)
 def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
     inputs = tmp_path / "input"
-    wheel = inputs / "a-wheel" / "bigbird_ja-0.1.0-py3-none-any.whl"
+    wheel = inputs / "a-wheel" / "bigbird_ja-0.2.0.dev0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
     outputs = [tmp_path / place / "bigbird-ja" for place in ("first", "second", "third")]
