@@ -29,7 +29,7 @@ from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, labels_of
 from bigbird_ja.launch.state import RunState
-from bigbird_ja.launch.supervise import Detached, Stop, World
+from bigbird_ja.launch.supervise import Detached, Stop, SupervisorIO
 from bigbird_ja.storage import lease as lease_module
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Holder, Lease
@@ -45,7 +45,7 @@ _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("find", "create", "delete", "operation")
 _READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
 _LIES = {"find": None, "time": None, "operation": Operation(done=False)}
-_WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "steady": ()}
+_WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "monotonic": ()}
 # None at a creation: of a request that is on its way no check can know any more.
 _SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
 
@@ -156,17 +156,17 @@ class _Turn:
         run = bounds.run if process is self._system.processes[0] else bounds.other
         who = {"host": process.name, "id": process.name}
         owner = Holder(**who, pid=1, format_version=FORMAT_VERSION)
-        silent, clocks = lambda text: None, (self.steady, self._wait)
+        silent, clocks = lambda text: None, (self.monotonic, self._wait)
         path, limit = "gs://bucket/lock.json", 1.5 * POLL
         lease = Lease(path, "busy", silent, limit, *clocks, owner, lambda: 0.0)
         lease._token = process.token
-        world = World(
+        io = SupervisorIO(
             tpus=InProject(self, run.project),
             files=self,
-            steady=self.steady,
+            monotonic=self.monotonic,
             wall=lambda: process.offset,
             sleep=self._pause,
-            beat=lease.renew,
+            renew_lock=lease.renew,
             stop=self._stop,
             metadata=lambda state: {"state": state},
             connect=lambda service, project: InProject(self, project),
@@ -176,12 +176,12 @@ class _Turn:
             if process.memory is None:
                 lease.acquire()
                 process.has_looked = False
-                supervisor.__init__(run, world)
+                supervisor.__init__(run, io)
             else:
                 for name, value in process.memory.items():
                     is_own = isinstance(value, list | dict)
                     setattr(supervisor, name, value.copy() if is_own else value)
-                supervisor._run, supervisor._world = run, world
+                supervisor._run, supervisor._io = run, io
                 supervisor.supervise()
                 process.status = "over"
         except _Asleep:
@@ -199,7 +199,7 @@ class _Turn:
                 lease.release()
             process.memory = process.token = None
             return
-        process.memory = {**vars(supervisor), "_run": None, "_world": None}
+        process.memory = {**vars(supervisor), "_run": None, "_io": None}
         process.token = lease._token
 
     def __getattr__(self, name):
@@ -220,7 +220,7 @@ class _Turn:
         """Return how the act goes by the script; note how else it might go."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
-        words += ["fails", "late"] if name not in ("stop", "steady", "time") else []
+        words += ["fails", "late"] if name not in ("stop", "monotonic", "time") else []
         words += ["malformed"] if name in (*_SERVICE, *_READ) else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))
@@ -269,8 +269,8 @@ class _Turn:
         process.version = "" if word == "late" else "current"
         return True
 
-    def steady(self):
-        return self._act("steady") + self._process.offset
+    def monotonic(self):
+        return self._act("monotonic") + self._process.offset
 
     def _wait(self, seconds):
         """Wait for the next tick, while it takes the lock."""

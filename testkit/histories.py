@@ -1,7 +1,7 @@
 """Seeded histories of a rented run, months of virtual time each, in which anything can fail.
 
-Looking up, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
-clocks are wrong by hours, others' machines have the run's name; machines are
+Looking up, creating, deleting, reading, storing and the lock's renewals fail for a moment or
+for ever; clocks are wrong by hours, others' machines have the run's name; machines are
 preempted, hang, crash and go mute; the supervisor is killed or detached, and comes back after
 minutes or days, or never. `broken` says which invariants a history has broken. Two supervisors
 at once, and lost files, are `explore`'s.
@@ -25,7 +25,7 @@ USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
 TURNS = 40_000  # of one supervisor: more than months of polls
 SERVICE_ACTS = ("find", "create", "delete", "operation")
-ACTS = (*SERVICE_ACTS, "read", "write", "beat")
+ACTS = (*SERVICE_ACTS, "read", "write", "renew_lock")
 FOREIGN = (  # labels of others' machines that have the run's name
     {},
     {"owner": "someone-else", "purpose": "serving"},
@@ -183,8 +183,8 @@ class History:
             return Stop.DETACH if leaves else Stop.NO
 
         try:
-            world = cloud.world(self.record.project, sleep=sleep, stop=stop)
-            return supervise(self.record, world)
+            io = cloud.io(self.record.project, sleep=sleep, stop=stop)
+            return supervise(self.record, io)
         except (_Killed, Detached, StorageError, PermissionError):  # the last: none can begin
             return None
 

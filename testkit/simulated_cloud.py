@@ -18,7 +18,7 @@ from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.launch.supervise import World
+from bigbird_ja.launch.supervise import SupervisorIO
 from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
@@ -100,8 +100,8 @@ class SimulatedCloud:
     ended_patience: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
-    # Called before each act with its name (find, create, delete, operation, read, write, beat) and
-    # its zone ("" for the bucket); raises where that act is to fail.
+    # Called before each act (find, create, delete, operation, read, write, renew_lock) with its name
+    # and its zone ("" for the bucket); raises where that act is to fail.
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
     # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
@@ -134,23 +134,23 @@ class SimulatedCloud:
     def __post_init__(self):
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
 
-    def world(self, project=None, **more):
-        """Return the world of a supervisor in one project; None for all of them."""
+    def io(self, project=None, **more):
+        """Return what a supervisor in one project sees; None for all of them."""
         parts = {
             "tpus": InProject(self, project),
             "connect": lambda service, project: InProject(self, project),
             "files": self,
-            "steady": self.steady,
+            "monotonic": self.monotonic,
             "wall": self.wall,
             "sleep": self.sleep,
-            "beat": self.beat,
+            "renew_lock": self.renew_lock,
             "metadata": lambda state: {"state": state},
         }
-        return World(**{**parts, **more})
+        return SupervisorIO(**{**parts, **more})
 
     # --- Clock -------------------------------------------------------------------------------
 
-    def steady(self):
+    def monotonic(self):
         return self.now
 
     def wall(self):
@@ -416,9 +416,8 @@ class SimulatedCloud:
             if node.attempt == attempt and node.dies_at > self.now:
                 node.renewed_at = self.now
 
-    def beat(self):
-        """Keep the lock."""
-        self.interfere("beat", "")
+    def renew_lock(self):
+        self.interfere("renew_lock", "")
 
 
 def _raise_scripted(word, *faults):

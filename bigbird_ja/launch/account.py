@@ -162,7 +162,7 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at
-    names = _ENDED if state.ending else ()
+    names = _ENDED if state.ending or state.phase is Phase.ENDED else ()
     if state.machine and not state.machine.is_as(run):
         names = (*names, "excluded_zones", "quota_refusals", "misses", "backoff_seconds")
     fresh = RunState()

@@ -23,6 +23,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.errors import STATUS_OF_REASON, BadInput, CommandError
 from bigbird_ja.launch.launched_run import LaunchedRun
+from bigbird_ja.launch.machine.watcher import LOG_BYTES
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
@@ -175,9 +176,12 @@ class RunFiles:
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
     def log(self, name: str = "training.log") -> str:
-        """Read the end of the trainer's log, as the machine's watcher copied it last."""
+        """Read the end of the trainer's log, as the machine's watcher copied it last.
+
+        Whoever writes to the bucket may have made it longer than the watcher does.
+        """
         try:
-            text = storage.read_bytes(self._run.supervisor(name))
+            text = _read_end(self._run.supervisor(name), LOG_BYTES)
         except FileNotFoundError:
             return ""
         # The output of pip and curl may show addresses with passwords.
@@ -228,6 +232,14 @@ class RunFiles:
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Append a line to the log that trainer and supervisor share."""
         run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
+
+
+def _read_end(path: str, size: int) -> bytes:
+    """Read the last bytes of a file, by one ranged request on a bucket."""
+    with storage.open_read(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - size))
+        return file.read(size)
 
 
 def _version(path: str) -> str:

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from bigbird_ja.launch.display import contain
 from bigbird_ja.launch.supervise import Stop
 from bigbird_ja.process import signals
 
@@ -20,7 +21,7 @@ class Interrupts(signals.Listener):
         policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.
         is_terminal: whether standard input is a terminal.
         ask: callback that shows a question and returns the answer.
-        say: callback that prints a line.
+        log: callback that prints a line.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class Interrupts(signals.Listener):
         policy: str,
         is_terminal: bool,
         ask: Callable[[str], str] = input,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         super().__init__(self._interrupted)
         self._policy = "delete" if policy == "ask" and not is_terminal else policy
-        self._ask, self._say = ask, say
+        self._ask = ask
+        self._show = lambda text: contain(lambda: log(text), None)
         self._wake = threading.Event()
         self._count = 0
         self._deleting = False
@@ -59,7 +61,7 @@ class Interrupts(signals.Listener):
             return Stop.NO
         if self._deleting:
             if self._count > 1:
-                self._say("stopped while deleting: `bigbird-ja down` lists and deletes the rest")
+                self._show("stopped while deleting: `bigbird-ja down` lists and deletes the rest")
                 return Stop.DETACH
             return Stop.DELETE
         answer = self._answer()
@@ -67,15 +69,15 @@ class Interrupts(signals.Listener):
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._say("deleting the TPU; checkpoints stay; Ctrl-C again stops at once")
+            self._show("deleting the TPU; checkpoints stay; Ctrl-C again stops at once")
         return answer
 
     def _answer(self) -> Stop:
         if self._policy != "ask":
             return Stop(self._policy)
         try:
-            text = self._ask(_QUESTION).strip().lower()
-        except (EOFError, KeyboardInterrupt):
+            text = contain(lambda: self._ask(_QUESTION), "").strip().lower()
+        except KeyboardInterrupt:
             return Stop.DELETE
         if text.startswith(("t", "detach")):
             return Stop.DETACH

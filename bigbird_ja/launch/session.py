@@ -22,7 +22,7 @@ from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
-from bigbird_ja.launch.supervise import World
+from bigbird_ja.launch.supervise import SupervisorIO
 from bigbird_ja.process import streams
 from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.checks import config_warnings
@@ -133,21 +133,21 @@ def _watch(
     lease.acquire()
     try:
         stored = store(run, config, data, flags["update_package"])
-        interrupts = Interrupts(flags["on_interrupt"], sys.stdin.isatty(), say=log)
-        world = World(
+        interrupts = Interrupts(flags["on_interrupt"], sys.stdin.isatty(), log=log)
+        io = SupervisorIO(
             tpus=tpus,
             files=RunFiles(stored),
-            steady=lambda: time.clock_gettime(clock),
+            monotonic=lambda: time.clock_gettime(clock),
             wall=time.time,
             sleep=interrupts.sleep,
-            beat=lease.renew,
+            renew_lock=lease.renew,
             stop=interrupts.stop,
-            say=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
+            log=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
             metadata=lambda state: startup.metadata(stored, vm, state),
             connect=functools.cache(backends.connect),
         )
         with interrupts, streams.guard_stderr(interrupts.nobody_reads):
-            return supervise.supervise(stored, world)
+            return supervise.supervise(stored, io)
     except supervise.Detached:
         log(
             "detached: rerun the same command to watch again; `bigbird-ja down` deletes the TPU;"

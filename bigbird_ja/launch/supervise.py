@@ -1,7 +1,7 @@
 """Supervise a run in one loop: observe, decide, store the decision, act, pause.
 
-Services, files, clocks and the terminal are arguments (`World`), so that the tests run this loop
-in virtual time.
+Services, files, clocks and the terminal are arguments (`SupervisorIO`), so that the tests run this
+loop in virtual time. What is only displayed goes through `display.contain`.
 """
 
 import contextlib
@@ -16,23 +16,20 @@ from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.launch.account import accrue, resume
 from bigbird_ja.launch.creating import after_creation
 from bigbird_ja.launch.decide import decide
+from bigbird_ja.launch.display import contain
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.removing import after_deletion
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, Tpus
-from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
-from bigbird_ja.process.redact import redact
+from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState, TrainerBeat
 from bigbird_ja.storage.lease import LeaseLost
 
 T = TypeVar("T")
 
 RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
 RETRY_ZONE = 600.0  # seconds until a zone that does not answer, without our TPU, is asked again
-
-# All faults of a bucket, expired credentials included: none may end the loop while a machine is
-# billed.
-BUCKET_FAULTS = (CommandError, OSError)
+MAX_UNSENT = 1000  # events that wait for the bucket
 
 
 class Stop(Enum):
@@ -48,31 +45,31 @@ class Detached(Exception):
 
 
 @dataclass(kw_only=True)
-class World:
+class SupervisorIO:
     """Services, files, clocks and terminal of a supervisor."""
 
     tpus: Tpus  # service and project of the record
     connect: Callable[[str, str], Tpus]  # to another service or project
     files: RunFiles
-    steady: Callable[[], float]
+    monotonic: Callable[[], float]
     wall: Callable[[], float]  # UNIX seconds; may jump
     sleep: Callable[[float], None]
-    beat: Callable[[], None] = lambda: None  # renews the lock; raises LeaseLost
+    renew_lock: Callable[[], None] = lambda: None  # raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
-    say: Callable[[str], None] = lambda text: None
+    log: Callable[[str], None] = lambda text: None
     metadata: Callable[[RunState], Mapping[str, str]] = lambda state: {}
 
 
-def supervise(run: LaunchedRun, world: World) -> RunState:
+def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
     """Supervise until the run has ended; return its last state.
 
     After any interruption it continues from the files on the bucket and the machines there.
 
     Raises:
-        Detached: the user chose to detach.
-        LeaseLost: another supervisor took over.
+        Detached: The user chose to detach.
+        LeaseLost: Another supervisor took over.
     """
-    return _Supervisor(run, world).supervise()
+    return _Supervisor(run, io).supervise()
 
 
 class _Supervisor:
@@ -80,14 +77,14 @@ class _Supervisor:
 
     Args:
         run: record of the run.
-        world: services, files, clocks and terminal.
+        io: services, files, clocks and terminal.
     """
 
-    def __init__(self, run: LaunchedRun, world: World) -> None:
-        self._run, self._world = run, world
-        stored = world.files.load_state()
+    def __init__(self, run: LaunchedRun, io: SupervisorIO) -> None:
+        self._run, self._io = run, io
+        stored = io.files.load_state()
         self._state, self._away_since = resume(stored, run) if stored else (RunState(), 0.0)
-        self._now = world.steady()
+        self._now = io.monotonic()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
         self._shown_step = self._shown_attempt = 0  # of the trainer, in the log
@@ -100,13 +97,13 @@ class _Supervisor:
 
     def supervise(self) -> RunState:
         """Observe, decide, store and act until the run has ended."""
-        world, run = self._world, self._run
+        io, run = self._io, self._run
         machine = self._state.machine
         if machine and not machine.is_as(run) and self._state.phase is not Phase.IDLE:
-            stays = self._state.phase is Phase.RUNNING
-            world.say(f"{machine} {'trains on' if stays else 'is deleted'}: next {Machine.of(run)}")
+            stays = "trains on" if self._state.phase is Phase.RUNNING else "is deleted"
+            self._show("{} {}: next {}".format, machine, stays, Machine.of(run))
         while self._state.phase is not Phase.ENDED:
-            stop = world.stop()
+            stop = io.stop()
             if stop is Stop.DETACH:
                 self._write(Decision(self._state, events=(Event("detached"),)))
                 raise Detached
@@ -114,8 +111,8 @@ class _Supervisor:
             self._state = accrue(self._state, seen, run)
             decision = decide(self._state, seen, run)
             if decision.rents and not self._may_rent(decision.state):
-                world.say("nothing is rented: the decision could not be stored")
-                world.sleep(run.poll)
+                self._show(str, "nothing is rented: the decision could not be stored")
+                io.sleep(run.poll)
                 continue
             # Stored before acting: the next supervisor knows which action was planned.
             self._write(decision)
@@ -125,19 +122,23 @@ class _Supervisor:
                 answer = _answer(partial(self._service(tpu).delete, tpu))
                 self._write(after_deletion(self._state, tpu, answer))
             if decision.pause and self._state.phase is not Phase.ENDED:
-                world.sleep(decision.pause)
+                io.sleep(decision.pause)
         self._write(Decision(self._state))
         return self._state
+
+    def _show(self, make_line: Callable[..., str], *values: object) -> None:
+        """Format a line and log it; a failure of either changes no decision."""
+        contain(lambda: self._io.log(make_line(*values)), None)
 
     # --- observing ---------------------------------------------------------------------------
 
     def _observe(self, stop: bool) -> Observation:
         """Poll the service, the bucket and the clocks."""
-        before, self._now = self._now, self._world.steady()
+        before, self._now = self._now, self._io.monotonic()
         self._keep_lock_and_lease()
         tpus, silent, taken = self._find()
         # Read after the answers: if this process was suspended before them, that time counts, too.
-        self._now = self._world.steady()
+        self._now = self._io.monotonic()
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
         self._is_first = False
@@ -159,37 +160,38 @@ class _Supervisor:
             stop=stop,
             resumed=resumed,
         )
-        try:
+        with self._reporting():
             return self._with_bucket(seen)
-        except BUCKET_FAULTS as error:
-            self._world.say(f"bucket: {error}")
-            return replace(seen, bucket_seen=False)
+        return replace(seen, bucket_seen=False)
 
     def _keep_lock_and_lease(self) -> None:
         """Renew the lock, and the lease of a machine that is still wanted.
 
         A failing bucket ends nothing here: without a renewal the machine's lease runs out.
         """
-        state, world = self._state, self._world
+        state, io = self._state, self._io
         self._is_holder = False
         with self._reporting():
-            world.beat()
+            io.renew_lock()
             self._is_holder = True
             keeps = state.phase in (Phase.CREATING, Phase.RUNNING) and state.ending is None
             due = self._renewed_at + min(RENEW_EVERY, self._run.lease / 4)
             if keeps and self._now >= due:
-                world.files.renew_machine(state.attempt, world.wall())
+                io.files.renew_machine(state.attempt, io.wall())
                 self._renewed_at = self._now
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Log failures of the bucket and continue, unless another supervisor took over."""
+        """Log any failure of the bucket and continue, unless another supervisor took over.
+
+        No file there may end the loop while a machine is billed.
+        """
         try:
             yield
         except LeaseLost:
             raise
-        except BUCKET_FAULTS as error:
-            self._world.say(f"bucket: {error}")
+        except Exception as error:
+            self._show(describe_fault, error)
 
     def _find(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
         """Find this run's TPUs, the zones that did not answer, and others' machines of its name.
@@ -217,7 +219,7 @@ class _Supervisor:
                         (tpus if tpu.belongs_to(self._run) else taken).append(tpu)
                 self._silent.pop(zone, None)
             except ServiceFault as fault:
-                self._world.say(f"{zone}: {fault}")
+                self._show("{}: {}".format, zone, fault)
                 silent[zone] = fault
                 self._silent[zone] = (self._now + RETRY_ZONE, fault)
         return tpus, silent, taken
@@ -228,14 +230,14 @@ class _Supervisor:
         last = [self._service(state.machine)] if zone in state.used_zones else []
         if last and (state.phase is not Phase.IDLE or not state.moves(self._run)):
             return last
-        return [*last, self._world.tpus]
+        return [*last, self._io.tpus]
 
     def _service(self, machine: Machine | Tpu | None) -> Tpus:
         """Return the client for a machine: the record's, unless it was requested elsewhere."""
-        run, world = self._run, self._world
+        run, io = self._run, self._io
         if machine is None or (machine.service, machine.project) == (run.service, run.project):
-            return world.tpus
-        return world.connect(machine.service, machine.project)
+            return io.tpus
+        return io.connect(machine.service, machine.project)
 
     def _poll_operation(self) -> Operation | None:
         if not self._state.operation:
@@ -253,27 +255,21 @@ class _Supervisor:
         The step is read only if training may have ended: listing a folder costs more than reading
         a file.
         """
-        state, world = self._state, self._world
+        state, files = self._state, self._io.files
         tail, step, report = "", None, None
-        heartbeat = self._if_intact(world.files.heartbeat)
+        heartbeat = self._if_intact(files.heartbeat)
         is_running = state.phase is Phase.RUNNING
-        if is_running and heartbeat is not None and heartbeat.global_step > self._shown_step:
-            self._shown_step = heartbeat.global_step
-            rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
-            if heartbeat.compile_seconds and self._shown_attempt != state.attempt:
-                self._shown_attempt = state.attempt
-                rate += f"; {heartbeat.compile_seconds:.0f} s to compile or load the step"
-            world.say(f"step {heartbeat.global_step:,} of {self._run.target_step:,}, {rate}")
         if is_running:
-            report = self._if_intact(world.files.exit_report)
+            self._show_progress(heartbeat)
+            report = self._if_intact(files.exit_report)
         has_ended = report is not None and report.attempt == state.attempt
         has_stopped = heartbeat is not None and heartbeat.state == "stopped"
         is_quiet = state.quiet_seconds + seen.watched > state.step_timeout
         if has_ended or is_quiet:
-            tail = world.files.log_tail()
+            tail = contain(files.log_tail, "")
         is_ready = any(tpu.presence is Presence.READY for tpu in seen.tpus)
         if not (is_running and is_ready) or has_ended or is_quiet or has_stopped:
-            step = world.files.checkpoint_step()
+            step = files.checkpoint_step()
         return replace(
             seen,
             heartbeat=heartbeat,
@@ -288,8 +284,21 @@ class _Supervisor:
         try:
             return read()
         except BadInput as error:
-            self._world.say(str(error))
+            self._show(str, error)
             return None
+
+    def _show_progress(self, heartbeat: TrainerBeat | None) -> None:
+        """Log a new step of the trainer, and once for each machine the seconds of compilation."""
+        if heartbeat is None or heartbeat.global_step <= self._shown_step:
+            return
+        compiled = heartbeat.compile_seconds
+        is_first = bool(compiled) and self._shown_attempt != self._state.attempt
+        self._shown_step = heartbeat.global_step
+        self._shown_attempt = self._state.attempt if compiled else self._shown_attempt
+        rate = "step {:,} of {:,}, {:,.0f} tokens/s"
+        rate += "; {:.0f} s to compile or load the step" if is_first else ""
+        values = (heartbeat.global_step, self._run.target_step, heartbeat.tokens_per_second)
+        self._show(rate.format, *values, compiled)
 
     # --- acting ------------------------------------------------------------------------------
 
@@ -298,36 +307,51 @@ class _Supervisor:
         self._stores = False
         with self._reporting():
             self._save(state)
-            self._world.beat()
+            self._io.renew_lock()
             self._stores = True
         return self._stores
 
     def _create(self) -> str:
-        state, world = self._state, self._world
-        where, metadata = (state.zone, state.attempt), world.metadata(state)
-        return world.tpus.create(self._run, *where, metadata, state.machine_limit)
+        state, io = self._state, self._io
+        where, metadata = (state.zone, state.attempt), io.metadata(state)
+        return io.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Set the state, append events, and save both."""
+        """Set the state and save it; show the events and append them to the log of the run."""
         state = self._state = decision.state
         for event in decision.events:
-            self._world.say(describe(event))
-            line: dict[str, Any] = {"event": event.event, "time": round(self._world.wall(), 3)}
+            self._show(describe, event)
+            line: dict[str, Any] = {"event": event.event, "time": round(self._io.wall(), 3)}
             line |= {"source": "supervisor", "run": self._run.name}
             self._unsent.append({**line, **event.fields})
         self._stores = False
         with self._reporting():  # failures stay in memory: the next poll retries
             if state != self._saved:
                 self._save(state)
-            while self._unsent:
-                self._world.files.append_event(self._unsent[0])
-                self._unsent.pop(0)
             self._stores = True
+        if self._stores:
+            with self._reporting():
+                self._send_events()
+
+    def _send_events(self) -> None:
+        """Append the events to the log of the run, which people read and nothing depends on.
+
+        Those that a failing bucket did not take are sent again with the next decision. An event
+        that cannot be written at all is lost.
+        """
+        del self._unsent[:-MAX_UNSENT]
+        while self._unsent:
+            event = self._unsent.pop(0)
+            try:
+                self._io.files.append_event(event)
+            except (CommandError, OSError):
+                self._unsent.insert(0, event)
+                raise
 
     def _save(self, state: RunState) -> None:
         """Store the state, unless another supervisor took over while this one was suspended."""
-        while not self._world.files.save_state(state):
-            self._world.beat()
+        while not self._io.files.save_state(state):
+            self._io.renew_lock()
         self._saved = state
 
 
@@ -340,7 +364,7 @@ def _answer(request: Callable[[], str]) -> str | ServiceFault:
 
 
 def describe(event: Event) -> str:
-    """Format an event as a log line, with secrets redacted."""
+    """Format an event as a log line."""
     details = ", ".join(
         f"{key} {f'{value:.2f}' if isinstance(value, float) else value}"
         for key, value in event.fields.items()
@@ -348,4 +372,10 @@ def describe(event: Event) -> str:
     )
     line = event.event.replace("_", " ") + (f": {details}" if details else "")
     log = str(event.fields.get("log", ""))
-    return redact(line + ("\n  | " + "\n  | ".join(log.splitlines()[-10:]) if log else ""))
+    return line + ("\n  | " + "\n  | ".join(log.splitlines()[-10:]) if log else "")
+
+
+def describe_fault(error: Exception) -> str:
+    """Format a fault of the bucket, with its type if nobody wrote its message for users."""
+    is_for_users = isinstance(error, (CommandError, OSError))
+    return f"bucket: {error if is_for_users else repr(error)}"

@@ -58,9 +58,9 @@ RECORD = LaunchedRun(
 )
 
 
-def supervised(cloud, record=RECORD, **world):
+def supervised(cloud, record=RECORD, **io):
     """Supervise a run in virtual time, to its end; return its last state."""
-    return supervise(record, cloud.world(**world))
+    return supervise(record, cloud.io(**io))
 
 
 def lifetimes(*hours):

@@ -10,6 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
+from bigbird_ja.launch.machine.watcher import LOG_BYTES
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.model_dir import log as run_log
 
@@ -113,3 +114,14 @@ def test_a_file_of_another_form_is_refused(tmp_path, name, values):
     path.write_text(json.dumps(stored | values))
     with pytest.raises(BadInput, match=name.replace(".", r"\.")):
         _ = (read_run(str(tmp_path), "run-1"), files.load_state())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_only_the_end_of_a_log_is_read(is_local, bucket, tmp_path, monkeypatch):
+    run = LaunchedRun(str(tmp_path) if is_local else bucket, "run-1")
+    RunFiles(run).prepare()
+    path = run.supervisor("training.log")
+    storage.write_bytes(path, b"begin" + b"x" * 5_000_000 + b"\nend\n")
+    monkeypatch.setattr(storage, "read_bytes", lambda *_: b"all of it")
+    log = RunFiles(run).log()
+    assert len(log) == LOG_BYTES and log.endswith("x\nend\n")

@@ -36,7 +36,7 @@ def test_the_user_is_asked_once(answer, meaning):
 
 
 def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
-    with Interrupts("ask", False, say=quiet) as interrupts:
+    with Interrupts("ask", False, log=quiet) as interrupts:
         press(interrupts)
         assert interrupts.stop() is Stop.DELETE
         assert interrupts.stop() is Stop.DELETE  # and it stays so
@@ -60,7 +60,7 @@ def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
 
 def test_signals_wake_the_sleeper_and_handlers_are_put_back():
     before = signal.getsignal(signal.SIGINT)
-    with Interrupts("detach", True, say=quiet) as interrupts:
+    with Interrupts("detach", True, log=quiet) as interrupts:
         press(interrupts)
         interrupts.sleep(1000.0)
         assert interrupts.stop() is Stop.DETACH

@@ -12,6 +12,7 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.state import Ending, Phase
 from bigbird_ja.launch.supervise import Detached, Stop
+from bigbird_ja.storage.lease import LeaseLost
 from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
@@ -123,7 +124,7 @@ def test_a_machine_of_another_project_trains_on_and_is_deleted_there(changed):
     cloud, said = SimulatedCloud(TRAINER), []
     with pytest.raises(Detached):
         supervised(cloud, project="p", stop=stopped_at(cloud, HOUR, Stop.DETACH))
-    how = {"project": "q", "stop": stopped_at(cloud, 2 * HOUR), "say": said.append}
+    how = {"project": "q", "stop": stopped_at(cloud, 2 * HOUR), "log": said.append}
     state = supervised(cloud, replace(RECORD, **changed), **how)
     assert said[0].startswith("v3-8 (spot, tpu service, project p, 2.40 USD/h) trains on: next v")
     assert (state.phase, cloud.nodes, cloud.creations) == (Phase.ENDED, [], 1)
@@ -140,7 +141,7 @@ def test_the_next_machine_is_as_the_record_says_once_the_last_one_is_gone():
     assert (state.machine.project, state.machine.usd_per_hour, state.attempt) == ("q", 1.0, 2)
 
 
-@pytest.mark.parametrize(("act", "start"), [("beat", HOUR), ("write", HOUR), ("write", 0.0)])
+@pytest.mark.parametrize(("act", "start"), [("renew_lock", HOUR), ("write", HOUR), ("write", 0.0)])
 def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, start):
     cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
     breaking(cloud, act, start, 5 * HOUR, StorageError("the bucket fails"))
@@ -191,7 +192,7 @@ def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
     assert cloud.rented_seconds < 20.2 * HOUR
 
 
-@pytest.mark.parametrize("act", ["beat", "find"])
+@pytest.mark.parametrize("act", ["renew_lock", "find"])
 def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
     cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
     naps = iter([20 * HOUR])
@@ -227,7 +228,7 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """SIGKILL of the supervisor, before one of its acts: that is, after the one before."""
 
 
@@ -253,3 +254,44 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
         state = supervised(cloud, record)
         assert (state.ending, state.failures) == (Ending.FINISHED, 1), at
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
+
+
+@pytest.mark.parametrize("part", ["log", "log_tail", "append_event", "heartbeat"])
+def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
+    """Fail as a redaction of a log once did; a trainer that fails has its log shown."""
+
+    def fail(*_):
+        raise RecursionError(part)
+
+    cloud, io = SimulatedCloud(TRAINER, lifetimes(1.0), script=["exit:1"]), {}
+    if part == "log":
+        io["log"] = fail
+    elif part == "heartbeat":  # for an hour
+        real = cloud.heartbeat
+        cloud.heartbeat = lambda: fail() if HOUR < cloud.now < 2 * HOUR else real()
+    else:
+        setattr(cloud, part, fail)
+    state = supervised(cloud, **io)
+    assert (state.ending, state.failures, cloud.nodes) == (Ending.FINISHED, 1, [])
+
+
+def test_a_supervisor_that_loses_its_lock_after_storing_its_decision_does_not_rent():
+    cloud = SimulatedCloud(TRAINER)
+
+    def interfere(act, zone):
+        if act == "renew_lock" and cloud.state and cloud.state["phase"] == "creating":
+            raise LeaseLost("another supervisor has it")
+
+    cloud.interfere = interfere
+    with pytest.raises(LeaseLost):
+        supervised(cloud)
+    assert cloud.state["phase"] == "creating" and cloud.creations == 0
+
+
+def test_a_state_that_has_ended_without_an_ending_continues_with_its_machine():
+    cloud = SimulatedCloud(TRAINER)
+    with pytest.raises(Detached):
+        supervised(cloud, stop=stopped_at(cloud, HOUR, Stop.DETACH))
+    cloud.state |= {"phase": "ended"}
+    state = supervised(cloud)
+    assert (state.ending, cloud.creations, cloud.nodes) == (Ending.FINISHED, 1, [])

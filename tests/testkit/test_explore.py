@@ -55,8 +55,8 @@ def test_every_invariant_holds_in_every_state_of_larger_bounds(bounds):
 
 
 def _rents_for_longer_than_it_stored(self):
-    state, world = self._state, self._world
-    return world.tpus.create(self._run, state.zone, state.attempt, {}, MAX_LIFETIME)
+    state, io = self._state, self._io
+    return io.tpus.create(self._run, state.zone, state.attempt, {}, MAX_LIFETIME)
 
 
 def _counts_at_the_price_of_today(state, seen, run):
@@ -87,7 +87,7 @@ FAULTS = {
         TWO,
         supervise._Supervisor,
         "_service",
-        lambda self, machine: self._world.tpus,
+        lambda self, machine: self._io.tpus,
         CHANGES,
     ),
     "hours in a queue": (BUDGET, simulated_cloud, "age_at_boot", lambda terms, wall: 0.0, QUEUE),

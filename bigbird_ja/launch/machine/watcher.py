@@ -13,8 +13,9 @@ Rules that save money:
 - The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
   them, and in memory (`/run`). A watcher that is started again goes on counting.
 - Only a new `global_step` is progress; a heartbeat that is merely newer is not.
-- Time is counted, stored and judged before anything is read. A failure to read, with any
-  exception, means "not seen". Answers, and what is stored of them, have a maximum size.
+- Time is counted, stored and judged before anything is read. Whatever reads, copies or reports is
+  called by `attempt`: its failure, with any exception, means "not seen". Answers, and what is
+  stored of them, have a maximum size.
 - Seconds are counted by a monotonic clock.
 """
 
@@ -31,7 +32,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 CALL_SECONDS = 20.0  # one read of one request
 DEADLINE_SECONDS = 60.0  # a whole request; `get` has more
@@ -45,6 +47,8 @@ STALLED_SECONDS = 5400.0  # without another step
 REBOOT_SECONDS = 900.0  # maximum that a reboot counts: the wall clock may have been set
 CREATION_SECONDS = 1800.0  # maximum from request to boot that counts: clocks differ
 STALLED = 76  # exit status, as in the command line
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ class Host:
         host = self._host()
         name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
-        with contextlib.suppress(Exception), open(path, "rb") as file:
+        with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
             self._write(name, file.read(LOG_BYTES))
 
@@ -318,20 +322,29 @@ def watch(
         save(paths, counters)
         reason = must_go(counters, terms)
         if not reason:
-            counters = update_counters(counters, 0.0, host.look())
-            host.copy_log()
+            counters = update_counters(counters, 0.0, attempt(host.look, Seen()))
+            attempt(host.copy_log, None)
             continue
         say(f"{reason}: deleting this machine")
         if not is_reported and not counters.ended:
-            host.report(STALLED, reason, pauses=(0.0,))  # one try, which has a deadline
+            # One try, which has a deadline.
+            attempt(partial(host.report, STALLED, reason, pauses=(0.0,)), None)
             is_reported = True
-        host.delete()
+        attempt(host.delete, None)
+
+
+def attempt(act: Callable[[], T], default: T) -> T:
+    """Return the result of an act, or `default` if it fails in any way."""
+    try:
+        return act()
+    except Exception:
+        return default
 
 
 def say(text: str) -> None:
     """Print a line on the console of the machine."""
-    with contextlib.suppress(OSError, ValueError):
-        print(time.strftime("%FT%TZ", time.gmtime()), "bigbird-ja:", text, file=sys.stderr)
+    line = f"{time.strftime('%FT%TZ', time.gmtime())} bigbird-ja: {text}"
+    attempt(lambda: print(line, file=sys.stderr), None)
 
 
 def boot_id() -> str:
@@ -358,7 +371,7 @@ def main(arguments: list[str]) -> int:
         return 0
     host = Host(terms, work_dir)
     if verb == "report":
-        host.copy_log()
+        attempt(host.copy_log, None)
         host.report(int(arguments[2]))
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))

@@ -292,3 +292,16 @@ def test_whatever_is_on_the_bucket_is_no_step_and_time_is_counted(tmp_path, cont
     seen = host.look()
     assert seen.step is None and (seen.renewal is None) == (content in HOSTILE)
     assert watched(tmp_path, host, 100, terms).age >= 50.0  # the record on disk is readable
+
+
+def test_nothing_that_a_watcher_reads_copies_or_reports_can_end_it(tmp_path):
+    def fail(*_, **__):
+        raise RecursionError
+
+    terms, host = replace(TERMS, limit=60.0), Host(TERMS, str(tmp_path))
+    deleted = []
+    for name in ("look", "copy_log", "report"):
+        setattr(host, name, fail)
+    host.delete = lambda: deleted.append(1) or fail()  # type: ignore[method-assign]
+    assert watched(tmp_path, host, 200, terms).age >= 100.0
+    assert len(deleted) > 3
