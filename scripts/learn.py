@@ -211,10 +211,10 @@ def train(
     start = (run.recipe.get("init_from"), run.seed)
     sources = [work / "runs" / r.folder for r in runs_of(bench) if (r.name, r.seed) == start]
     if bench["preset"] == "probe-cpu":
-        from scripts.probe import write_first_values
+        from scripts.probe import write_initial_weights
 
         sources = [folder.with_name(f"{run.folder}.first")]
-        write_first_values(str(config), places[1].partition("=")[2], str(sources[0]))
+        write_initial_weights(str(config), places[1].partition("=")[2], str(sources[0]))
     more = ["--mode=train_and_eval"] if "evaluations" in bench else []
     more += [f"--init_from={source}" for source in sources]
     trained = command("pretrain", f"--config={config}", *places, *more)

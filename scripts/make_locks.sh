@@ -65,7 +65,7 @@ PYTHON
 
 compile requirements/estimator.lock 3.11 "estimator huggingface test" \
   'transformers<5' # the last that runs with numpy 1
-compile requirements/kaggle.lock 3.12 "huggingface test" \
+compile requirements/kaggle.lock 3.12 "huggingface test notebooks" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has
 

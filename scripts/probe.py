@@ -180,7 +180,7 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
+def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     """Write initial weights with which a small BigBird learns to copy, for `pretrain --init_from`.
 
     After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a

@@ -30,16 +30,16 @@ def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name):
 
 
 def test_without_the_text_what_is_kept_is_drawn_and_not_written(tmp_path, monkeypatch, capsys):
-    for name in ("scripts/recipes.yaml", "docs/images/first-values.json"):
+    for name in ("scripts/recipes.yaml", "docs/images/initialization.json"):
         (tmp_path / name).parent.mkdir(parents=True)
         kept = shutil.copy(learn.ROOT / name, tmp_path / name)
     before = Path(kept).read_text("utf-8")
     monkeypatch.setattr(learn, "ROOT", tmp_path)
     monkeypatch.setattr(learn, "ONE_CORE", {})
     monkeypatch.delenv(learn.TEXT, raising=False)
-    monkeypatch.setattr("sys.argv", ["learn", "first-values", "--kept", f"--work_dir={tmp_path}"])
+    monkeypatch.setattr("sys.argv", ["learn", "initialization", "--kept", f"--work_dir={tmp_path}"])
     learn.main()
-    assert "first-values.json: as it was" in capsys.readouterr().out
+    assert "initialization.json: as it was" in capsys.readouterr().out
     assert Path(kept).with_suffix(".png").exists() and Path(kept).read_text("utf-8") == before
 
 
