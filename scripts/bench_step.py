@@ -25,7 +25,7 @@ from bigbird_ja.accelerators.chips import CHIPS, find
 from bigbird_ja.accelerators.measured import REACHED
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.model.flops import model_flops
-from bigbird_ja.process.console import log, table
+from bigbird_ja.process.console import log, print_log, table
 from scripts.kernel_code import LENGTHS, TOKENS
 from scripts.learn import command
 from testkit.configs import fitted, with_data
@@ -198,4 +198,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with print_log():
+        main()

@@ -336,4 +336,5 @@ def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    with console.print_log():
+        main()

@@ -29,7 +29,7 @@ def work():
     print("a table")
     with contextlib.suppress(OSError):  # C does not ask
         os.write(1, b"a line of a C library\n")
-    print("a warning", file=sys.stderr)
+    console.log("a warning")
     return {"count": 3}
 
 

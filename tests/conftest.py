@@ -4,6 +4,7 @@ import collections
 import fcntl
 import importlib.util
 import json
+import logging
 import multiprocessing
 import os
 import uuid
@@ -16,6 +17,8 @@ from testkit import ROOT, command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
+
+logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # for `caplog`
 
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen

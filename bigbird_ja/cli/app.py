@@ -31,7 +31,7 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
 from bigbird_ja.errors import BadInput, Interrupted
-from bigbird_ja.process import cleanup, streams
+from bigbird_ja.process import cleanup, console, streams
 from bigbird_ja.process.classify import classify, one_line
 from bigbird_ja.process.extras import require
 from bigbird_ja.process.redact import redact
@@ -96,12 +96,13 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         arguments: arguments of the command line.
         signals: signal handling of the process, if this is the console script.
     """
-    with _results(_wants_json(arguments)) as results:
+    with _results(_wants_json(arguments)) as results, console.print_log():
         try:
             outcome = _run(arguments)
-            if isinstance(outcome, str):
-                print(outcome)
-            sys.stdout.flush()
+            with streams.naming(1):
+                if isinstance(outcome, str):
+                    print(outcome)
+                sys.stdout.flush()
             if results is not None and isinstance(outcome, dict):
                 results.write({"reason": "finished", **outcome})
             if signals is not None:

@@ -23,8 +23,7 @@ from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import SupervisorIO
-from bigbird_ja.process import streams
-from bigbird_ja.process.console import log, warn
+from bigbird_ja.process.console import log, outlive_reader, warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
@@ -146,7 +145,7 @@ def _watch(
             metadata=lambda state: startup.metadata(stored, vm, state),
             connect=functools.cache(backends.connect),
         )
-        with interrupts, streams.guard_stderr(interrupts.nobody_reads):
+        with interrupts, outlive_reader(interrupts.nobody_reads):
             return supervise.supervise(stored, io)
     except supervise.Detached:
         log(

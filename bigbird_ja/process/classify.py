@@ -137,10 +137,11 @@ def summary_line(error: BaseException) -> str:
 
 def _classify_os_error(error: OSError) -> CommandError | None:
     number, why = error.errno, error.strerror or "not accessible"
-    if error.filename in STREAMS:
-        why = "its reader went away" if number == errno.EPIPE else why
-        return StorageError(f"{error.filename}: {why}")
     file = error.filename  # text, bytes or a descriptor
+    if isinstance(error, BrokenPipeError):  # a print; libraries wrap the errors of connections
+        return StorageError(f"{file or 'standard output'}: its reader went away")
+    if file in STREAMS:
+        return StorageError(f"{file}: {why}")
     name = "" if file is None else os.fsdecode(file) if isinstance(file, bytes) else str(file)
     about = f"{name}: {why}" if name else why
     if number in _FULL:

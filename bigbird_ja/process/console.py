@@ -1,52 +1,158 @@
-"""Output for users: progress with rate and ETA, log lines, tables, units."""
+"""Output for users: log lines, progress with rate and ETA, tables, units.
+
+Log lines are records of Python's `logging`. A program that imports this package decides where they
+go; the command line prints them on standard error (`print_log`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
+from bigbird_ja.process import streams
 from bigbird_ja.process.redact import redact
 
 # Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
+# Errors of a pipe without a reader, or of a terminal that was closed.
+_CLOSED = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
+
+LOGGER = logging.getLogger("bigbird_ja")
+LOGGER.addHandler(logging.NullHandler())
+
+
+def log(message: str) -> None:
+    """Log a message."""
+    LOGGER.info("%s", message)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Log warnings."""
+    for warning in warnings:
+        LOGGER.warning("%s", warning)
+
+
+class ConsoleHandler(logging.Handler):
+    """Handler that prints records on standard error, above a progress line.
+
+    Credentials are masked, and control characters escaped.
+
+    Attributes:
+        translate: function of a message that replaces names of parameters by those of flags.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.translate: Callable[[str], str] = str
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        text = redact(self.translate(super().format(record)))
+        prefix = "warning: " if record.levelno == logging.WARNING else ""
+        return prefix + "\n".join(map(printable, text.split("\n")))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record.
+
+        Raises:
+            OSError: Standard error is full or closed, outside of `outlive_reader`.
+        """
+        try:
+            with streams.naming(2), _above_progress():
+                print(self.format(record), file=sys.stderr, flush=True)
+        except OSError as error:
+            if _on_closed is None:
+                raise
+            if error.errno in _CLOSED:
+                streams.silence(2)
+                _on_closed()
+        except Exception:
+            self.handleError(record)
+
+
+_on_closed: Callable[[], None] | None = None  # see `outlive_reader`
+
+
+@contextlib.contextmanager
+def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
+    """Keep working if standard error fails.
+
+    On a full disk, lines that do not fit are dropped; `on_closed` is called if the reader closed
+    it.
+    """
+    global _on_closed
+    _on_closed = on_closed
+    try:
+        yield
+    finally:
+        _on_closed = None
+
+
+@contextlib.contextmanager
+def print_log() -> Iterator[ConsoleHandler]:
+    """Print the log on standard error while the block runs.
+
+    Warnings of libraries are printed, too.
+
+    Yields:
+        The handler.
+    """
+    handler, root, level = ConsoleHandler(), logging.getLogger(), LOGGER.level
+    root.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield handler
+    finally:
+        LOGGER.setLevel(level)
+        root.removeHandler(handler)
 
 
 def _tqdm() -> Any:
     """Import tqdm, which takes a while, and keep it from starting threads and processes."""
-    from tqdm.std import tqdm
+    from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
     return tqdm
 
 
+def _above_progress() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which output does not mix with a progress line."""
+    loaded = sys.modules.get("tqdm.std")
+    is_shown = loaded and loaded.tqdm._instances
+    return _tqdm().external_write_mode(sys.stderr) if is_shown else contextlib.nullcontext()
+
+
+def _is_live() -> bool:
+    """Tell whether a progress line can be overwritten: on a terminal or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 class LiveLine:
     """Line at the bottom of a terminal that is overwritten, cut to the terminal's width.
 
-    `log` prints its messages above it. In a file or a pipe each text is a line of its own.
-
-    Args:
-        stream: text stream; standard error by default.
+    Elsewhere each text is a log line.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self.is_terminal = self._stream.isatty()
+    def __init__(self) -> None:
+        self.is_live = _is_live()
         self._bar: Any = None
 
     def show(self, text: str) -> None:
         """Replace the line's text."""
-        if not self.is_terminal:
-            print(text, file=self._stream, flush=True)
+        if not self.is_live:
+            log(text)
             return
         if self._bar is None:
             how = {"bar_format": "{desc}{bar}", "dynamic_ncols": True}  # an empty bar: it is cut
-            self._bar = _tqdm()(file=self._stream, **how)
+            self._bar = _tqdm()(file=sys.stderr, **how)
         self._bar.set_description_str(text)
 
     def close(self) -> None:
@@ -56,33 +162,25 @@ class LiveLine:
             self._bar = None
 
 
-def is_line_shown() -> bool:
-    """Tell whether a progress line is on the terminal, which a message must not be appended to."""
-    tqdm = sys.modules.get("tqdm.std")
-    return bool(tqdm and tqdm.tqdm._instances)
-
-
 class Progress:
-    """Progress bar of tqdm, with rate and ETA; outside a terminal a line every few seconds.
+    """Progress bar of tqdm, with rate and ETA; in a log a line every few seconds.
 
     Args:
         total: number of units; 0 if unknown.
         unit: "documents", "shards", ...; "B" prints sizes in bytes.
-        stream: text stream; standard error by default.
     """
 
-    def __init__(self, total: int, unit: str, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stderr
-        is_terminal = stream.isatty()
-        interval = _TERMINAL_INTERVAL if is_terminal else _LOG_INTERVAL
+    def __init__(self, total: int, unit: str) -> None:
+        is_live = _is_live()
+        interval = _TERMINAL_INTERVAL if is_live else _LOG_INTERVAL
         self._total = total
         self._bar = _tqdm()(
             total=total or None,
             unit=unit if unit == "B" else f" {unit}",
             unit_scale=unit == "B",
-            file=stream if is_terminal else _Lines(stream),
-            ncols=None if is_terminal else 0,
-            dynamic_ncols=is_terminal,
+            file=sys.stderr if is_live else _LogLines(),
+            ncols=None if is_live else 0,
+            dynamic_ncols=is_live,
             mininterval=interval,
             delay=interval,
             miniters=1,
@@ -102,33 +200,15 @@ class Progress:
         self._bar.close()
 
 
-class _Lines:
-    """Stream for tqdm on which each state of a bar is a line of its own."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+class _LogLines:
+    """Stream for tqdm on which each state of a bar is a log line."""
 
     def write(self, text: str) -> None:
         if text.strip():
-            print(text.strip(), file=self._stream)
+            log(text.strip())
 
     def flush(self) -> None:
-        self._stream.flush()
-
-
-def log(message: str, stream: TextIO | None = None) -> None:
-    """Print a message on standard error, above a progress line, with credentials masked."""
-    stream = stream or sys.stderr
-    message = "\n".join(map(printable, redact(message).split("\n")))
-    shown = _tqdm().external_write_mode(stream) if is_line_shown() else contextlib.nullcontext()
-    with shown:
-        print(message, file=stream, flush=True)
-
-
-def warn(warnings: Iterable[str]) -> None:
-    """Log each message with the prefix `warning:`."""
-    for warning in warnings:
-        log(f"warning: {warning}")
+        pass
 
 
 @contextlib.contextmanager

@@ -1,100 +1,55 @@
 """Standard output and error, and the line of `--json`.
 
-Both streams accept any text, name themselves in their errors, and are flushed while an error can
-still be reported. With `--json`, standard output holds only the line of results.
+Both accept any text, and are flushed while an error can still be reported. With `--json`, standard
+output contains only the line of results.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import math
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bigbird_ja.errors import STREAMS, CommandError
 from bigbird_ja.process.redact import redact
 
-# Errors of a pipe without a reader, or of a terminal that was closed.
-_GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
-
-
-class _Stream(io.TextIOWrapper):
-    """Output stream that names itself in its errors; standard error masks credentials, too.
-
-    Log records, warnings and tracebacks of threads all pass through standard error. A line is
-    masked as a whole, since `print` writes it in parts.
-    """
-
-    on_gone: Callable[[], None] | None = None  # see `guard_stderr`
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._line = ""  # of standard error, not written yet
-        self._lock = threading.RLock()  # for it; a destructor may print within a write
-
-    def write(self, text: str) -> int:
-        """Write as `TextIOWrapper` does."""
-        with self._lock, self._faults():
-            if self.fileno() == 2:
-                self._line, line = self._line + text, ""
-                if "\n" in text:
-                    line, self._line = self._line, ""
-                super().write(redact(line))
-            else:
-                super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush as `TextIOWrapper` does."""
-        with self._lock, self._faults():
-            line, self._line = self._line, ""
-            super().write(redact(line))
-            super().flush()
-
-    @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
-        try:
-            with _naming(self.fileno()):
-                yield
-        except OSError as error:
-            if self.on_gone is None:
-                raise
-            if error.errno in _GONE:
-                _silence(self.fileno())
-                self.on_gone()
-
 
 def prepare() -> None:
-    """Replace this process's output streams; called once, by the console script."""
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        old = getattr(sys, name)
-        old.flush()
-        os.set_blocking(number, True)  # else a write may take only a part
-        raw = io.FileIO(number, "w", closefd=False)
-        prompt = number == 2 or raw.isatty()
-        buffer = io.BufferedWriter(raw)
-        new = _Stream(buffer, old.encoding, "backslashreplace", line_buffering=prompt)
-        setattr(sys, name, new)
+    """Open closed standard streams on the null device, and let both outputs accept any text.
+
+    Python has None in place of a closed stream, and the next file that is opened would get its
+    number.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    for output in (sys.stdout, sys.stderr):
+        output.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def finish() -> OSError | None:
-    """Flush both streams; return the first error.
+    """Flush both output streams; return the first error.
 
     Text that cannot be written is dropped, so that the interpreter does not complain at exit.
     """
     first = None
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
-            stream.flush()
+            with naming(number):
+                stream.flush()
         except (OSError, ValueError) as error:
             first = first or (error if isinstance(error, OSError) else None)
-            _silence(number)
+            silence(number)
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
     return first
@@ -115,7 +70,7 @@ class ResultLine:
             return
         line = json_line(results)
         self._is_written = True
-        with _naming(1):
+        with naming(1):
             while line:
                 line = line[self._stream.write(line) :]
 
@@ -129,7 +84,7 @@ def results_apart() -> Iterator[ResultLine]:
     """
     stream: Any = sys.stdout
     stream.flush()
-    saved, is_real = os.dup(1), isinstance(stream, _Stream)
+    saved, is_real = os.dup(1), stream is sys.__stdout__
     results = ResultLine(io.FileIO(saved, "w", closefd=False) if is_real else stream.buffer)
     ResultLine._current = results
     os.dup2(2, 1)
@@ -163,20 +118,6 @@ def leave(error: CommandError) -> None:
     os._exit(error.status)
 
 
-@contextlib.contextmanager
-def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
-    """Keep working if standard error fails.
-
-    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader closed it.
-    """
-    stream: Any = sys.stderr
-    stream.on_gone = on_gone
-    try:
-        yield
-    finally:
-        stream.on_gone = None
-
-
 def json_line(record: dict[str, Any]) -> bytes:
     """Encode a record as one line of JSON in UTF-8, with its newline; credentials are masked.
 
@@ -205,7 +146,8 @@ def _plain(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _naming(number: int) -> Iterator[None]:
+def naming(number: int) -> Iterator[None]:
+    """Name a standard stream in the `OSError` of the block."""
     try:
         yield
     except OSError as error:
@@ -213,7 +155,8 @@ def _naming(number: int) -> Iterator[None]:
         raise
 
 
-def _silence(number: int) -> None:
+def silence(number: int) -> None:
+    """Point a standard stream at the null device."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TextIO
 
 from bigbird_ja.process.console import LiveLine, human_count, human_time
 
@@ -29,7 +28,6 @@ class TrainProgress:
         peak_flops: peak FLOP/s of one core; None if unknown (no MFU).
         step: the last finished step.
         seconds_before: seconds of training before this process.
-        stream: output; standard error by default.
         clock: monotonic clock, seconds.
     """
 
@@ -39,12 +37,11 @@ class TrainProgress:
     peak_flops: float | None
     step: int
     seconds_before: float
-    stream: TextIO | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         """Start the measurement."""
-        self._live = LiveLine(self.stream)
+        self._live = LiveLine()
         self._last_line = -1e9
         self.begin()
 
@@ -117,7 +114,7 @@ class TrainProgress:
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
         """Print the line if one is due."""
         now = self.clock()
-        if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
+        if force or self._live.is_live or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now
             self._live.show(self.line(metrics))
 

@@ -13,7 +13,7 @@ from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
-from bigbird_ja.process import streams
+from bigbird_ja.process import console
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.provenance import Override, echo_settings
@@ -44,7 +44,7 @@ def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
     exit_process = ProcessExit()
     with (
         StopRequest(deps.log, lambda message: exit_process(Interrupted(message))) as stop,
-        streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
+        console.outlive_reader(lambda: stop.ask("the reader of the log has gone")),
         contextlib.ExitStack() as at_end,
     ):
         if args.max_train_minutes is not None:

@@ -14,7 +14,7 @@ from bigbird_ja import cli, errors
 from bigbird_ja.cli import app
 from testkit import command_line
 
-SECRET = "ya29.very-secret"
+SECRET = "ya29.a-very-secret-t0ken"
 
 
 def test_the_overview_lists_the_commands_in_the_order_of_use(capsys):

@@ -1,8 +1,10 @@
 """Outcomes and refusals of `pretrain`, in real processes; each engine's: train/engines."""
 
 import collections
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -18,7 +20,7 @@ from bigbird_ja.model_dir.model import load_parameters
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import host_memory
-from testkit import killing, synthetic
+from testkit import command_line, killing, synthetic
 from testkit.fakes.gcs_process import TOKEN
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
@@ -49,6 +51,15 @@ def test_stop_during_start_up_ends_with_75_and_no_checkpoint(runs, tmp_path, how
     ended = resumed_at_last(running, how.replace("=", " ") + ": ")
     assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
     assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
+
+
+def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
+    words = [sys.executable, "-m", "bigbird_ja", *runs.new(tmp_path), "--num_train_steps=100000"]
+    line = f"{shlex.join(words)} 2>&1 >{tmp_path}/out | sed '/^step /q'; exit ${{PIPESTATUS[0]}}"
+    ended = command_line.run("bash", "-c", line)
+    result = json.loads((tmp_path / "out").read_text())
+    assert ended.status == 75 and result["reason"] == "interrupted", ended
+    assert CheckpointStore(str(tmp_path / "model")).steps()[-1] == result["global_step"] > 0
 
 
 def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):

@@ -1,20 +1,24 @@
 """Progress on a terminal and in a log."""
 
 import io
+import logging
 import os
 import re
+import sys
 import threading
 
 import pytest
 
 from bigbird_ja.process import console
+from testkit import command_line
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal, of some columns."""
+    """Standard error on a terminal of some columns."""
 
     def __init__(self, columns, monkeypatch):
         super().__init__()
+        monkeypatch.setattr(sys, "stderr", self)
         size = os.terminal_size((columns, 24))
         monkeypatch.setattr(os, "get_terminal_size", {self.fileno(): size}.__getitem__)
 
@@ -29,11 +33,11 @@ class Terminal(io.StringIO):
 def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns, monkeypatch):
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000)).__next__)
     stream = Terminal(columns, monkeypatch)
-    with console.Progress(50, "documents with a long name", stream) as progress:
+    with console.print_log(), console.Progress(50, "documents with a long name") as progress:
         for number in range(48):  # the total was an estimate
             progress.update(1)
             if number == 2:
-                console.log("a message", stream)
+                console.log("a message")
     lines = [part for part in re.split(r"[\r\n]|\x1b\[[A-Z]", stream.getvalue()) if part.strip()]
     assert max(map(console.display_width, lines)) < columns
     assert "100%" in lines[-1] and "a message" in lines
@@ -41,7 +45,7 @@ def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns,
 
 def test_a_live_line_is_cut_to_the_terminal(monkeypatch):
     stream = Terminal(20, monkeypatch)
-    line = console.LiveLine(stream)
+    line = console.LiveLine()
     for text in ("loss 3", "東京" * 20):
         line.show(text)
     line.close()
@@ -69,12 +73,45 @@ def test_long_messages_are_cut_between_words():
     assert console.shortened("x" * 100, 20) == "x" * 16 + " ..."
 
 
-def test_progress_in_a_log_is_lines_and_a_failure_does_not_end_at_100_percent(monkeypatch):
+def test_progress_in_a_log_is_lines_and_a_failure_does_not_end_at_100_percent(monkeypatch, caplog):
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000, 20)).__next__)
-    stream = io.StringIO()
-    with pytest.raises(ValueError), console.Progress(10, "shards", stream) as progress:
+    with pytest.raises(ValueError), console.Progress(10, "shards") as progress:
         for _ in range(3):
             progress.update()
         raise ValueError
-    lines = stream.getvalue().splitlines()
-    assert [line[:8] for line in lines] == ["10% 1/10", "20% 2/10", "30% 3/10", "30% 3/10"]
+    lines = [line[:8] for line in caplog.messages]
+    assert lines == ["10% 1/10", "20% 2/10", "30% 3/10", "30% 3/10"]
+
+
+SECRET = "hf_0123456789abcdefghij"
+IMPORTING = """
+import logging, sys
+from bigbird_ja.process import console
+from testkit import command_line
+console.log("a line"); console.warn(["a warning"])
+with console.waiting("working"), console.Progress(1, "units"): pass
+assert logging.getLogger().handlers == [] and not sys.argv[1:]
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+console.log("a line"); console.warn(["a warning"])
+"""
+
+
+def test_a_program_that_imports_us_decides_about_the_log():
+    ended = command_line.run(sys.executable, "-c", IMPORTING)
+    expected = "bigbird_ja INFO a line\nbigbird_ja WARNING a warning\n"
+    assert (ended.status, ended.stdout, ended.stderr) == (0, "", expected)
+
+
+def test_the_command_line_prints_the_log_masked_escaped_and_translated(capsys):
+    with console.print_log() as handler:
+        handler.translate = lambda text: text.replace("`overwrite`", "--overwrite")
+        console.log("`overwrite` moves it")
+        console.log(f"one\ntwo\x1b[2K {SECRET}")
+        console.warn(["slow"])
+        logging.getLogger("a.library").warning("sent %s", SECRET)
+        logging.getLogger("a.library").info("not shown")
+    console.log("not shown")
+    assert capsys.readouterr().err == (
+        "--overwrite moves it\none\ntwo\\x1b[2K [redacted]\nwarning: slow\n"
+        "warning: sent [redacted]\n"
+    )

@@ -20,7 +20,7 @@ def shell(line, **env):
     ("line", "status", "words"),
     [
         ("$RUN work --json >/dev/full", 74, "standard output: No space left on device"),
-        ("$RUN work --json 2>/dev/full", 74, "standard error: No space left on device"),
+        ("$RUN work --json 2>/dev/full", 74, "No space left on device"),
         ("$RUN work >/dev/full 2>/dev/full", 74, ""),
         ("$BIGBIRD plan --help >/dev/full", 74, "standard output: No space left on device"),
     ],
@@ -57,24 +57,40 @@ def test_an_ascii_locale_refuses_names_that_it_cannot_spell(tmp_path):
 
 
 GUARDED = """
-import sys
-from bigbird_ja.process import streams
+import logging
+from bigbird_ja.process import console, streams
 streams.prepare()
-gone = []
-with streams.guard_stderr(lambda: gone.append(1)):
+told = []
+with console.print_log(), console.outlive_reader(lambda: told.append(1)):
     for _ in range(3):
-        print("lost", file=sys.stderr)
-print(gone)
+        console.log("lost")
+print(told)
 streams.finish()
 """
 
 
-def test_a_guarded_standard_error_may_fail():
-    reader, gone = os.pipe()
+def test_a_guarded_log_may_fail():
+    reader, closed = os.pipe()
     os.close(reader)
     full = os.open("/dev/full", os.O_WRONLY)
-    for stderr, told in ((full, "[]\n"), (gone, "[1]\n")):
+    for stderr, told in ((full, "[]\n"), (closed, "[1]\n")):
         command = [sys.executable, "-c", GUARDED]
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
         assert (ended.returncode, ended.stdout) == (0, told)
         os.close(stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("flags", ["", "--json"])
+def test_a_closed_standard_stream_is_the_null_device(closed, flags, tmp_path):
+    ended = shell(f"$RUN work {flags} {closed}")
+    assert ended.status == 0, ended.stderr
+    assert ">&-" in closed or "Traceback" not in ended.stderr
+    if flags and closed == "2>&-":
+        assert ended.json == {"reason": "finished", "count": 3}
+    refused = shell(f"$BIGBIRD config nonsense {flags} {closed}")
+    assert refused.status == 2 and "AttributeError" not in refused.stderr
+    assert ("bigbird-ja: " in refused.stderr) == ("2>&-" not in closed)
+    # No file of the command gets the number of a stream.
+    sample = shell(f"$BIGBIRD sample --documents=1 --output={tmp_path}/a.txt {flags} {closed}")
+    assert sample.status == 0 and "reason" not in (tmp_path / "a.txt").read_text()

@@ -48,7 +48,7 @@ def _write(path, text):
     storage.write_text(path, text)
 
 
-def test_files_that_a_user_changed_or_added_are_kept(target, capsys):
+def test_files_that_a_user_changed_or_added_are_kept(target, caplog):
     """Keep fine-tuned weights, a file of an older export, notes and a git folder."""
     _export(target, 1, "one")
     storage.write_text(f"{target}/sub/a.txt", "fine-tuned")
@@ -58,7 +58,7 @@ def test_files_that_a_user_changed_or_added_are_kept(target, capsys):
     storage.delete(f"{target}/export.json")
     assert not _export(target, 1, "one")  # a file was gone: it was not finished
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
-    assert f"is now {target}.replaced-2" in capsys.readouterr().err
+    assert f"is now {target}.replaced-2" in caplog.text
     assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]
     assert _text(f"{target}.replaced-1") == "fine-tuned" and _text(f"{target}.replaced-2") == "one"
     assert _text(target, "sub/b.txt") == "two" and "sub/a.txt" not in storage.list_tree(target)

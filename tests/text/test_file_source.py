@@ -108,13 +108,13 @@ BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
         ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
     ],
 )
-def test_auto_chooses_by_the_files_and_logs_its_choice(tmp_path, capsys, contents, number, said):
+def test_auto_chooses_by_the_files_and_logs_its_choice(tmp_path, caplog, contents, number, said):
     for name, content in enumerate(contents):
         write(tmp_path / f"{name}.txt", content.encode())
     for source in (tmp_path, f"{tmp_path}/*.txt"):
         assert len(texts(str(source))) == number
-        shown = capsys.readouterr().err
-        assert said in shown and str(source) in shown
+        assert said in caplog.text and str(source) in caplog.text
+        caplog.clear()
 
 
 def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):

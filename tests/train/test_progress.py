@@ -1,16 +1,14 @@
 """The progress line and its rates, with the clock passed in."""
 
-import io
-
 import pytest
 
 from bigbird_ja.train.progress import TrainProgress
 
 
 def make(peak=None, start=0, before=0.0):
-    now, stream = [100.0], io.StringIO()
+    now = [100.0]
     speed = (1000, 4000.0, 1e12, peak)
-    return TrainProgress(*speed, start, before, stream, lambda: now[0]), now, stream
+    return TrainProgress(*speed, start, before, lambda: now[0]), now
 
 
 def measured(progress, step):
@@ -24,7 +22,7 @@ def metrics(step, rate):
 
 
 def test_rate_and_eta_follow_the_clock():
-    progress, now, _ = make()
+    progress, now = make()
     now[0] += 10.0
     assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.eta_seconds(20) == pytest.approx(490.0)
@@ -36,7 +34,7 @@ def test_rate_and_eta_follow_the_clock():
 
 def test_rate_is_measured_over_a_second_at_least():
     """Three steps of half a second: the host sees the first one late, the others a moment after."""
-    progress, now, _ = make()
+    progress, now = make()
     now[0] += 20.0  # the first turn starts the input too
     assert measured(progress, 1) == pytest.approx(200.0)
     for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
@@ -50,19 +48,19 @@ def test_rate_is_measured_over_a_second_at_least():
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_line_begins_with_step_and_loss():
+def test_line_begins_with_step_and_loss(caplog):
     """A terminal cuts its end."""
-    progress, now, stream = make(peak=50e12)
+    progress, now = make(peak=50e12)
     now[0] += 10.0
     progress.show(metrics(20, measured(progress, 20)))
-    assert stream.getvalue() == (
+    assert caplog.messages == [
         "step 20 of 1,000  loss 2.5000  2.0%  ETA 8 min 10 s  8,000 tokens/s  accuracy 25.0%"
-        "  MFU 4.0%  trained 10 s\n"
-    )
+        "  MFU 4.0%  trained 10 s"
+    ]
 
 
 def test_train_time_accumulates_over_restarts():
-    progress, now, _ = make(start=500, before=3600.0)
+    progress, now = make(start=500, before=3600.0)
     now[0] += 30.0
     progress.begin()  # imports and tracing do not count
     now[0] += 60.0
@@ -70,11 +68,11 @@ def test_train_time_accumulates_over_restarts():
     assert progress.measure() == 0.0
 
 
-def test_log_has_few_lines_and_always_the_last():
-    progress, now, stream = make()
+def test_log_has_few_lines_and_always_the_last(caplog):
+    progress, now = make()
     for step in range(10, 110, 10):
         now[0] += 0.5
         progress.show(metrics(step, measured(progress, step)), force=step == 100)
     progress.close()
-    lines = stream.getvalue().splitlines()
+    lines = caplog.messages
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]

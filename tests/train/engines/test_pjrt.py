@@ -96,7 +96,7 @@ def test_kernels_train_as_xla_does():
     )
 
 
-def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, capsys):
+def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, caplog):
     """For a v5e whose compiler takes XLA's way only."""
     monkeypatch.setattr(kernels, "_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
@@ -114,4 +114,4 @@ def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, c
     assert engine._step_config.model.attention_implementation == "kernel"
     assert engine._compile_with_fallback() == "the step"  # type: ignore[comparison-overlap]
     said = "model.attention_implementation=auto: xla, as this compiler refuses"
-    assert said in capsys.readouterr().err
+    assert said in caplog.text
