@@ -63,8 +63,8 @@ test-slow: $(ALL) ## the long tests: the guide, the notebooks, the examples, kil
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
 	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not slow" $(PYTEST)
 
-test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what Kaggle's TPU image ships
-	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not slow" $(PYTEST)
+test-kaggle: .venv-kaggle/.installed ## the notebooks whole, and the engine, in the packages of Kaggle's TPU image
+	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "" -k "notebooks or protocol" $(PYTEST) tests/docs/test_notebooks.py tests/train/engines/test_protocol.py
 
 test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
 	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not slow" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py

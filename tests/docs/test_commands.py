@@ -27,7 +27,7 @@ for path in EXAMPLES:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"].keys()
 # The shell's, those of every Linux, of `make install`, and of Google's SDK.
-OTHERS = {"pip", "cd", "export", "git", "iconv", "hf", "gcloud", "tensorboard", "uvicorn"}
+OTHERS = {"pip", "cd", "export", "git", "hf", "gcloud", "kaggle", "tensorboard", "uvicorn"}
 
 
 def commands(page):

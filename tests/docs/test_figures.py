@@ -1,4 +1,4 @@
-"""Each figure of the READMEs and of the guide's prices has one source: `plan`, or a page."""
+"""Hours and prices in pages are those of `plan`."""
 
 import re
 
@@ -6,7 +6,8 @@ import pytest
 
 from testkit import ROOT
 
-READMES, GUIDES = ("README.md", "README.ja.md"), ("docs/guide.md", "docs/guide.ja.md")
+READMES = ("README.md", "README.ja.md")
+GUIDES = ("docs/continue.md", "docs/continue.ja.md")
 NUMBER = r"\d+(?:[.,]\d+)*"
 
 
@@ -40,18 +41,16 @@ def test_hours_and_prices_of_the_readmes_are_those_of_plan(readme, run):
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_guides_price_table_is_that_of_plan(guide, run):
     quoted = re.findall(r"(?m)^\|[^|]*\| `plan (--config.*?)` \|[^|]*\|(.*)$", text_of(guide))
-    assert len(quoted) == 3
+    assert len(quoted) == 4
     for flags, cells in quoted:
         rows = run("plan", *flags.split(), "--json").json["rows"]
         (row,) = [r for r in rows if (r["accelerator"], r["pricing"]) == ("v5e-8", "spot")]
         assert numbers(cells) == pytest.approx(cost(row), rel=0.06), flags
 
 
-@pytest.mark.parametrize("readme", READMES)
-def test_every_other_figure_of_the_readmes_is_on_the_page_of_its_source(readme):
-    pages = ("figures", "lab/clock", "lab/preflight", "corpora", "install")
-    sources = " ".join(text_of(f"docs/{page}.md") for page in pages)
-    text = re.sub(r"(?m)^\| .*(v\d[a-z]?-8).*$|\]\([^)]*\)", "", text_of(readme))
-    by_plan, by_demo = {"7.0", "103.5", "8.3"}, {"2.5", "2.7"}  # above; scripts/check_wheel.sh
-    found = {*re.findall(r"\d+[.,]\d+(?:,\d+)*", text)} - by_plan - by_demo
-    assert len(found) > 10 and [figure for figure in found if figure not in sources] == []
+@pytest.mark.parametrize("page", [*READMES, "docs/free.md", "docs/free.ja.md"])
+def test_hours_of_the_free_example_are_those_of_plan(page, run):
+    rows = run("plan", "--config=continue-8192", "--json").json["rows"]
+    (kaggle,) = [row for row in rows if row["pricing"] == "Kaggle"]
+    (cells,) = re.findall(r"(?m)^\|.*kaggle-train\.ipynb.*\|(.*)\|$", text_of(page))
+    assert numbers(cells) == pytest.approx(kaggle["hours_range"], rel=0.03)

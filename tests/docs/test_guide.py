@@ -1,5 +1,5 @@
-"""The guide's blocks that are marked as running on a CPU run as printed; the others parse, and
-those that rent a TPU run as a dry run. The Japanese guide has the same blocks."""
+"""The guide's blocks that are marked as running on a CPU run as printed, as commands and in Python;
+the others parse, and those that rent a TPU run as a dry run."""
 
 import json
 import os
@@ -15,9 +15,12 @@ from testkit import ROOT
 from testkit.command_line import run
 
 GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("guide", "continue", "machines", "free")))
 BLOCKS = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
-FENCED = re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", GUIDE + README)
+PYTHON = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+FENCED = re.findall(
+    r"(?ms)^```(\w*)\n(.*?)^```$", "".join((ROOT / page).read_text("utf-8") for page in PAGES)
+)
 OTHERS = "".join(text for kind, text in FENCED if not kind).replace("\\\n", " ")
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
@@ -30,7 +33,7 @@ def test_each_block_of_both_guides_says_that_it_runs_here():
     japanese = (ROOT / "docs/guide.ja.md").read_text(encoding="utf-8")
     assert len(BLOCKS) == len(re.findall(r"\*\*[Rr]uns here\*\*", GUIDE)) > 8
     assert len(BLOCKS) == len(re.findall(r"\*\*手元で実行できます\*\*", japanese))
-    assert re.findall(r"```bash\n(.*?)```", japanese, re.DOTALL) == BLOCKS
+    assert len(BLOCKS) == len(PYTHON), "each step is shown as a command and in Python"
 
 
 @pytest.fixture
@@ -82,5 +85,10 @@ def test_the_guide_runs_as_printed(tmp_path):
     for block in BLOCKS:
         done = run("bash", "-e", "-c", block, cwd=tmp_path, env=environ, timeout=1200)
         assert done.status == 0, f"{block}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+    # The same calls in Python find every step done; other settings would be refused.
+    script = "import bigbird_ja as bb\n" + "".join(PYTHON)
+    environ["PYTHONPATH"] = str(ROOT)
+    done = run(sys.executable, "-c", script, cwd=tmp_path, env=environ, timeout=1200)
+    assert done.status == 0, done.stderr[-2000:]
     for made in ("report.html", "hf/model.safetensors", "saved/saved_model.pb", "model-512"):
         assert (tmp_path / "guide" / made).exists(), made

@@ -1,110 +1,58 @@
-"""The notebooks of the free TPUs: their commands parse, and three sessions make one run."""
+"""The notebooks of the free TPUs run whole, and three sessions make one run."""
 
 import ast
-import itertools
 import json
-import os
 import re
-import shlex
 import shutil
-import string
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from bigbird_ja import cli
-from bigbird_ja.cli import command_flags
-from bigbird_ja.cli.config import resolve
 from bigbird_ja.model_dir import log as run_log
 from testkit import ROOT, killing
 
-NAMES = ("kaggle-v5e-8", "colab-v5e-1")
+FOLDERS = ("kaggle-data", "kaggle-train", "colab")
 STEPS = 24
 
 
 def read(name):
-    return json.loads(Path(ROOT, "notebooks", f"{name}.ipynb").read_text(encoding="utf-8"))
+    return json.loads(Path(ROOT, "notebooks", name, f"{name}.ipynb").read_text("utf-8"))
 
 
-def cells(name, kind):
-    return ["".join(c["source"]) for c in read(name)["cells"] if c["cell_type"] == kind]
-
-
-def parameters(name):
-    """Return the values of the cell that users change."""
-    (cell,) = [c for c in read(name)["cells"] if c["metadata"].get("tags") == ["parameters"]]
-    values = {}
-    exec("".join(cell["source"]), values)
-    del values["__builtins__"]
-    return values
-
-
-def shell_lines(name):
-    lines = [line.strip() for cell in cells(name, "code") for line in cell.splitlines()]
-    return [line[1:] for line in lines if line.startswith("!")]
-
-
-def commands(name, run):
-    """Words of each command of ours, with the notebook's own values in their places, and in that
-    of its settings the file `run`."""
-    places = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model"}
-    made = {"START": "--init_from encoder", "SIZES": "--init_from encoder", "MINUTES": 510}
-    values = {**parameters(name), **places, **made}
-    lines = [line for line in shell_lines(name) if line.startswith("bigbird-ja")]
-    ours = [line.partition(" > ")[0] for line in lines]
-    return [shlex.split(string.Formatter().vformat(line, (), values))[1:] for line in ours]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, capsys):
-    run, results = tmp_path / "settings.yaml", {}
-    for words in commands(name, str(run)):
-        if words[0] == "config":
-            assert cli.run_command_line(words) == 0
-            run.write_text(capsys.readouterr().out, encoding="utf-8")
-        else:
-            args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
-            if "config" in args:
-                resolve(args, config_name="".join(args.config or ""))  # `plan` takes a list
-            results[words[0]] = args
-    assert set(results) >= {"doctor", "tokenize", "make-data", "plan", "pretrain", "export"}
-    args = results["pretrain"]
-    assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510
-    training = resolve(args)[0].training
-    chips = int(name.rpartition("-")[2])
-    assert training.global_batch_size % (chips * training.gradient_accumulation_steps) == 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_replaces_no_package_stops_where_a_command_fails_and_dates_its_limits(name):
-    (install,) = [line for line in shell_lines(name) if "pip install" in line]
-    assert "--constraint {TEMP}/there.txt" in install
-    assert not re.search(r"jax|libtpu|upgrade|2\.15", install)
+def code(name):
+    """Return the code cells of a notebook."""
     notebook = read(name)
-    assert "kaggle" not in notebook["metadata"], "would pin an image without TPU (kaggle-cli#1197)"
-    for cell in cells(name, "code"):
-        ast.parse(re.sub(r"(?m)^(\s*)!.*", r"\1pass", cell))
-        for line, after in itertools.pairwise([*cell.splitlines(), ""]):
-            assert not line.strip().startswith("!") or "_exit_code" in after, line
-    assert not any(c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
-    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", cells(name, "markdown")[0], re.S)
+    return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
 
 
-def test_a_run_that_was_copied_without_its_mark_stops_before_training(tmp_path):
-    check = cells(NAMES[0], "code")[3].partition("# Saves and stops")[0]
-    exec(check, {"os": os, "MODEL": f"{tmp_path}/none"})
-    (tmp_path / "model.ckpt-5.index").touch()
-    with pytest.raises(RuntimeError, match=r"without its \.bigbird-ja\.json"):
-        exec(check, {"os": os, "MODEL": str(tmp_path)})
-    (tmp_path / ".bigbird-ja.json").touch()
-    exec(check, {"os": os, "MODEL": str(tmp_path)})
+def metadata(name):
+    return json.loads((ROOT / "notebooks" / name / "kernel-metadata.json").read_text("utf-8"))
 
 
-def test_the_notebooks_train_and_evaluate_alike():
-    first, second = (cells(name, "code")[3:5] for name in NAMES)
-    assert first == second
+def test_a_push_starts_each_notebook_on_its_machine_without_a_pinned_image():
+    for name in ("kaggle-data", "kaggle-train"):
+        pushed = metadata(name)
+        assert pushed["code_file"] == f"{name}.ipynb" and pushed["enable_internet"]
+        assert "docker_image" not in json.dumps(pushed), "kaggle-cli#1197: that is the CPU's"
+        assert "kaggle" not in read(name)["metadata"]
+    assert not metadata("kaggle-data")["enable_tpu"]
+    train = metadata("kaggle-train")
+    assert train["enable_tpu"] and train["machine_shape"] == "TpuV5E8"
+    assert train["kernel_sources"] == [metadata("kaggle-data")["id"]]
+
+
+def test_the_notebooks_share_their_cells_and_have_no_output():
+    data, train, colab = map(code, FOLDERS)
+    assert data[2] == colab[2] and colab[3].startswith(data[3])
+    assert train[3:] == colab[4:]
+    install = data[1][data[1].index("import glob") :]
+    assert train[1].endswith(install) and colab[1].endswith(install)
+    for name in FOLDERS:
+        for cell in code(name):
+            ast.parse(cell)
+        assert not any(c.get("outputs") for c in read(name)["cells"])
 
 
 CONFIG = {
@@ -119,37 +67,40 @@ CONFIG = {
 
 
 @pytest.fixture
-def session(tmp_path, sample_corpus, monkeypatch):
-    """`session("kaggle-v5e-8", 5, ROOT="x")`: executes a notebook's real cells on a CPU, with the
-    parameters replaced and pip left out, until its time is over at a step; what they printed."""
-    nbclient = pytest.importorskip("nbclient", reason="needs the dev extra")
-    nbformat = pytest.importorskip("nbformat", reason="needs the dev extra")
-    pytest.importorskip("ipykernel", reason="needs the dev extra")
-    config, programs = tmp_path / "small.yaml", tmp_path / "bin"
-    config.write_text(yaml.safe_dump(CONFIG))
-    programs.mkdir()
-    scripts = {
-        "bigbird-ja": f'exec {sys.executable} -m testkit.clocked "$@"',
-        "pip": f'echo pip "$@" >> {tmp_path}/pip.log; echo numpy==0',
-    }
-    for name, script in scripts.items():
-        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    replaced = {"CONFIG": str(config), "INPUT": sample_corpus}
-    replaced |= {"SETTINGS": "", "DEVICE": "--nouse_tpu"}
+def session(tmp_path, monkeypatch, sample_corpus):
+    """Return `session("colab", 5, ROOT="x")`: executes a notebook's cells in a kernel of this
+    Python, with parameters replaced and pip left out, and returns what it printed.
 
-    def execute(name, ends_at=STEPS + 1, **places):
-        monkeypatch.setenv("ENDS_AT_STEP", str(ends_at))
+    The time limit of the training ends at the step, if one is given.
+    """
+    for package in ("nbclient", "nbformat", "ipykernel"):
+        pytest.importorskip(package, reason="needs the extra notebooks")
+    import nbclient
+    import nbformat
+
+    config, pip = tmp_path / "small.yaml", tmp_path / "modules/pip/__main__.py"
+    config.write_text(yaml.safe_dump(CONFIG))
+    pip.parent.mkdir(parents=True)
+    (pip.parent / "__init__.py").touch()
+    pip.write_text(
+        "import sys\nprint('numpy==0')\n"
+        f"print(*sys.argv[1:], file=open({str(tmp_path / 'pip.log')!r}, 'a'))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{pip.parent.parent}:{ROOT}")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    given = {"CONFIG": str(config), "INPUT": sample_corpus, "SETTINGS": {}, "USE_TPU": False}
+
+    def execute(name, ends_at=None, **places):
         notebook = nbformat.reads(json.dumps(read(name)), as_version=4)
         (cell,) = [c for c in notebook.cells if c.metadata.get("tags") == ["parameters"]]
-        for key, value in {**replaced, **places}.items():
+        for key, value in {**given, **places}.items():
             line = f"{key} = {value!r}"
-            pattern = rf"(?m)^((?:\w+ = )*?){key} = .*?$"
-            cell.source, count = re.subn(pattern, lambda m, x=line: m[1] + x, cell.source)
-            assert count == 1, key
+            cell.source = re.sub(rf"(?m)^((?:\w+ = )*?){key} = .*?$", rf"\g<1>{line}", cell.source)
+        if ends_at is not None:
+            starts = [c.source.partition("\n")[0] for c in notebook.cells]
+            text = f"from testkit import clocked\n\nclocked.end_at_step({ends_at})"
+            position = starts.index("## Training")
+            notebook.cells.insert(position, nbformat.v4.new_code_cell(text))
         nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
         streams = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
         return "".join(o.get("text", "") for o in streams)
@@ -157,42 +108,133 @@ def session(tmp_path, sample_corpus, monkeypatch):
     return execute
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
-    (tmp_path / "drive").mkdir()
-    (tmp_path / "drive" / "bigbird_ja-0.2.0.dev0-py3-none-any.whl").touch()
-    printed = session("colab-v5e-1", WHEELS=str(tmp_path / "drive"))  # ROOT is the same
-    assert f"finished: {tmp_path}/drive/huggingface" in printed and "日本の首都は【" in printed
-    assert (tmp_path / "drive/huggingface/model.safetensors").exists()
+@pytest.fixture
+def inputs(tmp_path):
+    """Return the inputs of a Kaggle session, with a wheel among them."""
+    wheel = tmp_path / "input/a-wheel/bigbird_ja-0.2.0.dev0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    return tmp_path / "input"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
-    inputs = tmp_path / "input"
-    wheel = inputs / "a-wheel" / "bigbird_ja-0.2.0.dev0-py3-none-any.whl"
-    wheel.parent.mkdir(parents=True)
-    wheel.touch()
+def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, tmp_path):
+    made = tmp_path / "data/bigbird-ja"
+    session("kaggle-data", INPUTS=str(inputs), ROOT=str(made))
+    shutil.copytree(made, inputs / "bigbird-ja-data/bigbird-ja")
     outputs = [tmp_path / place / "bigbird-ja" for place in ("first", "second", "third")]
-    for number, (output, ends_at) in enumerate(zip(outputs, (5, 9, STEPS + 1), strict=True)):
-        printed = session("kaggle-v5e-8", ends_at, ROOT=str(output), EARLIER=str(inputs))
-        assert (f"goes on from {inputs}" in printed) == (number > 0), printed
-        assert ("make-data" in printed) == (number == 0), "what lies among the inputs is not remade"
-        # As a person hands the last output on, in the place of the one before; inputs are copies.
-        shutil.rmtree(inputs / "output", ignore_errors=True)
-        shutil.copytree(output, inputs / "output" / "bigbird-ja")
-        assert printed.rstrip().endswith("run it again") == (number < 2), printed
+    for number, (output, ends_at) in enumerate(zip(outputs, (5, 9, None), strict=True)):
+        output.mkdir(parents=True)
+        printed = session("kaggle-train", ends_at, INPUTS=str(inputs), ROOT=str(output))
+        assert ("continues step" in printed) == (number > 0), printed
+        assert ("not finished: make a dataset" in printed) == (number < 2), printed
         assert (output / "huggingface/model.safetensors").exists() == (number == 2)
+        # The user adds each output to the inputs; the earlier ones stay there.
+        shutil.copytree(output, inputs / f"session-{number}" / "bigbird-ja")
     assert "日本の首都は【" in printed and f"finished: {outputs[2]}/huggingface" in printed
+    block = json.loads((outputs[2] / "measured.json").read_text())
+    assert block["measured_tokens_per_second"] > 0 and block["planned_tokens_per_second"] is None
     installed = (tmp_path / "pip.log").read_text().splitlines()
-    assert installed[1].endswith(str(wheel)) and "--constraint" in installed[1]
+    assert "bigbird_ja-0.2.0.dev0" in installed[1] and "--constraint" in installed[1]
     events = run_log.read_events(str(outputs[2] / "model"))
     resumed = [event["global_step"] for event in events if event["event"] == "resumed"]
     assert len(resumed) == 2 and 5 <= resumed[0] < resumed[1] < STEPS
-    model = str(tmp_path / "undisturbed")
-    flags = ["--config", str(tmp_path / "small.yaml"), "--data_dir", str(outputs[0] / "data")]
-    flags += ["--model_dir", model, "--engine", "pjrt", "--json"]
-    whole = zygote.run("pretrain", *flags)
-    assert whole.status == 0, whole.err
-    assert killing.digest(str(outputs[2] / "model")) == killing.digest(model)
+
+    for number in range(3):
+        shutil.rmtree(inputs / f"session-{number}")
+    whole = tmp_path / "whole/bigbird-ja"
+    whole.mkdir(parents=True)
+    session("kaggle-train", INPUTS=str(inputs), ROOT=str(whole))
+    assert killing.digest(str(outputs[2] / "model")) == killing.digest(str(whole / "model"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_session_on_colab_makes_the_data_trains_and_exports(session, tmp_path):
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    (drive / "bigbird_ja-0.2.0.dev0-py3-none-any.whl").touch()
+    printed = session("colab", INPUTS=str(drive), ROOT=str(drive))
+    assert f"finished: {drive}/huggingface" in printed and "日本の首都は【" in printed
+    assert (drive / "huggingface/model.safetensors").exists()
+
+
+def run_cells(name, cells, **places):
+    """Execute cells of a notebook in this process; return the line that it stops with, or None."""
+    values = {}
+    exec(code(name)[0], values)
+    values |= places
+    for index in cells:
+        try:
+            exec(code(name)[index], values)
+        except RuntimeError as error:
+            assert type(error).__name__ == "Stop"
+            (line,) = error._render_traceback_()
+            return line
+    return None
+
+
+@pytest.fixture
+def no_pip(monkeypatch):
+    """Replace the processes that the cells start; return the answers of pip and of JAX."""
+    pip, jax = (SimpleNamespace(returncode=0, stdout="cpu|1|cpu\n", stderr="") for _ in range(2))
+    monkeypatch.setattr("subprocess.run", lambda words, **rest: jax if "-c" in words else pip)
+    return SimpleNamespace(pip=pip, jax=jax)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_bad_session_stops_with_one_line_that_says_what_to_do(
+    name, inputs, no_pip, tmp_path, monkeypatch
+):
+    places = {"INPUTS": str(inputs), "ROOT": str(tmp_path / "out"), "STARTED": 0}
+    assert run_cells(name, [1], **places) is None
+    (inputs / "a-wheel").rename(tmp_path / "elsewhere")
+    assert "STOPPED: no wheel is" in run_cells(name, [1], **places)
+    places["WHEEL"], no_pip.pip.returncode = "x.whl", 1
+    no_pip.pip.stderr = "...\nERROR: requires a different Python: 3.10.1 not in '>=3.11'\n"
+    line = run_cells(name, [1], **places)
+    assert "pip cannot install x.whl" in line and "requires a different Python" in line
+    no_pip.pip.returncode = 0
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1e9))
+    assert "1.0 GB are free" in run_cells(name, [1], **places)
+
+
+def test_a_session_without_tpu_or_data_or_with_half_a_run_stops(inputs, no_pip, tmp_path):
+    places = {"INPUTS": str(inputs), "ROOT": str(tmp_path / "out")}
+    assert "kaggle-data is not attached" in run_cells("kaggle-train", [1, 2], **places)
+    made = inputs / "data/bigbird-ja"
+    (made / "data").mkdir(parents=True)
+    (made / "settings.yaml").write_text("{}")
+    assert "no finished data set" in run_cells("kaggle-train", [1, 2], **places)
+    (made / "data/manifest.json").touch()
+    assert "TPU v5e-8" in run_cells("kaggle-train", [1, 2, 3], **places)  # a CPU image
+    no_pip.jax.returncode = 1
+    assert "JAX finds no device" in run_cells("kaggle-train", [1, 2, 3], **places)
+    for number, step in ((0, 8), (1, 30), (2, 4)):
+        model = inputs / f"session-{number}/bigbird-ja/model"
+        model.mkdir(parents=True)
+        (model / "checkpoint").touch()
+        (model / "heartbeat.json").write_text(json.dumps({"global_step": step}))
+    line = run_cells("kaggle-train", [1, 2], **places)
+    assert "session-1/bigbird-ja/model was copied without its hidden file" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    [("modernbert", "continue-8192"), ("bert", "base-4096"), ("xlm-roberta", "base-4096")],
+)
+def test_the_settings_follow_from_the_encoder(kind, preset, inputs, no_pip, tmp_path):
+    encoder, out = tmp_path / "encoder", tmp_path / "out"
+    encoder.mkdir()
+    (encoder / "config.json").write_text(json.dumps({"model_type": kind}))
+    places = {"INPUTS": str(inputs), "ROOT": str(out), "ENCODER": str(encoder)}
+    places["SETTINGS"] = {"training.num_train_steps": 7}
+    assert run_cells("kaggle-data", [1, 2], **places) is None
+    settings = yaml.safe_load((out / "settings.yaml").read_text())
+    assert settings["training"]["num_train_steps"] == 7
+    expected = yaml.safe_load((ROOT / f"configs/{preset}.yaml").read_text())
+    assert settings["make_data"] == expected["make_data"]
+    is_kept = settings["model"].get("attention_type") == "original_full"
+    assert is_kept == (kind != "modernbert")
+    assert (out / "encoder/config.json").exists()
