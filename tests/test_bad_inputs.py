@@ -66,7 +66,7 @@ CASES = (
     (_TRAIN + " --model_dir={w}/corpus.jsonl", "a file of that name exists"),
     (_EVALUATE + " --step=99", "no checkpoint of step 99"),
     (_FILL, "give --text or --input"),
-    (_FILL + " --text=何もない", "holds no [MASK]"),
+    (_FILL + " --text=何もない", "contains no [MASK]"),
     ("report --model_dir={t}/none --output={o}", "holds no run"),
     ("status", "--bucket or --project"),
     ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),

@@ -44,7 +44,7 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.data import check
 
     # Before TensorFlow's import: a wrong name is refused at once.
-    manifest, _ = check.fast_check(args.data_dir, splits=("eval",))
+    manifest = check.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.evaluation import checkpoints
 
     return checkpoints.evaluate(

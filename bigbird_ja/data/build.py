@@ -96,7 +96,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
                 " another --output_dir, or --overwrite"
             )
-        manifest, _ = check.fast_check(output)
+        manifest = check.fast_check(output)
     except BadInput:
         check_output(output)
         raise

@@ -1,17 +1,15 @@
 """Comparison of a data set with its manifest: files by one listing, or every byte and record.
 
-`fast_check` runs before work begins, `DataGuard` while a run reads, `named_damage` when reading
-has failed: none of them parses a record. `check` compares everything: each shard's size, SHA-256,
-record checksums and count; each record's lengths, ids, layout and targets; the tokenizer; the
-totals.
+`fast_check` runs before work begins and parses no record. `check` compares everything: each shard's
+size, SHA-256, record checksums and count; each record's lengths, ids, layout and targets; the
+tokenizer; the totals.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,23 +20,19 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
-from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.process.classify import SHARD_CHANGED
+from bigbird_ja.errors import BadInput
 
 _OTHER = "is not the file that was made (its checksum differs)"
 
 
-def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest, DataGuard]:
+def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
     A bucket states checksums in its listing. On disk the shards are read to compute them (at
     some GB/s from memory), because shards of another data set may have the same sizes.
 
-    Returns:
-        The manifest, and a guard that detects a shard that is replaced later.
-
     Raises:
-        BadInput: a file is missing, extra, unreadable or another one; the first is named.
+        BadInput: A file is missing, extra, unreadable or another one; the first is named.
     """
     manifest = manifest_lib.load(data_dir)
     listing = storage.list_stats(data_dir)
@@ -46,7 +40,20 @@ def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest,
     if problem := tokenizer_problem(manifest, data_dir):
         problems.append(problem)
     raise_first(problems, data_dir)
-    return manifest, DataGuard(manifest, data_dir, listing)
+    return manifest
+
+
+def check_held_out(manifest: Manifest, data_dir: str) -> None:
+    """Check that a data set has held-out records, before a run that evaluates on them.
+
+    Raises:
+        BadInput: It has none.
+    """
+    if not manifest.eval_shards:
+        raise BadInput(
+            f"{data_dir}: no held-out records to evaluate on (of {manifest.documents:,} documents):"
+            " make the data again from more documents, with `eval_fraction` above 0"
+        )
 
 
 def raise_first(problems: Sequence[str], data_dir: str) -> None:
@@ -120,73 +127,6 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     return None
-
-
-@contextlib.contextmanager
-def named_damage(
-    manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
-) -> Iterator[None]:
-    """Context manager that names the damaged shard if reading meets a damaged record.
-
-    TensorFlow states the place in the file, but not the file. So the shards are read again: either
-    one is damaged on disk, or the fault was transient.
-
-    Raises:
-        BadInput: a shard is not the one that was made.
-        StorageError: all shards are whole; one was read short or damaged in transit.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not _is_data_loss(error):
-            raise
-        listing = storage.list_stats(data_dir)
-        raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
-        raise StorageError(
-            f"{storage.join(data_dir, '*.tfrecord')}: a shard was read short or damaged, and all of"
-            " them are whole: run the same command again"
-        ) from error
-
-
-def _is_data_loss(error: BaseException | None) -> bool:
-    while error is not None:
-        if type(error).__name__ == "DataLossError":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-class DataGuard:
-    """Guard that detects a data set that changes while a run reads it.
-
-    TensorFlow's readers do not stay with one version of an object: if it is replaced, they continue
-    in the new one, and if records are equally long nothing fails. So the versions of all shards are
-    recorded at the start and compared before each checkpoint becomes the latest: no trusted
-    checkpoint was trained on a mixed shard.
-
-    Args:
-        manifest: manifest of the data set.
-        data_dir: data set, on disk or gs://.
-        listing: listing of `data_dir`; only shards in it are guarded.
-    """
-
-    def __init__(
-        self, manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat]
-    ) -> None:
-        self._data_dir = data_dir
-        shards = manifest.every_shard
-        self._tokens = {s.name: listing[s.name].token for s in shards if s.name in listing}
-
-    def check(self) -> None:
-        """Raise StorageError if a shard is another version than at the start."""
-        listing = storage.list_stats(self._data_dir)
-        for name, token in self._tokens.items():
-            if name not in listing or listing[name].token != token:
-                path = storage.join(self._data_dir, name)
-                raise StorageError(
-                    f"{SHARD_CHANGED} {path}: replaced or removed while training read it: the last"
-                    " checkpoint is good, see `bigbird-ja check-data`"
-                )
 
 
 _BATCH = 64

@@ -12,12 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import order, parsing
+from bigbird_ja.data import check, order, parsing
 from bigbird_ja.data.hashing import Purpose
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, mask_arrays, rate_at
 from bigbird_ja.data.ops import TensorFlowOps
-from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
@@ -209,13 +208,11 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
     `input_ids[:, 0]` is the padding id.
 
     Raises:
-        BadInput: the data set has no eval split.
+        BadInput: The data set has no eval split.
     """
-    shards = manifest.eval_shards
-    if not shards:
-        raise BadInput(f"{data_dir}: no eval split: make the data with --eval_fraction above 0")
+    check.check_held_out(manifest, data_dir)
     rule = manifest.rule()
-    records = _in_order(data_dir, shards).batch(batch_size)
+    records = _in_order(data_dir, manifest.eval_shards).batch(batch_size)
 
     def features(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, Any]:
         epoch = tf.zeros_like(index)

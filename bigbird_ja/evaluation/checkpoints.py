@@ -14,6 +14,7 @@ from bigbird_ja.model.forward import Forward
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.model import NO_CHECKPOINT, TrainedModel, load_run
+from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.storage.ownership import Owned
 
@@ -46,12 +47,13 @@ def evaluate(
     for chosen in steps:
         result = before.get(chosen)
         if result is None:
-            result = _measure(
-                _load(model_dir, chosen, data_dir, manifest), data_dir, manifest, max_batches
-            )
+            model = _load(model_dir, chosen, data_dir, manifest)
+            result = _measure(model, data_dir, manifest, max_batches)
+            print(as_text(result))
+            _record(model_dir, result)
         else:
             log(f"checkpoint {chosen} was evaluated on this data before: see eval.jsonl")
-        print(as_text(result))
+            print(as_text(result))
         results.append(result)
     return {**results[-1], "steps": [result["step"] for result in results]}
 
@@ -104,7 +106,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
 def _measure(
     model: TrainedModel, data_dir: str, manifest: Manifest, max_batches: int | None
 ) -> dict[str, Any]:
-    """Evaluate, and record the result if `pretrain` made MODEL_DIR."""
+    """Evaluate a model on the held-out records."""
     total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
         measured = evaluate_model(
@@ -115,11 +117,20 @@ def _measure(
             tick=lambda: progress.update(1),
         )
     assert measured is not None  # this process has all parts
-    result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
-    if Owned.load(model.folder):
-        run_log.append_eval(model.folder, result)
-        write_evaluation(model.folder, model.meta.step, result, result["time"])
-    return result
+    return {"step": model.meta.step, "time": round(time.time(), 3), **measured}
+
+
+def _record(model_dir: str, result: Mapping[str, Any]) -> None:
+    """Record a result in MODEL_DIR if `pretrain` made it; log a failure of its storage."""
+    try:
+        if Owned.load(model_dir):
+            run_log.append_eval(model_dir, dict(result))
+            write_evaluation(model_dir, result["step"], result, result["time"])
+    except Exception as error:  # computed in minutes, and printed already
+        known = classify(error)
+        if known is None:
+            raise
+        log(f"warning: the result of step {result['step']} is not recorded: {known}")
 
 
 def as_text(result: Mapping[str, Any]) -> str:

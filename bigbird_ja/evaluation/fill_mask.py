@@ -22,15 +22,14 @@ def run(model_dir: str, step: int | None, text: str, top_k: int) -> dict[str, An
     Args:
         model_dir: folder of the run.
         step: global step of the checkpoint; None for the newest.
-        text: text with at least one `[MASK]`.
+        text: text with at least one `[MASK]`, or mask token of the model's tokenizer.
         top_k: candidates per mask.
 
     Raises:
         BadInput: no mask in the text, or more tokens than the model takes.
     """
-    if MASK not in text:
-        raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     model = load_run(model_dir, step)
+    text = with_our_mask(text, model.tokenizer)
     masks = fill_mask(Forward(model.config, model.data, model.params), model.tokenizer, text, top_k)
     rows = [
         (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
@@ -42,6 +41,20 @@ def run(model_dir: str, step: int | None, text: str, top_k: int) -> dict[str, An
         filled = filled_text(text, masks, model.tokenizer.written)
         print("\n".join(map(printable, filled.split("\n"))))
     return {"step": model.meta.step, "masks": masks}
+
+
+def with_our_mask(text: str, tokenizer: Tokenizer) -> str:
+    """Replace the mask token of the model's own tokenizer, such as `<mask>`, by `[MASK]`.
+
+    Raises:
+        BadInput: The text contains neither.
+    """
+    own = tokenizer.names[tokenizer.special.mask]
+    text = text.replace(own, MASK)
+    if MASK not in text:
+        names = " or ".join(dict.fromkeys([MASK, own]))
+        raise BadInput(f"the text contains no {names}: write it where a word is to be filled in")
+    return text
 
 
 def fill_mask(

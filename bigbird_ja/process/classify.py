@@ -131,6 +131,8 @@ def summary_line(error: BaseException) -> str:
         if line and line != "Graph execution error:":
             words.append(line)
     joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
+    # tf.data names its own operations before the cause.
+    joined = re.sub(r"Error in user-defined function passed to .*?: (Iterator::\S+: )?", "", joined)
     text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
     return shortened(redact(text), 400) or type(error).__name__
 

@@ -13,7 +13,6 @@ from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.processes import SingleProcess
 
 if TYPE_CHECKING:
-    from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.model_dir.checkpoints import Checkpoint
     from bigbird_ja.settings.schema import Config
@@ -48,7 +47,6 @@ class Job:
 
     config: Config  # completed by the data set
     manifest: Manifest
-    guard: DataGuard  # raises if a shard has been replaced since the command began
     data_dir: str
     engine: Choice
     pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together

@@ -1,4 +1,4 @@
-"""Notices before a run starts: the unigram plateau of small models, the duration on a CPU."""
+"""Notice before a run starts: its duration on a CPU."""
 
 import os
 
@@ -11,25 +11,6 @@ from bigbird_ja.train.engines.choose import Choice
 
 _CORE_FLOPS = 50e9  # FLOP/s of one CPU core: few reach as much with float32
 _LONG_DAYS = 30  # duration on a CPU from which a run is warned of
-# Tokens until small models left the unigram plateau on real text (docs/lab/recipe.md): with learned
-# positions and normal initialization, and otherwise.
-_PLATEAU = (4_000_000, 600_000)
-_SMALL = 256  # maximum hidden size of a model with a notice about the plateau
-
-
-def plateau(config: Config, data: Data) -> str | None:
-    """Return a notice about the unigram plateau of a small model trained from scratch, or None."""
-    model, training = config.model, config.training
-    if model.hidden_size > _SMALL:
-        return None
-    tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
-    steps = tokens // (training.global_batch_size * data.seq_length)
-    end = "" if steps < training.num_train_steps else "; this run ends before that"
-    return (
-        f"what to expect: the loss first falls to what token frequencies alone give; until about"
-        f" step {steps:,} ({tokens / 1e6:g} M tokens) little more is learned{end}"
-        " (docs/lab/recipe.md)"
-    )
 
 
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:

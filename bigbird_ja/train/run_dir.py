@@ -35,6 +35,7 @@ _VISIBLE_SECONDS = 15.0  # maximum until a file of one host is visible to the ot
 _POLL_SECONDS = 0.5
 # Files that change while a run trains.
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
+_FOLDERS = ("eval", "plugins", "compiled")
 _KIND = "run"
 _ADVICE = (
     f"a copied run needs its {MANIFEST_NAME} (`cp -r RUN/. DIR`); else give --model_dir an empty"
@@ -192,6 +193,7 @@ class RunDir:
             with self._held(deps) as self.lease:
                 if not self.manifest.is_current():  # another one has trained here
                     self.files = storage.list_stats(self.path)
+                self._check_entries()
                 self.events.read()
                 self.manifest.refuse_foreign(_LOGS)
                 try:
@@ -203,6 +205,26 @@ class RunDir:
                 finally:
                     if is_new and not self.has_begun and self.manifest.is_current():
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
+
+    def _check_entries(self) -> None:
+        """Check that each name that the run writes to is free, a plain file, or a folder.
+
+        A FIFO or a folder in a file's place would be met only after other files were changed.
+
+        Raises:
+            BadInput: Something else is there.
+        """
+        if storage.is_remote(self.path):
+            return
+        for name in (*_LOGS, CONFIG, TOKENIZER, *_FOLDERS):
+            path = self.join(name)
+            is_right = os.path.isdir(path) if name in _FOLDERS else _is_plain_file(path)
+            if os.path.lexists(path) and not is_right:
+                kind = "folder" if name in _FOLDERS else "plain file that can be written to"
+                raise BadInput(
+                    f"{path}: not a {kind}, which a run has there: move it away, then run the same"
+                    " command again"
+                )
 
     def begin(self) -> None:
         """Repair what a kill has left of checkpoints, before the first change of the run's files.
@@ -331,6 +353,10 @@ class RunDir:
             self.owned.write(CONFIG, config_to_yaml(config, data).encode())
         if TOKENIZER not in self.files and storage.exists(tokenizer):
             self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
+
+
+def _is_plain_file(path: str) -> bool:
+    return os.path.isfile(path) and not os.path.islink(path) and os.access(path, os.R_OK | os.W_OK)
 
 
 def next_batch(meta: Meta, config: Config) -> int:

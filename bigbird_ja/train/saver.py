@@ -107,7 +107,6 @@ class CheckpointSaver:
             self._deps.mark("save")
             write_variables(prefix, fetch())
             run_dir.check_lock()
-            self.job.guard.check()
             run_dir.checkpoints.publish(prefix, meta, config.keep_last, config.keep_every_steps)
             self.recorder.saved(meta.step, self._deps.monotonic() - start)
         except BaseException:

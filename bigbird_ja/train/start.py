@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.data import check
-from bigbird_ja.data.check import DataGuard
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.huggingface import state_dict
@@ -25,7 +24,7 @@ from bigbird_ja.train import hosts
 from bigbird_ja.train.engines.choose import choose
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job
-from bigbird_ja.train.notices import cpu_warning, plateau
+from bigbird_ja.train.notices import cpu_warning
 from bigbird_ja.train.profile import read_profile_steps
 from bigbird_ja.train.run_dir import RunDir
 
@@ -66,7 +65,7 @@ def _prepare_and_train(
     if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, args.model_dir, "--model_dir")
     run_dir = RunDir(args.model_dir, args.overwrite)
-    config, overrides, manifest, guard, notices = _settings(args, resolve, run_dir, deps.log)
+    config, overrides, manifest, notices = _settings(args, resolve, run_dir, deps.log)
     run_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
     if args.profile_steps is not None:
@@ -84,7 +83,6 @@ def _prepare_and_train(
         job = Job(
             config=config,
             manifest=manifest,
-            guard=guard,
             data_dir=args.data_dir,
             engine=engine,
             pod=pod,
@@ -99,12 +97,14 @@ def _prepare_and_train(
 
 def _settings(
     args: Any, resolve: Resolve, run_dir: RunDir, log: Callable[[str], None]
-) -> tuple[Config, list[Override], Manifest, DataGuard, list[str]]:
-    """Return config, overrides in order, manifest, guard of the data set, and notices.
+) -> tuple[Config, list[Override], Manifest, list[str]]:
+    """Return config, overrides in order, manifest, and notices.
 
     The config is completed by the data set. The notices are logged once nothing is refused.
     """
-    manifest, guard = check.fast_check(args.data_dir)
+    manifest = check.fast_check(args.data_dir)
+    if args.mode == "train_and_eval":
+        check.check_held_out(manifest, args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
     settings_of_run = run_dir.join("config.yaml") if so_far and args.config is None else None
     if settings_of_run:
@@ -129,11 +129,9 @@ def _settings(
     notices = [f"settings:\n{echo}"]
     if args.init_from and so_far is None:
         notices += filter(None, [attention_notice(args.init_from, config, manifest)])
-    elif not args.init_from and so_far is None and (hint := plateau(config, manifest)):
-        notices.append(hint)
     warnings = config_warnings(config, not args.init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
-    return config, overrides, manifest, guard, notices
+    return config, overrides, manifest, notices
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

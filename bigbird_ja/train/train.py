@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.data.check import named_damage
 from bigbird_ja.errors import Diverged
 from bigbird_ja.model_dir.model import TOKENIZER, check_tokenizer
 from bigbird_ja.process.console import waiting
@@ -138,14 +137,11 @@ class Trainer:
         """Start the engine and run the loop; return "finished" or "interrupted"."""
         initial: Mapping[str, np.ndarray] = self.warm_start.values if self.warm_start else {}
         engine = make_engine(self.job, self.run_dir, self.resumption, initial)
-        # Names the damage of a shard that cannot be read.
-        damage = named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
             with (
                 self.watchdog,
                 self.periodic,
-                damage,
                 contextlib.closing(engine),
                 contextlib.closing(self.profile),
             ):

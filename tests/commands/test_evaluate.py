@@ -37,6 +37,15 @@ def test_each_checkpoint_is_evaluated_once(model_dir, evaluate):
     assert len((model_dir / "eval.jsonl").read_text().splitlines()) == 3
 
 
+def test_a_result_that_cannot_be_recorded_is_printed(model_dir, evaluate):
+    shutil.rmtree(model_dir / "eval", ignore_errors=True)
+    (model_dir / "eval").write_text("in the way")
+    ended = evaluate("--max_batches=1")
+    assert ended.status == 0 and ended.json["step"] == 6, ended.stderr
+    assert "position in the sequence" in ended.stderr
+    assert "the result of step 6 is not recorded: " in ended.stderr
+
+
 def test_model_dir_of_others_is_not_written_to(model_dir, evaluate):
     (model_dir / MANIFEST_NAME).unlink()
     before = sorted(model_dir.rglob("*"))

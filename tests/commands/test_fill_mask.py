@@ -2,8 +2,12 @@
 
 import functools
 import os
+from types import SimpleNamespace
 
 import pytest
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.evaluation.fill_mask import with_our_mask
 
 
 @pytest.fixture
@@ -24,6 +28,13 @@ def test_each_mask_has_its_candidates(fill_mask, tmp_path):
     (tmp_path / "t.txt").write_text(text, encoding="utf-8")
     from_file = fill_mask("--step=4", f"--input={tmp_path}/t.txt", "--json").json
     assert from_file["step"] == 4 and from_file["masks"] != ended.json["masks"]
+
+
+def test_the_mask_of_the_models_own_tokenizer_is_a_mask():
+    tokenizer = SimpleNamespace(names=["<s>", "<mask>"], special=SimpleNamespace(mask=1))
+    assert with_our_mask("日本の<mask>は[MASK]", tokenizer) == "日本の[MASK]は[MASK]"  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"contains no \[MASK\] or <mask>: "):
+        with_our_mask("日本", tokenizer)  # type: ignore[arg-type]
 
 
 def test_huge_input_is_refused(fill_mask, tmp_path):

@@ -195,6 +195,13 @@ def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, 
     assert len([e for e in events(model) if e == "continued_with"]) == 1
 
 
+def test_data_without_held_out_records_is_refused_if_the_run_evaluates(runs, tmp_path, capsys):
+    synthetic.write(tmp_path / "data", (40, 40, 40, 40), eval_counts=())
+    here = [*runs.flags, f"--data_dir={tmp_path / 'data'}", f"--model_dir={tmp_path / 'model'}"]
+    refused([*here, "--mode=train_and_eval"], capsys, "no held-out records to evaluate on")
+    assert not (tmp_path / "model").exists()
+
+
 def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, capsys, monkeypatch):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     with monkeypatch.context() as patch:

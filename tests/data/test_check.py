@@ -7,12 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import check, tfrecords
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput
 from bigbird_ja.text.load import read_tokenizer
 from testkit import synthetic
 
@@ -107,23 +106,17 @@ def to_bucket(folder, bucket):
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_a_replaced_cut_or_removed_shard_is_named(place, tmp_path, bucket, made):
     directory = to_bucket(tmp_path, bucket) if place == "bucket" else str(tmp_path)
-    found, guard = check.fast_check(directory)
-    assert found == made
-    guard.check()
+    assert check.fast_check(directory) == made
     name = made.train_shards[1].name
     path = storage.join(directory, name)
     storage.write_bytes(path, storage.read_bytes(path)[::-1])  # of the same length
-    with pytest.raises(StorageError, match=name):
-        guard.check()
     with pytest.raises(BadInput, match=f"{name} is not the file that was made"):
         check.fast_check(directory)
-    assert check.fast_check(directory, splits=("eval",))[0] == made
+    assert check.fast_check(directory, splits=("eval",)) == made
     storage.write_bytes(path, b"short")
     with pytest.raises(BadInput, match=f"{name} has 5 bytes"):
         check.fast_check(directory)
     storage.delete(path)
-    with pytest.raises(StorageError, match=name):
-        guard.check()
     with pytest.raises(BadInput, match=name):
         check.fast_check(directory)
 
@@ -136,18 +129,13 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     assert len(fake_gcs.log()) == 2  # the manifest and one listing
 
 
-def test_a_transient_read_fault_is_no_damage(tmp_path, made):
-    with pytest.raises(StorageError, match="tfrecord"), check.named_damage(made, str(tmp_path)):
-        raise tf.errors.DataLossError(None, None, "corrupted record at 12")
-
-
 def test_another_tokenizer_is_named(tmp_path, tokenizer_path):
     tokenizer, path = read_tokenizer(tokenizer_path), tmp_path / "tokenizer.model"
     shutil.copy(tokenizer_path, path)
     ids = tokenizer.special_ids
     stated = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     made = synthetic.write(tmp_path, special_ids=ids, **stated)
-    assert check.fast_check(str(tmp_path))[0] == made
+    assert check.fast_check(str(tmp_path)) == made
     path.write_bytes(b"another")
     problem = "tokenizer.model is not the one that the data was made with"
     assert check.tokenizer_problem(made, str(tmp_path)) == problem

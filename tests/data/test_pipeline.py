@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
-from bigbird_ja.errors import BadInput
-from bigbird_ja.process.classify import classify
+from bigbird_ja.data import masking, parsing, pipeline, tfrecords
+from bigbird_ja.errors import StorageError
+from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
 from tests.data.test_order import batches as batches_of
@@ -144,9 +144,14 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
         pipeline.read_shard(tf.constant(str(path)), tf.constant(4, tf.int64), 4)
     assert change == "corrupt" or path.name in str(caught.value)
     assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
-    if change == "corrupt":
-        with (
-            pytest.raises(BadInput, match=f"{path.name} is not the file that was made"),
-            check.named_damage(manifest, str(tmp_path)),
-        ):
-            raise caught.value
+
+
+def test_a_shard_that_vanishes_while_a_run_reads_is_one_line(tmp_path):
+    manifest = synthetic.write(tmp_path, (4, 4))
+    batches = pipeline.batches(config_of(), manifest, str(tmp_path))
+    gone = tmp_path / manifest.train_shards[1].name
+    gone.unlink()
+    expected = pytest.raises(StorageError, match=f"^{gone}; No such file or directory: ")
+    with expected as caught, mid_run():
+        list(batches.take(9).as_numpy_iterator())
+    assert len(str(caught.value)) < len(str(gone)) + 120

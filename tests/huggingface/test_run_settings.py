@@ -135,7 +135,7 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
 
     monkeypatch.setattr(FolderTokenizer, "__init__", counted)
     data_dir = str(roberta_data[1])
-    manifest, _ = check.fast_check(data_dir)
+    manifest = check.fast_check(data_dir)
     assert adopted(data_dir)
     nothing = types.SimpleNamespace(metrics=lambda batch: {}, log_probabilities=None)
     with pytest.raises(KeyError, match="masked_lm_losses"):  # after the tokenizer is loaded

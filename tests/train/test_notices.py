@@ -6,18 +6,8 @@ import pytest
 
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import Choice
-from bigbird_ja.train.notices import cpu_warning, plateau
+from bigbird_ja.train.notices import cpu_warning
 from testkit.configs import fitted, with_data
-
-
-def test_small_models_have_a_notice_about_the_plateau():
-    tiny = fitted("tiny-cpu", ["training.num_train_steps=400", "training.global_batch_size=4"])
-    config, data = with_data(tiny)
-    steps = 600_000 // (4 * data.seq_length)
-    assert f"until about step {steps:,} (0.6 M tokens) little more" in plateau(config, data)
-    late = plateau(*with_data(fitted("tiny-cpu", ["model.initializer=normal"])))
-    assert "4 M tokens" in late and "ends before that" in late
-    assert plateau(*with_data(fitted("base-4096"))) is None
 
 
 def test_cpu_warning_is_for_long_runs_without_an_accelerator(monkeypatch):

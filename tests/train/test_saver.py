@@ -20,9 +20,8 @@ VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 def job(checkpoints, **deps):
     config = Config(checkpoints=checkpoints)
-    guard = SimpleNamespace(check=lambda: None)
     deps, pod = Dependencies(**deps), SingleProcess()
-    return SimpleNamespace(config=config, guard=guard, deps=deps, pod=pod)
+    return SimpleNamespace(config=config, deps=deps, pod=pod)
 
 
 def test_saves_are_due_by_minutes_and_by_steps():
