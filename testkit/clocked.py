@@ -4,54 +4,28 @@
 --max_train_minutes are over once that many steps were made by this process.
 """
 
-import functools
 import os
 import sys
-import threading
 
-
-class Limits:
-    """Time limits that are over when the test says so."""
-
-    def __init__(self):
-        self._timers = []
-
-    def timer(self, seconds, act):
-        """Replace `Dependencies.timer`."""
-        timer = threading.Timer(threading.TIMEOUT_MAX, act)
-        timer.daemon = True
-        self._timers.append(timer)
-        return timer
-
-    def end(self):
-        """End those that run."""
-        for timer in self._timers:
-            if not timer.finished.is_set():
-                timer.function()
-
-    def give_to_pretrain(self, mark):
-        """Give `pretrain` these limits, and the callback for its phases and steps."""
-        from bigbird_ja.commands import pretrain
-        from bigbird_ja.train.job import Dependencies
-
-        deps = Dependencies(mark=mark, timer=self.timer)
-        pretrain.run = functools.partial(pretrain.run, deps=deps)
+from testkit import instants
 
 
 def main():
     """Run the command of this process's arguments."""
     from bigbird_ja import cli
+    from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
 
-    limits, marks = Limits(), 0
+    limits, steps = instants.Limits(), 0
 
-    def mark(phase, step=0):
-        nonlocal marks
-        marks += phase == "step"
-        if marks == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step
+    def mark(phase):
+        nonlocal steps
+        steps += phase == "step"
+        if steps == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step
             limits.end()
 
-    if "ENDS_AT_STEP" in os.environ:
-        limits.give_to_pretrain(mark)
+    if "ENDS_AT_STEP" in os.environ and "pretrain" in sys.argv:
+        prepare_tensorflow(os.environ)  # before it is imported
+        instants.watch(mark, limits)
     cli.main(sys.argv[1:])
 
 

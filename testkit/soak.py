@@ -14,7 +14,7 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit import killing, pods
 
-# Phases of `Dependencies.mark`: (N, S), for a kill at one of the first N occurrences of a phase, at
+# Phases of `testkit.instants`: (N, S), for a kill at one of the first N occurrences of a phase, at
 # most S seconds later; 0.0 is between two files exactly.
 PHASES = {
     "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock

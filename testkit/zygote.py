@@ -16,8 +16,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
-from testkit import ROOT
-from testkit.clocked import Limits
+from testkit import ROOT, instants
 
 
 @dataclass
@@ -98,11 +97,11 @@ class Zygote:
         """Start `bigbird-ja ARGUMENTS`.
 
         Args:
-            how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
-                create the file `hung`, until that is removed, and there its --max_train_minutes are
-                over, and all marks are written to the file `marks`; `limits={"FSIZE": bytes}` sets
-                resource limits ("AS": on top of what the process has when it starts); `cwd` is the
-                working folder; `environ` adds variables.
+            how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth instant of that name
+                (`testkit.instants`) and create the file `hung`, until that is removed; there its
+                --max_train_minutes are over, and all instants are written to the file `marks`;
+                `limits={"FSIZE": bytes}` sets resource limits ("AS": on top of what the process has
+                when it starts); `cwd` is the working folder; `environ` adds variables.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -145,13 +144,13 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
 
 def _hang(directory, name, times):
-    """Make `pretrain` stand still at a mark while the file `hung` is there."""
-    count, limits, hung = 0, Limits(), directory / "hung"
+    """Make `pretrain` stand still at an instant while the file `hung` is there."""
+    count, limits, hung = 0, instants.Limits(), directory / "hung"
 
-    def mark(phase, step=0):
+    def mark(phase):
         nonlocal count
         with open(directory / "marks", "a", encoding="ascii") as file:
-            file.write(f"{phase} {step} {time.time()}\n")
+            file.write(f"{phase} {time.time()}\n")
         count += phase == name
         if phase == name and count == times:
             limits.end()
@@ -159,4 +158,4 @@ def _hang(directory, name, times):
             while hung.exists():
                 time.sleep(0.02)
 
-    limits.give_to_pretrain(mark)
+    instants.watch(mark, limits)

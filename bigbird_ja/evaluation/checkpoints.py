@@ -9,7 +9,7 @@ from typing import Any
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
-from bigbird_ja.evaluation.tensorboard import write_evaluation
+from bigbird_ja.evaluation.tensorboard import evaluation_file
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
@@ -123,9 +123,9 @@ def _measure(
 def _record(model_dir: str, result: Mapping[str, Any]) -> None:
     """Record a result in MODEL_DIR if `pretrain` made it; log a failure of its storage."""
     try:
-        if Owned.load(model_dir):
+        if owned := Owned.load(model_dir):
             run_log.append_eval(model_dir, dict(result))
-            write_evaluation(model_dir, result["step"], result, result["time"])
+            owned.overwrite(*evaluation_file(result["step"], result, result["time"]))
     except Exception as error:  # computed in minutes, and printed already
         known = classify(error)
         if known is None:

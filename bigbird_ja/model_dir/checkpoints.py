@@ -94,14 +94,12 @@ class CheckpointStore:
         model_dir: path on disk or gs://.
         scratch: local directory for downloads, only needed on a bucket.
         report: called with (event, step, text) when files are renamed aside or removed.
-        mark: called with "between-files" between two files, for tests that kill there.
         owned: ownership manifest of MODEL_DIR, only needed to write.
     """
 
     model_dir: str
     scratch: str | None = None
     report: Callable[[str, int, str], None] = lambda event, step, text: None
-    mark: Callable[[str], None] = lambda phase: None
     owned: Owned | None = None
     # Changes that `latest_good` has found to be due.
     _repairs: list[Callable[[], None]] = field(default_factory=list, init=False)
@@ -139,18 +137,14 @@ class CheckpointStore:
         try:
             for name, path in scratch_files.items():
                 storage.take(path, self._path(name))
-                self.mark("between-files")
             storage.write_bytes(self._path(_metadata_name(meta.step)), sidecar)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._ours.remove(scratch_files)
             raise
-        self.mark("between-files")
         self._write_state([step for step in steps if step not in removable])
-        self.mark("between-files")
         for step in listed:
             self._ours.remove([_metadata_name(step)])
-            self.mark("between-files")
             self._ours.remove(_names(step))
         return meta
 
@@ -222,7 +216,7 @@ class CheckpointStore:
         if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
                 f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
-                " restore one from a copy, or start over in another --model_dir"
+                " restore one from a copy, or start over in another `model_dir`"
             )
         return None
 

@@ -108,13 +108,13 @@ def counted_usd(events: Iterable[EventRecord]) -> float | None:
 
 
 def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `--init_from` of the run's start; None without the flag."""
+    """Return the record of `init_from` of the run's start; None without it."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
 
 def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the description of the Hugging Face folder at the end of a chain of `--init_from`.
+    """Return the description of the Hugging Face folder at the end of a chain of `init_from`.
 
     See `huggingface.description`; empty without one, or if an earlier version started the run.
     """
@@ -266,13 +266,15 @@ class Heartbeat:
             **fields,
         }
 
-    def update(self, fields: JsonRecord, write: bool = True) -> None:
-        """Change fields, and write now or the next time."""
+    def update(self, **fields: Any) -> None:
+        """Change fields for the next write."""
         self._fields.update(fields)
-        if write:
-            with self._lock:
-                self._fields["time"] = round(self._clock(), 3)
-                storage.write_bytes(self._path, json_line(dict(self._fields)))
+
+    def write(self) -> None:
+        """Write the file."""
+        with self._lock:
+            self._fields["time"] = round(self._clock(), 3)
+            storage.write_bytes(self._path, json_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

@@ -89,7 +89,7 @@ def load_parameters(
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return fingerprints of the configs that a run had before `pretrain --set` changed them.
+    """Return fingerprints of the configs that a run had before `pretrain` changed their settings.
 
     All have the same model.
     """

@@ -203,6 +203,17 @@ class Owned:
         with self.writing(name) as file:
             file.write(data)
 
+    def overwrite(self, name: str, data: bytes) -> None:
+        """List and write a file, and create its folder; earlier content of ours is not kept.
+
+        Raises:
+            BadInput, StorageError: As in `note`.
+        """
+        self.note({name: None})
+        path = storage.join(self.path, name)
+        storage.make_directory(storage.directory_of(path))
+        storage.write_bytes(path, data)
+
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file that becomes NAME when the block ends, as `write` does."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.model_dir.log_schema import Evaluation
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.threads import in_thread
 from bigbird_ja.train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
-
-
-_EVALUATION_POLL_SECONDS = 0.1
 
 
 class Evaluations:
@@ -34,7 +28,6 @@ class Evaluations:
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
         self._evaluated = -1  # the last evaluated step
-        self._running: Future[dict[str, Any] | None] | None = None
 
     def begin(self, step: int, lines: Sequence[Evaluation]) -> None:
         """Find the last evaluation up to `step`, at which training begins.
@@ -70,30 +63,13 @@ class Evaluations:
         """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
         In a pod each process evaluates its part, and only the writer has results. The result is
-        None too if a stop is requested before the end (the last batch may still be computed then:
-        see `join`).
+        None too if a stop is requested before the end.
         """
-        self._job.deps.mark("evaluate")
-        self._running = in_thread("evaluation", lambda: self._run(step, forward))
-        waiting = {self._running}
-        while waiting and not self._stop.is_set():
-            waiting = concurrent.futures.wait(waiting, _EVALUATION_POLL_SECONDS).not_done
-        if self._stop.is_set():
-            return None
-        result = self._running.result()
-        self._evaluated = step
-        return result
-
-    def join(self) -> None:
-        """Wait for a batch that is still being computed."""
-        if self._running is not None:
-            concurrent.futures.wait([self._running])
-
-    def _run(self, step: int, forward: Model) -> dict[str, Any] | None:
         from bigbird_ja.evaluation import masked_lm
 
         def poll() -> None:
             if self._stop.is_set():
+                self._stop.answered()
                 raise _Abandoned
 
         def tick() -> None:
@@ -105,9 +81,14 @@ class Evaluations:
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         batches = job.config.training.eval_max_batches
-        return masked_lm.evaluate_model(
-            forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
-        )
+        try:
+            result = masked_lm.evaluate_model(
+                forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
+            )
+        except _Abandoned:
+            return None
+        self._evaluated = step
+        return result
 
 
 class _Abandoned(Exception):

@@ -17,13 +17,12 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput, Interrupted, Stalled
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
-from bigbird_ja.train.processes import SingleProcess
+from bigbird_ja.train.processes import Processes, SingleProcess
 from bigbird_ja.train.run_logger import package_versions
 
 ALONE = (0, 1, "")  # result of `find_process` without a pod
@@ -52,7 +51,7 @@ def joined(
     stop: StopRequest,
     exit_process: ProcessExit,
     log: Callable[[str], None],
-) -> Iterator[SingleProcess]:
+) -> Iterator[Processes]:
     """Join the pod of this process, and yield it once all processes have joined.
 
     Args:
@@ -80,11 +79,11 @@ def joined(
         yield SingleProcess()
         return
     if args.engine == "estimator":
-        raise BadInput("--engine estimator drives all hosts from one process: leave it out")
+        raise BadInput("`engine` estimator drives all hosts from one process: leave it out")
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
     pod = Pod(index, count, socket.gethostname(), stop, exit_process)
-    with _ending_together(pod):
+    with _ending_together(pod, exit_process):
         pod.connect(address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
         ours = _shared(args, count, config, manifest)
@@ -93,7 +92,7 @@ def joined(
 
 
 @contextlib.contextmanager
-def _ending_together(pod: Pod) -> Iterator[None]:
+def _ending_together(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
     """Report a failure inside to the other processes, and exit without waiting for them."""
     try:
         yield
@@ -102,7 +101,7 @@ def _ending_together(pod: Pod) -> Iterator[None]:
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
             # At once: XLA may wait forever for a lost process, and the interpreter for XLA.
-            leave(known)
+            exit_process(known)
         raise
     finally:
         pod.detach()
@@ -124,7 +123,7 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
         named = "; ".join(f"{k}={ours.get(k)} and not {first.get(k)}" for k in different[:4])
         raise BadInput(
             f"{name} differs from process 0 ({named[:400]}): give every host the same flags,"
-            " settings, packages and data, with --model_dir on gs:// or on a disk that all share"
+            " settings, packages and data, with `model_dir` on gs:// or on a disk that all share"
         )
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import errors
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.run_logger import Recorder
+from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import in_thread
 
@@ -25,9 +25,9 @@ class Outcome:
     """Outcome of a run: finished, interrupted or failed."""
 
     job: Job
-    run_dir: RunDir
+    model_dir: ModelDir
     stop: StopRequest
-    recorder: Recorder
+    logger: RunLogger
     saver: CheckpointSaver
 
     def done(self, reason: str, is_new: bool = True) -> dict[str, Any]:
@@ -42,25 +42,25 @@ class Outcome:
         Raises:
             Interrupted: A stop was requested.
         """
-        pod, recorder = self.job.pod, self.recorder
+        pod, logger = self.job.pod, self.logger
         reason = pod.share("end", lambda: reason)
         if is_new:
-            recorder.ended(reason, None)
+            logger.ended(reason, None)
         pod.finish()
         if reason == "interrupted":
-            step, model_dir = recorder.step, self.run_dir.path
+            step, model_dir = logger.step, self.model_dir.path
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
             stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
-            stopped.results = recorder.results(reason)
+            stopped.results = logger.results(reason)
             raise stopped
         self._log_next_command()
-        return recorder.results(reason)
+        return logger.results(reason)
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Iterator[None]:
-        """Record an exception, unless it refuses the start, and raise it as a CommandError."""
+        """Record an exception, and raise it as a CommandError."""
         pod = self.job.pod
         try:
             with mid_run():
@@ -68,42 +68,36 @@ class Outcome:
         except BaseException as error:
             known = classify(error) or pod.explain(error)
             if isinstance(known, errors.Diverged):  # a save under way is of an earlier step
-                self.saver.give_time(_SAVING_SECONDS)
+                self._complete_save()
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
-            if self._is_refusal(known):
-                assert known is not None
-                self.recorder.refused()
-                raise known from error
-            self.recorder.ended(reason, known or error)
+            self.logger.ended(reason, known or error)
             if known is None:
                 raise
-            known.results = self.recorder.results(reason)
+            known.results = self.logger.results(reason)
             raise known from error
 
     def record_exit(self, error: errors.CommandError) -> None:
         """Record an error with which the process is about to end, in any thread."""
         if self.job.pod.count > 1:  # another process has failed: a save may still be completed
-            self.saver.give_time(_SAVING_SECONDS)
+            self._complete_save()
 
         def record() -> None:
-            if self._is_refusal(error):  # by another process of the pod
-                self.recorder.refused()
-            else:
-                self.recorder.ended(error.reason, error)
+            self.logger.ended(error.reason, error)
 
         concurrent.futures.wait([in_thread("record", record)], _RECORDING_SECONDS)
-        error.results = self.recorder.results(error.reason)
+        error.results = self.logger.results(error.reason)
 
-    def _is_refusal(self, error: errors.CommandError | None) -> bool:
-        """Check whether an error refuses the start, which leaves MODEL_DIR as it is."""
-        is_refusal = isinstance(error, (errors.BadInput, errors.OutOfMemory))
-        return is_refusal and not self.run_dir.has_begun
+    def _complete_save(self) -> None:
+        """Give a save under way some seconds, and record it; ignore its failure."""
+        self.saver.give_time(_SAVING_SECONDS)
+        with contextlib.suppress(Exception):
+            self.logger.saved(self.saver.poll())
 
     def _log_next_command(self) -> None:
         """Log the place of the model, its loss, and the command that comes next."""
-        job, loss, model_dir = self.job, self.recorder.loss, self.run_dir.path
-        at = f"step {self.recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
+        job, loss, model_dir = self.job, self.logger.loss, self.model_dir.path
+        at = f"step {self.logger.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
         data, model = shlex.quote(job.data_dir), shlex.quote(model_dir)
         if job.evaluates or not job.manifest.eval.sequences:
             command = f"export --model_dir {model} --output_dir NEW_FOLDER"

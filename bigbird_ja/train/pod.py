@@ -9,7 +9,7 @@ come at the same step everywhere. The writer names that step in the store, far e
 step sums over all devices, so no process has finished a step that the writer has not dispatched,
 and none dispatches more than `ahead` steps before it reads the store again. (JAX's
 `reached_preemption_sync_point` works once, only for SIGTERM, and replaces our handler of that
-signal; saves by time, Ctrl-C and --max_train_minutes need the same.)
+signal; saves by time, Ctrl-C and `max_train_minutes` need the same.)
 
 **One outcome for all.** A process that fails writes its reason to the store, and the others end
 with it. If one is killed, JAX's client aborts the others: `signals.on_abort` turns that into exit
@@ -35,7 +35,7 @@ from bigbird_ja.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.signals import StopRequest, on_abort
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.processes import NamedArrays, SingleProcess
+from bigbird_ja.train.processes import NamedArrays
 from bigbird_ja.train.threads import in_thread
 
 _NO_PROXY = "no_grpc_proxy"  # only in lower case
@@ -49,7 +49,7 @@ _GONE = (
 )
 
 
-class Pod(SingleProcess):
+class Pod:
     """One process of several; see the module.
 
     Args:
@@ -100,7 +100,7 @@ class Pod(SingleProcess):
             )
         never_met = BadInput(
             f"JAX_COORDINATOR_ADDRESS={address}: the {self.count} processes did not meet there"
-            f" within {seconds:.0f} s (--pod_wait_seconds): start the same command on every host,"
+            f" within {seconds:.0f} s (`pod_wait_seconds`): start the same command on every host,"
             " each with a JAX_PROCESS_ID of its own, and check the address"
         )
         end = time.monotonic() + seconds
@@ -147,11 +147,11 @@ class Pod(SingleProcess):
     # Waiting for each other.
 
     def barrier(self, name: str) -> None:
-        """See `SingleProcess.barrier`."""
+        """Implement `Processes.barrier`."""
         self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """See `SingleProcess.share`; the others read the value from the store."""
+        """Implement `Processes.share`; the others read the value from the store."""
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))
         value = make()
@@ -161,7 +161,7 @@ class Pod(SingleProcess):
     def collect(
         self, key: str, arrays: NamedArrays, poll: Callable[[], None]
     ) -> list[NamedArrays] | None:
-        """See `SingleProcess.collect`."""
+        """Implement `Processes.collect`."""
         if not self.is_writer:
             buffer = io.BytesIO()
             np.savez(buffer, **dict[str, Any](arrays))
@@ -198,7 +198,7 @@ class Pod(SingleProcess):
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """See `SingleProcess.next_limit`; the writer names a step if one is needed."""
+        """Implement `Processes.next_limit`; the writer names a step if one is needed."""
         named = self._agreed[0]
         if self.is_writer and self._requests and named <= step:
             self._agreed = max(self._max_dispatched, step) + ahead + 1, "stop" in self._requests
@@ -213,7 +213,7 @@ class Pod(SingleProcess):
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """See `SingleProcess.saves_at`."""
+        """Implement `Processes.saves_at`."""
         if self._agreed[0] > last:
             return step >= self._agreed[0]
         if is_time and self.is_writer:
@@ -228,13 +228,13 @@ class Pod(SingleProcess):
             self._requests.add("stop")
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
-        """See `SingleProcess.stops_at`."""
+        """Implement `Processes.stops_at`."""
         return self._agreed[1] and step >= self._agreed[0]
 
     # Ends.
 
     def fail(self, reason: str, message: str) -> None:
-        """See `SingleProcess.fail`."""
+        """Implement `Processes.fail`."""
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
             self._failure = _end_of(self.name, reason, message)
@@ -242,7 +242,7 @@ class Pod(SingleProcess):
             self._post_final_status("pod/ended", status, _FINAL_STATUS_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """See `SingleProcess.explain`; waits for the news if a sum over devices has failed."""
+        """Implement `Processes.explain`; waits for the news if a sum over devices has failed."""
         if "Gloo" in str(error):  # on CPUs the sum fails at once if a process is lost
             return self._remote_failure or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
@@ -254,7 +254,7 @@ class Pod(SingleProcess):
         return self._remote_failure
 
     def finish(self) -> None:
-        """See `SingleProcess.finish`; the writer waits until all are done."""
+        """Implement `Processes.finish`; the writer waits until all are done."""
         self.share("over", bool)
         self._is_over = True
         self._post_final_status("over", "", 2 * HEARTBEAT_SECONDS)

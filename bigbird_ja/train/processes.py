@@ -1,9 +1,9 @@
-"""The loop's interface to the processes that train one run together, for a single process."""
+"""The loop's interface to the processes that train one run together, and a single process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bigbird_ja.errors import CommandError
 
@@ -14,17 +14,24 @@ if TYPE_CHECKING:
 NamedArrays = Mapping[str, "np.ndarray"]
 
 
-class SingleProcess:
-    """A run in one process; `pod.Pod` has the same interface for several."""
+class Processes(Protocol):
+    """Interface of a process to those that train the run with it.
 
-    index, count, is_writer = 0, 1, True
+    Attributes:
+        index: number of this process, from 0.
+        count: number of processes.
+        is_writer: whether this process writes to MODEL_DIR.
+    """
+
+    index: int
+    count: int
+    is_writer: bool
 
     def barrier(self, name: str) -> None:
         """Wait until all processes have called this."""
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the value that `make` returns in the writer (JSON), in every process."""
-        return make()
 
     def collect(
         self, key: str, arrays: NamedArrays, poll: Callable[[], None]
@@ -33,7 +40,6 @@ class SingleProcess:
 
         `poll` is called meanwhile, and may raise to end the wait.
         """
-        return [arrays]
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
         """Return the step up to which the engine may go now, at most `limit`.
@@ -41,7 +47,6 @@ class SingleProcess:
         To be called before each `advance`, which may dispatch `ahead` steps beyond the finished
         `step`.
         """
-        return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
         """Return whether all processes save at `step`.
@@ -51,18 +56,56 @@ class SingleProcess:
             last: step of the save before.
             is_time: whether a save is due by this process's clock.
         """
-        return is_time
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
         """Return whether training stops at `step`; `is_requested` in this process."""
-        return is_requested
 
     def fail(self, reason: str, message: str) -> None:
         """Report to the others that this process fails."""
 
     def explain(self, error: BaseException) -> CommandError | None:
         """Return the failure of another process that caused an error of this one, or None."""
-        return None
 
     def finish(self) -> None:
         """Note that the run has finished in all processes."""
+
+
+class SingleProcess:
+    """A run in one process."""
+
+    index, count, is_writer = 0, 1, True
+
+    def barrier(self, name: str) -> None:
+        """Implement `Processes.barrier`."""
+
+    def share(self, name: str, make: Callable[[], Any]) -> Any:
+        """Implement `Processes.share`."""
+        return make()
+
+    def collect(
+        self, key: str, arrays: NamedArrays, poll: Callable[[], None]
+    ) -> list[NamedArrays] | None:
+        """Implement `Processes.collect`."""
+        return [arrays]
+
+    def next_limit(self, step: int, limit: int, ahead: int) -> int:
+        """Implement `Processes.next_limit`."""
+        return limit
+
+    def saves_at(self, step: int, last: int, is_time: bool) -> bool:
+        """Implement `Processes.saves_at`."""
+        return is_time
+
+    def stops_at(self, step: int, is_requested: bool) -> bool:
+        """Implement `Processes.stops_at`."""
+        return is_requested
+
+    def fail(self, reason: str, message: str) -> None:
+        """Implement `Processes.fail`."""
+
+    def explain(self, error: BaseException) -> CommandError | None:
+        """Implement `Processes.explain`."""
+        return None
+
+    def finish(self) -> None:
+        """Implement `Processes.finish`."""

@@ -1,4 +1,4 @@
-"""Profiles of some steps (`--profile_steps`), for TensorBoard and xprof."""
+"""Profiles of some steps (`profile_steps`), for TensorBoard and xprof."""
 
 import glob
 import os
@@ -9,9 +9,9 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.run_logger import Recorder
+from bigbird_ja.train.run_logger import RunLogger
 
 _PROFILES = "plugins/profile"
 _MAX_PROFILE_BYTES = 1 << 30
@@ -20,7 +20,7 @@ INPUT = "input"  # annotation of the pjrt engine: the host waits for the next ba
 
 
 def read_profile_steps(text: str, total: int) -> range:
-    """Read the value of `--profile_steps`, such as "100-110", both steps included.
+    """Read the value of `profile_steps`, such as "100-110", both steps included.
 
     Raises:
         BadInput: another form, or steps that the run does not have.
@@ -29,36 +29,36 @@ def read_profile_steps(text: str, total: int) -> range:
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= first <= last <= total or last - first >= _MAX_PROFILED:
         raise BadInput(
-            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
+            f"`profile_steps` {text}: give the first and the last step, such as 100-110, from 1 to"
             f" {total} (training.num_train_steps), and {_MAX_PROFILED:,} steps at most"
         )
     return range(first, last + 1)
 
 
 class Profile:
-    """Profile of some steps (`--profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
+    """Profile of some steps (`profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
 
     TensorBoard and xprof look for it there. The profilers write into a local folder; the files are
     copied from there, so that MODEL_DIR may be on a bucket. A failure is logged and ends no run.
 
     Args:
         job: the run.
-        run_dir: MODEL_DIR; only the process that has locked it profiles.
+        model_dir: MODEL_DIR; only the process that has locked it profiles.
         step: the last finished step.
-        recorder: records the profile as an event.
+        logger: records the profile as an event.
     """
 
-    def __init__(self, job: Job, run_dir: RunDir, step: int, recorder: Recorder) -> None:
+    def __init__(self, job: Job, model_dir: ModelDir, step: int, logger: RunLogger) -> None:
         steps, self._step = job.profiled, step
         self._steps = range(max(steps.start, step + 1), steps.stop)
-        self._run_dir, self._recorder, self._log = run_dir, recorder, job.deps.log
-        self._local = os.path.join(run_dir.scratch, "profile")
+        self._model_dir, self._logger, self._log = model_dir, logger, job.deps.log
+        self._local = os.path.join(model_dir.scratch, "profile")
         self._is_exact = job.engine.name == "pjrt"  # stops at any step
         self._stop: Callable[[], Any] | None = None
-        self._is_over = run_dir.lease is None or not self._steps
+        self._is_over = model_dir.lease is None or not self._steps
         self._begun = 0  # the first step of the profile
         if steps and not self._steps:
-            self._log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
+            self._log(f"`profile_steps`: step {steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
         """Return the next step after which the profile begins or ends; 1 << 62 if none."""
@@ -94,14 +94,15 @@ class Profile:
         self._stop()
         for path in glob.glob(f"{glob.escape(self._local)}/{_PROFILES}/*/*"):
             name = os.path.relpath(path, self._local)
-            target = storage.join(self._run_dir.path, name)
+            target = self._model_dir.join(name)
+            self._model_dir.owned.note({name: None})
             storage.make_directory(storage.directory_of(target))
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
                 steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
                 memory = _peak_memory(self._is_exact)
-                self._recorder.event("profiled", steps=steps, folder=run, memory_bytes=memory)
-                self._log(f"profile of steps {steps}: {storage.join(self._run_dir.path, run)}")
+                self._logger.event("profiled", steps=steps, folder=run, memory_bytes=memory)
+                self._log(f"profile of steps {steps}: {self._model_dir.join(run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
         try:
@@ -115,7 +116,7 @@ def input_wait_seconds(folder: str) -> float | None:
     """Return the mean wait of the host for the next batch, by the newest profile in a folder.
 
     Args:
-        folder: MODEL_DIR of a run under pjrt with `--profile_steps`.
+        folder: MODEL_DIR of a run under pjrt with `profile_steps`.
 
     Returns:
         Seconds; None without a profile, or if it has no such waits.

@@ -4,15 +4,16 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import threading
 from typing import Any
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.errors import CommandError
+from bigbird_ja.errors import BadInput, CommandError, OutOfMemory
 from bigbird_ja.evaluation import tensorboard
-from bigbird_ja.evaluation.tensorboard import EventWriter
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import Meta
+from bigbird_ja.model_dir.folder import ModelDir, Resumption
 from bigbird_ja.model_dir.model import CONTINUED
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
@@ -20,50 +21,43 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.job import Job, Resumption
+from bigbird_ja.train.job import Job
 from bigbird_ja.train.progress import TrainProgress
-from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.saver import Saved
+from bigbird_ja.train.tensorboard import EventWriter
 from bigbird_ja.train.wandb import WandbLog
 
 _BEATS_PER_SYNC = 4  # heartbeats per upload of metrics.jsonl
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
-class Recorder:
+class RunLogger:
     """Writer of metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard's files.
 
     In a process of a pod that does not write, it only keeps step and loss, for the results.
 
     Args:
         job: run to record.
-        run_dir: MODEL_DIR, locked by the process that writes.
+        model_dir: MODEL_DIR, locked by the process that writes.
         resumption: the point at which training continues.
 
     Attributes:
         step: the last finished step.
         loss: loss of the last logged step.
-        evaluations: those in eval.jsonl at the start, of lost work too.
     """
 
-    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
+    def __init__(self, job: Job, model_dir: ModelDir, resumption: Resumption) -> None:
         self._job, self._deps = job, job.deps
-        self._run_dir, self._resumption, self._dir = run_dir, resumption, run_dir.path
+        self._model_dir, self._resumption = model_dir, resumption
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
-        self._beats, self._heartbeat_before = 0, b""
-        self.evaluations = run_log.read_evaluations(self._dir) if self._writes else []
-        if self._writes:
-            path = storage.join(self._dir, run_log.METRICS)
-            self._metrics = run_log.MetricsLog(path, self.step)
-            self.loss = (self._metrics.last or {}).get("loss")
-        self._heartbeat = run_log.Heartbeat(
-            self._dir,
-            storage.base_name(self._dir),
-            self._deps.clock,
-            global_step=self.step,
-            num_train_steps=job.config.training.num_train_steps,
-        )
+        self._beats, self._has_ended = 0, False
+        self._saved: list[Saved] = []  # not in events.jsonl yet
+        self._lock = threading.Lock()  # for that list and its lines
+        model_dir.open_logs(self.step, job.config.training.num_train_steps)
+        if model_dir.metrics is not None:
+            self.loss = (model_dir.metrics.last or {}).get("loss")
         data, engine = job.manifest, job.engine
         sequences = job.config.training.global_batch_size
         self.progress = TrainProgress(
@@ -80,16 +74,6 @@ class Recorder:
 
     # The start.
 
-    def _begin(self) -> None:
-        """Prepare the first change of MODEL_DIR: remove the lines of lost work from the logs."""
-        if self._run_dir.has_begun:
-            return
-        self._run_dir.begin()
-        if self._writes:
-            self._metrics.drop_later()
-        if any(line["step"] > self.step for line in self.evaluations):
-            run_log.drop_evaluations(self._dir, self.step)
-
     def started(self, init_from: dict[str, Any] | None) -> None:
         """Record the start of a run that the engine has accepted.
 
@@ -97,18 +81,18 @@ class Recorder:
         W&B's run.
 
         Args:
-            init_from: record of `--init_from`, if this is a new run with it.
+            init_from: record of `init_from`, if this is a new run with it.
         """
-        self._begin()
+        self._model_dir.begin()
         if not self._writes:
             return
         job, engine, resumption = self._job, self._job.engine, self._resumption
-        run_dir = self._run_dir
-        before = run_dir.last_start()
-        if run_dir.settings is not None and resumption.checkpoint is not None:
-            self._record_other_settings(run_dir.settings)
+        model_dir = self._model_dir
+        before = model_dir.last_start()
+        if model_dir.settings is not None and resumption.checkpoint is not None:
+            self._record_other_settings(model_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
-        run_dir.write_settings(job.config, job.manifest, tokenizer)
+        model_dir.write_settings(job.config, job.manifest, tokenizer)
         # A resume may change these: then results are equal only up to rounding.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # sums are split among its cores
@@ -137,12 +121,12 @@ class Recorder:
             if was != now:
                 self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
         self.heartbeat(write=True, state="starting")
-        self._board = EventWriter(self._dir, run_dir.scratch, self.step, self._deps.clock)
+        self._board = EventWriter(model_dir, self.step, self._deps.clock)
         if job.wandb:
             import wandb
 
-            name, settings = storage.base_name(self._dir), flatten(job.config, job.manifest)
-            run_id = run_dir.owned.place_id
+            name, settings = storage.base_name(model_dir.path), flatten(job.config, job.manifest)
+            run_id = model_dir.owned.place_id
             self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
@@ -168,12 +152,24 @@ class Recorder:
     def event(self, event: str, **fields: Any) -> None:
         """Add a line to events.jsonl, with the step."""
         if self._writes:
+            self._write_saved()
             fields = {"global_step": self.step, **fields}
-            self._run_dir.events.append(event, self._deps.clock, **fields)
+            self._model_dir.events.append(event, self._deps.clock, **fields)
+
+    def _write_saved(self) -> None:
+        """Write the events of the checkpoints that were saved since."""
+        with self._lock:
+            while self._saved:
+                one = self._saved[0]
+                fields = {"global_step": one.step, "seconds": round(one.seconds, 3)}
+                self._model_dir.events.append("saved", lambda one=one: one.time, **fields)
+                self._saved.pop(0)
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
         """Change fields of heartbeat.json, and write it if `write`."""
-        self._heartbeat.update(fields, write and self._writes)
+        self._model_dir.heartbeat.update(**fields)
+        if write and self._writes:
+            self._model_dir.write_heartbeat()
 
     def stepped(self, step: int) -> None:
         """Note that steps up to `step` are finished."""
@@ -184,7 +180,7 @@ class Recorder:
     def logged(self, step: int, metrics: dict[str, float]) -> None:
         """Record the metrics of one logged step, in order."""
         self.loss = metrics["loss"]
-        if not self._writes:
+        if (log := self._model_dir.metrics) is None:
             return
         rate = self.progress.measure()
         record: dict[str, Any] = {
@@ -199,7 +195,7 @@ class Recorder:
         }
         if (mfu := self.progress.mfu(rate)) is not None:
             record["mfu"] = round(mfu, 4)
-        self._metrics.append(record)
+        log.append(record)
         self.heartbeat(tokens_per_second=record["tokens_per_second"], loss=self.loss)
         if self._board is not None:
             self._board.scalars(step, record)
@@ -209,8 +205,9 @@ class Recorder:
 
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
         """Record the results of one evaluation."""
-        tensorboard.write_evaluation(self._dir, step, results, self._deps.clock())
-        run_log.append_eval(self._dir, {"step": step, "time": self._now(), **results})
+        file = tensorboard.evaluation_file(step, results, self._deps.clock())
+        self._model_dir.owned.overwrite(*file)
+        run_log.append_eval(self._model_dir.path, {"step": step, "time": self._now(), **results})
         if self._wandb is not None:
             self._wandb.write(step, results, "eval")
         self._deps.log(
@@ -222,31 +219,35 @@ class Recorder:
             self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 
-    def saved(self, step: int, seconds: float) -> None:
-        """Record that the checkpoint of a step is complete; called in the thread that saves."""
-        self.heartbeat(state="training")
-        self.event("saved", global_step=step, seconds=round(seconds, 3))
-        self.sync()
+    def saved(self, saved: Saved | None) -> None:
+        """Note that a checkpoint is complete, if one is; the next `beat` records it.
+
+        So a slow bucket never stalls a step.
+        """
+        if saved is not None:
+            self._saved.append(saved)
+            self.heartbeat(state="training")
 
     def beat(self) -> None:
-        """Write heartbeat.json and, every fourth time, metrics; check the lock before.
+        """Write heartbeat.json, and the logs with each save and every fourth time.
 
-        While a step compiles, only a continued run has heartbeats: see `refused`.
+        The lock is checked before.
         """
         if not self._writes:
             return
-        self._run_dir.check_lock()
-        if not self._run_dir.has_begun and not self._heartbeat_before:
-            self._heartbeat_before = run_log.heartbeat_bytes(self._dir)
-        self.heartbeat(write=self._run_dir.has_begun or bool(self._heartbeat_before))
+        self._model_dir.check_lock()
+        self.heartbeat(write=True)
         self._beats += 1
-        if self._beats % _BEATS_PER_SYNC == 0:
+        if self._saved:
+            self._write_saved()
+            self.sync()
+        elif self._beats % _BEATS_PER_SYNC == 0:
             self.sync_metrics()
 
     def sync_metrics(self) -> None:
         """Upload metrics.jsonl, if MODEL_DIR is on a bucket."""
-        if self._writes:
-            self._metrics.sync()
+        if self._model_dir.metrics is not None:
+            self._model_dir.metrics.sync()
 
     def sync(self) -> None:
         """Upload metrics and TensorBoard's file, with each save and at the end."""
@@ -289,14 +290,9 @@ class Recorder:
             "train_seconds": round(self.progress.train_seconds(), 3),
             "tokens_seen": self._tokens_seen(),
             "interruptions": self._resumption.interruptions,
-            "model_dir": self._dir,
+            "model_dir": self._model_dir.path,
             "reason": reason,
         }
-
-    def refused(self) -> None:
-        """Put heartbeat.json back as it was, as a refused start changes no file."""
-        if self._heartbeat_before:
-            storage.write_bytes(storage.join(self._dir, run_log.HEARTBEAT), self._heartbeat_before)
 
     def close(self) -> None:
         """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
@@ -310,22 +306,28 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record the exit reason; log a failure instead of raising it.
+        """Record the exit reason; log a failure instead of raising it. Later calls do nothing.
 
-        A process that lost the lock writes nothing, as MODEL_DIR belongs to another one.
+        A refused start leaves MODEL_DIR as it was. A process that lost the lock writes nothing, as
+        MODEL_DIR belongs to another one.
         """
-        if isinstance(error, LeaseLost):
+        if self._has_ended or isinstance(error, LeaseLost):
             return
+        self._has_ended = True
         # The text of an exception from a library may quote anything.
         words = str(error) if isinstance(error, CommandError) else type(error).__name__
         fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
-        for write in (
-            self._begin,
+        writes = [
+            self._model_dir.begin,
             self.sync_metrics,
             lambda: self.event(name, reason=reason, **fields),
             lambda: self.heartbeat(write=True, state="stopped", reason=reason),
-        ):
+        ]
+        is_refusal = isinstance(error, (BadInput, OutOfMemory))
+        if is_refusal and not self._model_dir.has_begun:
+            writes = [self._model_dir.undo]
+        for write in writes:
             try:
                 write()
             except Exception as failure:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bigbird_ja.model_dir.checkpoints import SUFFIXES, Meta
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.run_logger import Recorder
 from bigbird_ja.train.threads import in_thread
 
 if TYPE_CHECKING:
@@ -29,24 +28,33 @@ if TYPE_CHECKING:
 _NEVER = 1 << 62  # a step that is not reached
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that has become the latest of MODEL_DIR."""
+
+    step: int
+    seconds: float  # duration of the save
+    time: float  # UNIX seconds at its end
+
+
 @dataclass(eq=False)
 class CheckpointSaver:
     """Saver of checkpoints, by minutes and by steps; one save at a time.
 
-    In a process of a pod that does not write it only takes part in the snapshots.
+    `poll` and `wait` return each completed save once. In a process of a pod that does not write it
+    only takes part in the snapshots.
 
     Attributes:
         step: the last step that was saved, or the first step of training.
     """
 
     job: Job
-    run_dir: RunDir  # locked in the process that writes
-    recorder: Recorder
+    model_dir: ModelDir  # locked in the process that writes
 
     def __post_init__(self) -> None:
         """Count from step 0 on."""
         self._config, self._deps = self.job.config.checkpoints, self.job.deps
-        self._saving: Future[None] | None = None
+        self._saving: Future[Saved] | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -69,17 +77,17 @@ class CheckpointSaver:
         return (step // every + 1) * every if every else _NEVER
 
     def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
-        """Take a snapshot now and save it in the background.
+        """Take a snapshot now and save it in the background; no save may be under way.
 
         Args:
             meta: metadata of the checkpoint; its files are added.
             snapshot: copies the state, before this returns. Its result is called in the thread
                 that saves, and returns all variables by name.
         """
+        assert self._saving is None
         self.begin(meta.step)
-        self.wait()
         fetch = snapshot()
-        if self.run_dir.lease is not None:
+        if self.model_dir.lease is not None:
             self._saving = in_thread("checkpoint", lambda: self._run(meta, fetch))
 
     def give_time(self, seconds: float) -> None:
@@ -87,28 +95,27 @@ class CheckpointSaver:
         if self._saving is not None:
             concurrent.futures.wait([self._saving], seconds)
 
-    def poll(self) -> None:
-        """Raise the failure of a save in the background."""
-        if self._saving is not None and self._saving.done():
-            self.wait()
+    def poll(self) -> Saved | None:
+        """Return the save that has been completed in the background, or raise its failure."""
+        return self.wait() if self._saving is not None and self._saving.done() else None
 
-    def wait(self) -> None:
-        """Wait for the save under way; raise its failure."""
-        if self._saving is not None:
-            try:
-                self._saving.result()
-            finally:
-                self._saving = None
-
-    def _run(self, meta: Meta, fetch: Snapshot) -> None:
-        start, config, run_dir = self._deps.monotonic(), self._config, self.run_dir
-        prefix = os.path.join(run_dir.scratch, f"model.ckpt-{meta.step}")
+    def wait(self) -> Saved | None:
+        """Wait for the save under way, and return it; raise its failure."""
+        if self._saving is None:
+            return None
         try:
-            self._deps.mark("save")
+            return self._saving.result()
+        finally:
+            self._saving = None
+
+    def _run(self, meta: Meta, fetch: Snapshot) -> Saved:
+        start, config, model_dir = self._deps.monotonic(), self._config, self.model_dir
+        prefix = os.path.join(model_dir.scratch, f"model.ckpt-{meta.step}")
+        try:
             write_variables(prefix, fetch())
-            run_dir.check_lock()
-            run_dir.checkpoints.publish(prefix, meta, config.keep_last, config.keep_every_steps)
-            self.recorder.saved(meta.step, self._deps.monotonic() - start)
+            model_dir.check_lock()
+            model_dir.checkpoints.publish(prefix, meta, config.keep_last, config.keep_every_steps)
+            return Saved(meta.step, self._deps.monotonic() - start, self._deps.clock())
         except BaseException:
             for suffix in SUFFIXES:
                 with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process import console
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
@@ -26,7 +27,6 @@ from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.notices import cpu_warning
 from bigbird_ja.train.profile import read_profile_steps
-from bigbird_ja.train.run_dir import RunDir
 
 
 def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
         contextlib.ExitStack() as at_end,
     ):
         if args.max_train_minutes is not None:
-            limit = f"--max_train_minutes {args.max_train_minutes:g}"
+            limit = f"`max_train_minutes` {args.max_train_minutes:g}"
             # Not urgent: the machine stays, so a long step may end first.
             timer = deps.timer(
                 args.max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False)
@@ -61,12 +61,14 @@ def _prepare_and_train(
     args: Any, resolve: Resolve, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
 ) -> dict[str, Any]:
     if args.init_from:
-        args["init_from"].value = hub.fetched(args.init_from, "--init_from", weights=True)
+        args["init_from"].value = hub.fetched(args.init_from, "`init_from`", weights=True)
     if args.overwrite:  # the run in MODEL_DIR moves away
-        outputs.refuse_overlap({"--data_dir": args.data_dir}, args.model_dir, "--model_dir")
-    run_dir = RunDir(args.model_dir, args.overwrite)
-    config, overrides, manifest, notices = _settings(args, resolve, run_dir, deps.log)
-    run_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
+        outputs.refuse_overlap({"`data_dir`": args.data_dir}, args.model_dir, "`model_dir`")
+    model_dir = ModelDir(
+        args.model_dir, args.overwrite, log=deps.log, clock=deps.clock, monotonic=deps.monotonic
+    )
+    config, overrides, manifest, notices = _settings(args, resolve, model_dir, deps.log)
+    model_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
     if args.profile_steps is not None:
         profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
@@ -92,11 +94,11 @@ def _prepare_and_train(
             profiled=profiled,
             deps=deps,
         )
-        return train(job, run_dir, stop, exit_process)
+        return train(job, model_dir, stop, exit_process)
 
 
 def _settings(
-    args: Any, resolve: Resolve, run_dir: RunDir, log: Callable[[str], None]
+    args: Any, resolve: Resolve, model_dir: ModelDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
     """Return config, overrides in order, manifest, and notices.
 
@@ -105,16 +107,16 @@ def _settings(
     manifest = check.fast_check(args.data_dir)
     if args.mode == "train_and_eval":
         check.check_held_out(manifest, args.data_dir)
-    so_far = run_dir.settings[0] if run_dir.settings else None
-    settings_of_run = run_dir.join("config.yaml") if so_far and args.config is None else None
+    so_far = model_dir.settings[0] if model_dir.settings else None
+    settings_of_run = model_dir.join("config.yaml") if so_far and args.config is None else None
     if settings_of_run:
-        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+        log(f"no `config`: the run in {args.model_dir} continues with its own settings")
     adopted = []
     if so_far is None:
         if args.init_from:
             adopted = adopted_settings(args.init_from, manifest, args.data_dir)
     elif settings_of_run or (args.init_from and state_dict.has_weights(args.init_from)):
-        # With --config the run keeps what it adopted from --init_from when it began.
+        # With `config` the run keeps what it adopted from `init_from` when it began.
         kept = "" if settings_of_run else "model."
         source = settings_of_run or "the run"
         adopted = [
@@ -142,6 +144,6 @@ def _refuse_cores(overrides: list[Override]) -> None:
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):
             raise BadInput(
-                f"tpu.num_cores ({override.source}) has no effect under --engine pjrt, which trains"
+                f"tpu.num_cores ({override.source}) has no effect under `engine` pjrt, which trains"
                 " on all devices that it finds: leave it out"
             )

@@ -16,19 +16,20 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.errors import Diverged
+from bigbird_ja.model_dir.folder import ModelDir, Resumption
 from bigbird_ja.model_dir.model import TOKENIZER, check_tokenizer
 from bigbird_ja.process.console import waiting
+from bigbird_ja.process.extras import require
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.train.engine import check, make_engine
+from bigbird_ja.train.engines.build import check_run, make_engine
 from bigbird_ja.train.engines.protocol import Engine, StepResult
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.job import Job, Resumption
+from bigbird_ja.train.job import Job
 from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.periodic import Periodic
 from bigbird_ja.train.profile import Profile
-from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.run_logger import Recorder
+from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
@@ -37,13 +38,13 @@ HEARTBEAT_SECONDS = 15.0
 
 
 def train(
-    job: Job, run_dir: RunDir, stop: StopRequest, exit_process: ProcessExit
+    job: Job, model_dir: ModelDir, stop: StopRequest, exit_process: ProcessExit
 ) -> dict[str, Any]:
     """Train or resume to the last step; return the `--json` results.
 
     Args:
         job: the run.
-        run_dir: MODEL_DIR, opened.
+        model_dir: MODEL_DIR, opened.
         stop: request to stop.
         exit_process: ends the process if its main thread does not answer.
 
@@ -52,36 +53,39 @@ def train(
             `results` have `global_step` and `loss`.
     """
     pod, deps = job.pod, job.deps
-    deps.mark("start-up")
-    check(job)
-    warm_start = load_warm_start(job, run_dir)
+    check_run(job.config, job.manifest, job.engine)
+    if job.wandb:
+        require("wandb")
+    warm_start = load_warm_start(job, model_dir)
     pod.barrier("checked")
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
-            stack.enter_context(run_dir.locked(deps))
-            resumption = run_dir.find_resumption(job.config, job.manifest)
+            stack.enter_context(model_dir.locked())
+            resumption = model_dir.find_resumption(
+                job.config, job.manifest, job.manifest.fingerprint
+            )
             if resumption.checkpoint is not None:
-                deps.log(f"{run_dir.path}: checkpoint {resumption.step} verified")
-            assert run_dir.lease is not None
-            owner, interruptions = run_dir.lease.owner.id, resumption.interruptions
+                deps.log(f"{model_dir.path}: checkpoint {resumption.step} verified")
+            assert model_dir.lease is not None
+            owner, interruptions = model_dir.lease.owner.id, resumption.interruptions
             start = owner, interruptions, resumption.next_batch, resumption.step
             pod.share("start", lambda: start)
         else:
             owner, interruptions, next_batch, step = pod.share("start", tuple)
-            stack.enter_context(run_dir.joined(owner, deps))
-            checkpoint = run_dir.checkpoints.fetch(step) if step else None  # verified here too
+            stack.enter_context(model_dir.joined(owner))
+            checkpoint = model_dir.checkpoints.fetch(step) if step else None  # verified here too
             resumption = Resumption(checkpoint, interruptions, next_batch)
-        if TOKENIZER in run_dir.files:
-            check_tokenizer(run_dir.path, job.manifest.tokenizer_sha256)
+        if TOKENIZER in model_dir.files:
+            check_tokenizer(model_dir.path, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
-        return Trainer(job, run_dir, stop, exit_process, resumption, warm_start).run()
+        return Trainer(job, model_dir, stop, exit_process, resumption, warm_start).run()
 
 
 class Trainer:
     """One process's part of a run, once MODEL_DIR is locked.
 
     Args:
-        job, run_dir, stop, exit_process: arguments of `train`.
+        job, model_dir, stop, exit_process: arguments of `train`.
         resumption: the point at which training continues.
         warm_start: parameters that replace the random ones of a new run, or None.
     """
@@ -89,42 +93,42 @@ class Trainer:
     def __init__(
         self,
         job: Job,
-        run_dir: RunDir,
+        model_dir: ModelDir,
         stop: StopRequest,
         exit_process: ProcessExit,
         resumption: Resumption,
         warm_start: InitialWeights | None,
     ) -> None:
         """Construct what the loop needs; start nothing."""
-        self.job, self.run_dir, self.stop = job, run_dir, stop
+        self.job, self.model_dir, self.stop = job, model_dir, stop
         self.resumption, self.warm_start = resumption, warm_start
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
         self.logged = resumption.step  # the last logged step
-        self.recorder = Recorder(job, run_dir, resumption)
-        self.saver = CheckpointSaver(job, run_dir, self.recorder)
+        self.logger = RunLogger(job, model_dir, resumption)
+        self.saver = CheckpointSaver(job, model_dir)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        self.periodic = Periodic(self.recorder.beat, HEARTBEAT_SECONDS, self.deps.log)
-        self.profile = Profile(job, run_dir, resumption.step, self.recorder)
-        self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
+        self.periodic = Periodic(self.logger.beat, HEARTBEAT_SECONDS, self.deps.log)
+        self.profile = Profile(job, model_dir, resumption.step, self.logger)
+        self.outcome = Outcome(job, model_dir, stop, self.logger, self.saver)
         exit_process.before(self.outcome.record_exit)
 
     def run(self) -> dict[str, Any]:
         """Train, and record the outcome."""
         step = self.resumption.step
-        self.evaluations.begin(step, self.recorder.evaluations)
+        self.evaluations.begin(step, self.model_dir.evaluations)
         if step >= self.total:
             is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""
             self.deps.log(
-                f"{self.run_dir.path}: already at step {step:,}{past}: nothing left to do (a larger"
-                " --num_train_steps continues)"
+                f"{self.model_dir.path}: already at step {step:,}{past}: nothing left to do (a"
+                " larger `num_train_steps` continues)"
             )
             # A kill may have come before the last evaluation, which is made up for, or before the
             # outcome was recorded. A run of another length keeps its record.
             if is_past or not self.evaluations.is_due(self.total):
-                is_new = not is_past and not self.run_dir.is_recorded_as_finished()
+                is_new = not is_past and not self.model_dir.is_recorded_as_finished()
                 return self.outcome.done("finished", is_new)
         with self.outcome.failures_recorded():
             # Several processes stop at a step that they agree on, in the loop.
@@ -136,8 +140,17 @@ class Trainer:
     def _train(self) -> str:
         """Start the engine and run the loop; return "finished" or "interrupted"."""
         initial: Mapping[str, np.ndarray] = self.warm_start.values if self.warm_start else {}
-        engine = make_engine(self.job, self.run_dir, self.resumption, initial)
-        with contextlib.closing(self.recorder):
+        engine = make_engine(
+            self.config,
+            self.job.manifest,
+            self.job.data_dir,
+            self.job.engine,
+            self.model_dir,
+            self.resumption,
+            initial,
+            self.deps.log,
+        )
+        with contextlib.closing(self.logger):
             # Closed once: each time may wait half a minute for an input that does not end.
             with (
                 self.watchdog,
@@ -145,20 +158,18 @@ class Trainer:
                 contextlib.closing(engine),
                 contextlib.closing(self.profile),
             ):
-                self.deps.mark("compile")
                 began = self.deps.monotonic()
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
                 seconds = self.deps.monotonic() - began
                 self.deps.log(f"the engine began in {seconds:.0f} s, compilation included")
-                self.recorder.heartbeat(compile_seconds=round(seconds, 1))
-                self.recorder.started(self.warm_start.record if self.warm_start else None)
-                self.deps.mark("session")
+                self.logger.heartbeat(compile_seconds=round(seconds, 1))
+                self.logger.started(self.warm_start.record if self.warm_start else None)
                 self.watchdog.tick()
                 reason = self._loop(engine)
-                self.recorder.heartbeat(write=True, state="saving")
-                self.saver.wait()
-            self.recorder.sync()
+                self.logger.heartbeat(write=True, state="saving")
+                self.logger.saved(self.saver.wait())
+            self.logger.sync()
         return reason
 
     # The loop.
@@ -173,9 +184,8 @@ class Trainer:
         step = start = self.resumption.step
         self.saver.begin(start)
         self._evaluate_if_due(start, engine)
-        self.recorder.began()
+        self.logger.began()
         self.profile.at(start)
-        self.deps.mark("step", start)
         while step < self.total and not self._stops(step):
             # Advance: by one step at least, and not beyond the next save, evaluation or stop.
             parts = self.saver, self.evaluations, self.profile
@@ -198,8 +208,6 @@ class Trainer:
         if step > start:
             step = self._finish(engine.settle())
             self._save(step, engine)
-        self.saver.wait()
-        self.evaluations.join()
         return "interrupted"
 
     def _finish(self, result: StepResult) -> int:
@@ -210,15 +218,14 @@ class Trainer:
                 " try a lower training.learning_rate, a longer warm-up, or other data"
             )
         last, every = result.step, self.config.training.log_every_steps
-        self.recorder.stepped(last)
+        self.logger.stepped(last)
         self.watchdog.tick()
-        self.saver.poll()  # raises the failure of a save in the background
+        self.logger.saved(self.saver.poll())  # raises the failure of a save in the background
         self.periodic.poll()  # raises if the lock was lost
-        self.deps.mark("step", last)
         is_end = last >= self.total or self._stops(last)
         for step in sorted(result.metrics):
             if step > self.logged and (step % every == 0 or (is_end and step == last)):
-                self.recorder.logged(step, dict(result.metrics[step]))
+                self.logger.logged(step, dict(result.metrics[step]))
                 self.logged = step
         return last
 
@@ -238,13 +245,14 @@ class Trainer:
         if self.evaluations.is_due(step) and not self._stops(step):
             results = self.evaluations.evaluate(step, engine.forward())
             if results is not None:
-                self.recorder.evaluated(step, results)
+                self.logger.evaluated(step, results)
 
     def _save(self, step: int, engine: Engine) -> None:
         """Take a snapshot of the state, and save it in the background."""
         if step == self.saver.step:
             return
-        self.recorder.heartbeat(state="saving")
-        self.saver.save(self.recorder.checkpoint_metadata(), engine.snapshot)
-        self.recorder.progress.leave_out()
+        self.logger.saved(self.saver.wait())
+        self.logger.heartbeat(state="saving")
+        self.saver.save(self.logger.checkpoint_metadata(), engine.snapshot)
+        self.logger.progress.leave_out()
         self.watchdog.tick()

@@ -1,4 +1,4 @@
-"""Logs to Weights & Biases (`pretrain --wandb`)."""
+"""Logs to Weights & Biases (`pretrain` with `wandb`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

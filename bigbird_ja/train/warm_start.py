@@ -1,4 +1,4 @@
-"""Initial weights of a new run from another model (`--init_from`, a warm start).
+"""Initial weights of a new run from another model (`init_from`, a warm start).
 
 There are three kinds of sources: a Hugging Face folder of a ModernBERT, a BERT, a RoBERTa or a
 BigBird (package `huggingface`), a MODEL_DIR of ours, and a TensorFlow checkpoint with the names of
@@ -25,6 +25,7 @@ from bigbird_ja.huggingface.weights import Source, read_folder
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
 from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.model_dir.model import load_parameters
 from bigbird_ja.model_dir.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
@@ -32,7 +33,6 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content_addressed, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.run_dir import RunDir
 
 # Other prefixes of our variables' names in checkpoints: training with Google's released BigBird
 # code creates the first, BERT's the others; some of BigBird's checkpoints have the first layer norm
@@ -57,12 +57,12 @@ class InitialWeights:
     record: dict[str, Any]  # of the source, for events.jsonl
 
 
-def load_warm_start(job: Job, run_dir: RunDir) -> InitialWeights | None:
-    """Load the parameters of `--init_from`; None without the flag, and if a run is resumed."""
+def load_warm_start(job: Job, model_dir: ModelDir) -> InitialWeights | None:
+    """Load the parameters of `init_from`; None without the flag, and if a run is resumed."""
     if not job.init_from:
         return None
-    if run_dir.is_continued:
-        job.deps.log(f"--init_from is ignored: {run_dir.path} is resumed")
+    if model_dir.is_continued:
+        job.deps.log(f"`init_from` is ignored: {model_dir.path} is resumed")
         return None
     first = load_initial(job.init_from, job.config, job.manifest)
     job.deps.log(first.summary)
@@ -94,12 +94,12 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
             adapted += [note] if ": " in note else []
         else:
             raise BadInput(
-                f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
+                f"`init_from` {source}: {model.names.get(name, name)} holds NaN or infinite"
                 " numbers: take an earlier checkpoint of that model"
             )
     if essential := [name for name in lacking if name.startswith(_ESSENTIAL)]:
         raise BadInput(
-            f"--init_from {source}: {len(essential)} variables of the encoder do not fit this"
+            f"`init_from` {source}: {len(essential)} variables of the encoder do not fit this"
             f" config, first {essential[0]}: {lacking[essential[0]]}: use the source's model.*"
             " settings"
         )
@@ -141,7 +141,7 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
         return None, "not in the source"
     source = model.names.get(name, name)
     if np.asarray(value).dtype.kind not in "fiu":
-        raise BadInput(f"--init_from: {source} holds no numbers: is this a checkpoint of a model?")
+        raise BadInput(f"`init_from`: {source} holds no numbers: is this a checkpoint of a model?")
     value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
         value = value.reshape(spec.shape)  # attention kernels with the head axis split

@@ -1,7 +1,6 @@
 """Checkpoints on disk and on a bucket: saving, damage, what is left of a kill, retention."""
 
 import re
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -168,26 +167,29 @@ def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
 
 
 @pytest.mark.parametrize("number", range(1, 6))
-def test_a_kill_between_any_two_files_leaves_the_one_before(run, number):
+def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeypatch):
     for step in (10, 20):
         run.save(step, keep_last=2)
-    marks = 0
+    changes = 0
 
-    def mark(phase):
-        nonlocal marks
-        marks += 1
-        if marks == number:
-            raise Killed
+    def killed_after(call):
+        def changed(*arguments):
+            nonlocal changes
+            if changes >= number:  # a killed process tidies nothing up on its way out
+                raise Killed
+            result = call(*arguments)
+            changes += 1
+            if changes >= number:
+                raise Killed
+            return result
 
-    remove = Owned.remove
+        return changed
 
-    def remove_until_killed(owned, names):
-        if marks >= number:  # a killed process tidies nothing up on its way out
-            raise Killed
-        return remove(owned, names)
-
-    run.store.mark = mark
-    with pytest.raises(Killed), mock.patch.object(Owned, "remove", remove_until_killed):
+    # Data, index, metadata, `checkpoint`, and the removals of the oldest checkpoint.
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(storage, "take", killed_after(storage.take))
+        patch.setattr(storage, "write_bytes", killed_after(storage.write_bytes))
+        patch.setattr(Owned, "remove", killed_after(Owned.remove))
         run.save(30, keep_last=2)
     after = Run(run.place, run.scratch)
     assert after.latest() == (20 if number < 3 else 30)

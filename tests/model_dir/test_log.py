@@ -56,9 +56,10 @@ def test_concurrent_writers_lose_no_event(base):
 def test_heartbeat_has_the_keys_of_the_contract(base):
     assert run_log.read_heartbeat(base) is None
     beat = run_log.Heartbeat(base, "my-run", lambda: 1234.5678)
-    beat.update({})
-    beat.update({"global_step": 7, "tokens_per_second": 3.5}, write=False)
-    beat.update({"state": "training"})
+    beat.write()
+    beat.update(global_step=7, tokens_per_second=3.5)
+    beat.update(state="training")
+    beat.write()
     written = run_log.read_heartbeat(base)
     assert written["time"] == 1234.568 and written["run"] == "my-run" and written["reason"] is None
     assert (written["global_step"], written["state"]) == (7, "training")

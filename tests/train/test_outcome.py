@@ -1,19 +1,19 @@
-"""The outcome of a run, with a recorder that notes what it gets."""
+"""The outcome of a run, with a logger that notes what it gets."""
 
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.errors import BadInput, Interrupted, OutOfMemory, Stalled, StorageError
+from bigbird_ja.errors import BadInput, Interrupted, Stalled, StorageError
 from bigbird_ja.train import outcome as outcome_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.processes import SingleProcess
 
 
-class Recorder:
-    """Recorder of a run at step 7."""
+class Logger:
+    """Logger of a run at step 7."""
 
     step, loss = 7, 1.5
 
@@ -22,9 +22,6 @@ class Recorder:
 
     def ended(self, reason, error):
         self.recorded.append(reason)
-
-    def refused(self):
-        self.recorded.append("refused")
 
     def results(self, reason):
         return {"global_step": self.step, "reason": reason}
@@ -45,8 +42,8 @@ def outcome(logged):
         data_dir="my data",
         deps=Dependencies(log=logged.append),
     )
-    run_dir = SimpleNamespace(path="out/run", has_begun=True)
-    return Outcome(job, run_dir, SimpleNamespace(name="SIGTERM"), Recorder(), None)
+    model_dir = SimpleNamespace(path="out/run")
+    return Outcome(job, model_dir, SimpleNamespace(name="SIGTERM"), Logger(), None)
 
 
 def test_finished_run_logs_the_next_command(outcome, logged):
@@ -56,38 +53,35 @@ def test_finished_run_logs_the_next_command(outcome, logged):
     outcome.job.evaluates = True
     outcome.done("finished", is_new=False)  # it was recorded before
     assert "export --model_dir out/run" in logged[-1]
-    assert outcome.recorder.recorded == ["finished"]
+    assert outcome.logger.recorded == ["finished"]
 
 
 @pytest.mark.parametrize(("step", "words"), [(7, "saved at step 7 in out/run"), (0, "no step was")])
 def test_interrupted_run_has_its_results(step, words, outcome):
-    outcome.recorder.step = step
+    outcome.logger.step = step
     with pytest.raises(Interrupted, match=f"^SIGTERM: {words}") as stopped:
         outcome.done("interrupted")
     assert stopped.value.results == {"global_step": step, "reason": "interrupted"}
-    assert outcome.recorder.recorded == ["interrupted"]
+    assert outcome.logger.recorded == ["interrupted"]
 
 
 @pytest.mark.parametrize(
-    ("error", "has_begun", "kind", "recorded"),
+    ("error", "kind", "recorded"),
     [
-        (BadInput("no device"), False, BadInput, ["refused"]),
-        (OutOfMemory("too large"), False, OutOfMemory, ["refused"]),
-        (BadInput("odd record"), True, BadInput, ["bad_input"]),
-        (PermissionError(13, "denied", "shard"), True, StorageError, ["io_error"]),
-        (KeyError("x"), False, KeyError, ["bug"]),
+        (BadInput("odd record"), BadInput, ["bad_input"]),
+        (PermissionError(13, "denied", "shard"), StorageError, ["io_error"]),
+        (KeyError("x"), KeyError, ["bug"]),
     ],
 )
-def test_failure_is_recorded_unless_it_refuses_the_start(error, has_begun, kind, recorded, outcome):
-    outcome.run_dir.has_begun = has_begun
+def test_failure_is_recorded_and_raised(error, kind, recorded, outcome):
     with pytest.raises(kind), outcome.failures_recorded():
         raise error
-    assert outcome.recorder.recorded == recorded
+    assert outcome.logger.recorded == recorded
 
 
 def test_storage_that_hangs_does_not_delay_the_exit(outcome, monkeypatch):
     monkeypatch.setattr(outcome_lib, "_RECORDING_SECONDS", 0.1)
-    monkeypatch.setattr(outcome.recorder, "ended", lambda *_: Event().wait())
+    monkeypatch.setattr(outcome.logger, "ended", lambda *_: Event().wait())
     error = Stalled("no step finished")
     outcome.record_exit(error)
     assert error.results == {"global_step": 7, "reason": "stalled"}

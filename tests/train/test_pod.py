@@ -24,7 +24,6 @@ from bigbird_ja.settings.schema import Config, TrainingConfig
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import killing, pods, synthetic
@@ -117,9 +116,8 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             pod=member.pod,
             evaluates=True,
             init_from=None,
-            deps=Dependencies(),
         )
-        evaluations.append(Evaluations(here, threading.Event(), Watchdog(0, print)))
+        evaluations.append(Evaluations(here, member.stop, Watchdog(0, print)))
     # The last one is of lost work.
     lines = [{"step": step, "data_fingerprint": "data"} for step in (20, 40)]
     for each, known in zip(evaluations, (lines, []), strict=True):

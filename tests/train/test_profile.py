@@ -1,15 +1,17 @@
 """Profiles, by JAX's real profiler."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.train import profile
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.profile import read_profile_steps
 
 
-def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
+def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket):
     jax = pytest.importorskip("jax", "0.7")
     jax.config.update("jax_platforms", "cpu")
     logged, events = [], []
@@ -17,15 +19,20 @@ def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
     job = SimpleNamespace(
         profiled=steps, engine=SimpleNamespace(name="pjrt"), deps=Dependencies(log=logged.append)
     )
-    run_dir = SimpleNamespace(path=f"{bucket}/run", scratch=str(tmp_path), lease=object())
-    recorder = SimpleNamespace(event=lambda name, **fields: events.append(fields))
-    profiled = profile.Profile(job, run_dir, 0, recorder)
+    logger = SimpleNamespace(event=lambda name, **fields: events.append(fields))
+    model_dir = ModelDir(f"{bucket}/run")
+    stack = contextlib.ExitStack()
+    stack.enter_context(model_dir.locked())
+    profiled = profile.Profile(job, model_dir, 0, logger)
     multiply = jax.jit(lambda x: x @ x)
     for step in range(1, 5):
         profiled.at(step - 1)
         with jax.profiler.TraceAnnotation(profile.INPUT):
             multiply(jax.numpy.ones((64, 64))).block_until_ready()
     profiled.close()
+    assert any(name.endswith(".xplane.pb") for name in model_dir.owned.files)
+    model_dir.begin()
+    stack.close()
     (event,) = events
     assert event["steps"] == "2-3" and event["folder"].startswith("plugins/profile/")
     assert logged == [f"profile of steps 2-3: {bucket}/run/{event['folder']}"]

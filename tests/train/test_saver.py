@@ -8,11 +8,12 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.model_dir.checkpoints import Meta
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
 from bigbird_ja.storage.lease import LeaseLost
+from bigbird_ja.train import saver as saver_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.processes import SingleProcess
-from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saver import CheckpointSaver
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
@@ -27,7 +28,7 @@ def job(checkpoints, **deps):
 def test_saves_are_due_by_minutes_and_by_steps():
     def schedule(minutes, steps):
         config = CheckpointsConfig(save_every_minutes=minutes, save_every_steps=steps)
-        return CheckpointSaver(job(config, monotonic=lambda: now[0]), None, None)
+        return CheckpointSaver(job(config, monotonic=lambda: now[0]), None)
 
     now = [0.0]
     saver = schedule(10, 100)
@@ -44,42 +45,43 @@ def test_saves_are_due_by_minutes_and_by_steps():
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    run_dir = RunDir(str(tmp_path))
-    with run_dir.locked(Dependencies()):
-        yield run_dir
-
-
-def make(run_dir, **deps):
-    saved = []
-    recorder = SimpleNamespace(saved=lambda step, seconds: saved.append(step))
-    return CheckpointSaver(job(CheckpointsConfig(), **deps), run_dir, recorder), saved
+def model_dir(tmp_path):
+    model_dir = ModelDir(str(tmp_path))
+    with model_dir.locked():
+        yield model_dir
 
 
 def meta(step):
     return Meta(step, "config", "data", 0.0, 0, 0, 0.0, next_batch=step, global_batch_size=1)
 
 
-def test_steps_continue_while_a_checkpoint_is_written(run_dir):
-    gate, store = threading.Event(), run_dir.checkpoints
-    saver, saved = make(run_dir, mark=lambda phase: gate.wait(10))
+def test_steps_continue_while_a_checkpoint_is_written(model_dir, monkeypatch):
+    gate, store, write = threading.Event(), model_dir.checkpoints, saver_lib.write_variables
+
+    def write_slowly(*arguments):
+        assert gate.wait(10)
+        write(*arguments)
+
+    monkeypatch.setattr(saver_lib, "write_variables", write_slowly)
+    saver = CheckpointSaver(job(CheckpointsConfig()), model_dir)
     saver.save(meta(1), lambda: lambda: VALUES)
-    assert store.steps() == []
+    assert saver.poll() is None and store.steps() == []
     gate.set()
-    saver.save(meta(2), lambda: lambda: VALUES)  # waits for the one before
-    saver.wait()
-    assert store.steps() == saved == [1, 2]
+    assert saver.wait().step == 1
+    saver.save(meta(2), lambda: lambda: VALUES)
+    assert saver.wait().step == 2 and saver.wait() is None
+    assert store.steps() == [1, 2]
 
 
-def test_failure_of_a_save_is_raised_once(run_dir, monkeypatch):
+def test_failure_of_a_save_is_raised_once(model_dir, monkeypatch):
     def lost():
         raise LeaseLost("another trainer has taken over")
 
-    saver, saved = make(run_dir)
-    monkeypatch.setattr(run_dir.lease, "check", lost)
+    saver = CheckpointSaver(job(CheckpointsConfig()), model_dir)
+    monkeypatch.setattr(model_dir.lease, "check", lost)
     saver.save(meta(1), lambda: lambda: VALUES)
     with pytest.raises(LeaseLost, match="taken over"):
         saver.wait()
-    saver.poll()
-    assert run_dir.checkpoints.steps() == saved == []
-    assert storage.list_files(run_dir.scratch) == []
+    assert saver.poll() is None
+    assert model_dir.checkpoints.steps() == []
+    assert storage.list_files(model_dir.scratch) == []

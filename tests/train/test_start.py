@@ -6,10 +6,10 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train import start
 from bigbird_ja.train.job import Dependencies
-from bigbird_ja.train.run_dir import RunDir
 from testkit import synthetic
 from testkit.configs import fitted, with_data
 
@@ -53,14 +53,14 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
     """All without --config; those that an encoder's folder gave it with --config."""
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
-    run_dir = RunDir(str(tmp_path / "model"))
-    with run_dir.locked(Dependencies(log=lambda text: None)):
-        run_dir.begin()
-        run_dir.write_settings(config, data, str(tmp_path / "none"))
-        run_log.append_line(run_dir.join(run_log.METRICS), {"step": 1, "time": 0.0})
+    model_dir = ModelDir(str(tmp_path / "model"))
+    with model_dir.locked():
+        model_dir.begin()
+        model_dir.write_settings(config, data, str(tmp_path / "none"))
+        run_log.append_line(model_dir.join(run_log.METRICS), {"step": 1, "time": 0.0})
     found = adopted(config=None, init_from=None)
     assert found.keys() == flatten(config).keys()
-    assert found["training.seed"] == (7, run_dir.join("config.yaml"))
+    assert found["training.seed"] == (7, model_dir.join("config.yaml"))
     assert adopted(config="base-4096", init_from=None) == {}
     (tmp_path / "model.safetensors").touch()
     found = adopted(config="base-4096", init_from=str(tmp_path))

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, CommandError, Diverged, Interrupted, OutOfMemory
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.folder import LOCK, ModelDir
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import replace_settings
@@ -22,9 +23,8 @@ from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.protocol import StepResult
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.job import Dependencies, Job
-from bigbird_ja.train.run_dir import LOCK, RunDir
-from bigbird_ja.train.run_logger import Recorder
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.train import train
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
@@ -43,11 +43,12 @@ class Numbers:
         start: the step of its first state.
         ahead, loop: steps beyond the finished one, and in one turn.
         bad: the step that is not finite.
+        then: called with the last finished step after each turn.
     """
 
-    def __init__(self, start, ahead, loop, bad):
+    def __init__(self, start, ahead, loop, bad, then):
         self.dispatched = self.finished = start
-        self._ahead, self._loop, self._bad = ahead, loop, bad
+        self._ahead, self._loop, self._bad, self._then = ahead, loop, bad, then
 
     ahead = begun = closed = 0
     refusal = None  # error of `begin`
@@ -62,7 +63,9 @@ class Numbers:
 
     def advance(self, limit):
         self.dispatched = min(self.finished + self._loop + self._ahead, limit)
-        return self._finish(max(self.finished + 1, self.dispatched - self._ahead))
+        result = self._finish(max(self.finished + 1, self.dispatched - self._ahead))
+        self._then(result.step)
+        return result
 
     def settle(self):
         done = self._finish(self.dispatched)
@@ -110,7 +113,12 @@ class Training:
     def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
         stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
         steps = CheckpointStore(self.model_dir).steps()
-        engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
+
+        def then(step):
+            if isinstance(stop_at, int) and step >= stop_at:
+                instead() if instead else stop.ask("SIGTERM")
+
+        engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad, then)
 
         def evaluate(model, *_, **how):
             if stop_at == "evaluation":
@@ -119,20 +127,17 @@ class Training:
                 how["tick"]()
             return {"examples": [], **self.scores}
 
-        def mark(phase, step=0):
-            if isinstance(stop_at, int) and engine.finished >= stop_at:
-                instead() if instead else stop.ask("SIGTERM")
-
         self._monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", evaluate)
         self._monkeypatch.setattr(
-            "bigbird_ja.evaluation.tensorboard.write_evaluation", lambda *args: None
+            "bigbird_ja.evaluation.tensorboard.evaluation_file",
+            lambda step, *_: (f"eval/{step}", b""),
         )
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         choice = Choice("numbers", "test", False, self.replicas, "none")
         run = (self.config, self.manifest, self.data, choice)
-        job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
+        job = Job(*run, evaluates=evaluates)
         try:
-            train(job, RunDir(self.model_dir, self.overwrite), stop, ProcessExit())
+            train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit())
         finally:
             # An input that does not end is waited for each time, and a spot machine has 30 seconds.
             assert engine.closed == engine.begun, "closed once, however the run ends"
@@ -194,9 +199,9 @@ def no_device(training, patch):
 
 def no_device_after_a_heartbeat(training, patch):
     """Refuse when the periodic tasks have run, as in a long compilation."""
-    has_run, beat, begin = Event(), Recorder.beat, Numbers.begin
+    has_run, beat, begin = Event(), RunLogger.beat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
-    patch.setattr(Recorder, "beat", lambda recorder: (beat(recorder), has_run.set()))
+    patch.setattr(RunLogger, "beat", lambda logger: (beat(logger), has_run.set()))
 
     def compile_and_begin(engine):
         assert has_run.wait(60)
@@ -240,7 +245,7 @@ def in_the_place_of(name, make):
 
 def another_trainer(training, patch):
     stack = training.stack
-    stack.enter_context(RunDir(training.model_dir).locked(Dependencies(log=lambda text: None)))
+    stack.enter_context(ModelDir(training.model_dir, log=lambda text: None).locked())
 
 
 def overwritten(training, patch):
@@ -369,12 +374,17 @@ def test_text_of_an_unknown_exception_is_not_recorded(training):
     assert files and not [path for path in files if b"swordfish" in path.read_bytes()]
 
 
-def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
-    threads = []
-    monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
-    training.config = replace_settings(training.config, {"training.eval_max_batches": 3})
-    training.run(evaluates=True)
-    assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
+def test_each_batch_of_an_evaluation_ticks_the_watchdog(tmp_path, monkeypatch):
+    ticks = []
+    monkeypatch.setattr(Watchdog, "tick", lambda _: ticks.append(1))
+    counts = []
+    for batches in (1, 3):
+        training = Training(tmp_path / str(batches), monkeypatch)
+        training.config = replace_settings(training.config, {"training.eval_max_batches": batches})
+        ticks.clear()
+        training.run(evaluates=True)
+        counts.append(len(ticks))
+    assert counts[1] - counts[0] == 2 * 2, "two batches more in each of two evaluations"
 
 
 def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):

@@ -53,7 +53,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
     # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
-        name, why = wanted, f"--engine {wanted}"
+        name, why = wanted, f"`engine` {wanted}"
     elif processes > 1:
         name, why = "pjrt", "several processes"
     else:
@@ -104,11 +104,11 @@ def _chip(accelerator: str) -> str:
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
-            "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
-            " 'bigbird-ja[estimator]', or use --engine pjrt"
+            "`engine` estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or use `engine` pjrt"
         )
     if config.model.attention_implementation == "kernel":
-        raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
+        raise BadInput(f"{_KERNEL} needs `engine` pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     check_estimator_tpu(config)
@@ -136,20 +136,20 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 
 
 def check_estimator_tpu(config: Config) -> None:
-    """Check that TensorFlow can use a TPU for `--use_tpu` under TPUEstimator.
+    """Check that TensorFlow can use a TPU for `use_tpu` under TPUEstimator.
 
     Raises:
         BadInput: This machine has no TPU, TensorFlow has no TPU support, or a TPU of another name
             does not answer.
     """
-    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    advice = "run on a TPU VM with `tpu_name` local, or leave `use_tpu` out"
     if config.tpu.name != "local":
         devices.resolve_tpu(config)
         return
     if not devices.is_there(devices.TPU_FILES):
-        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+        raise BadInput(f"`use_tpu`: this machine has no TPU: {advice}")
     if not devices.tensorflow_has_tpu():
         raise BadInput(
-            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            "`use_tpu`: this TensorFlow is built without TPU support: use the TPU VM's own"
             f" (a tpu-vm-tf-2.15 runtime image): {advice}"
         )

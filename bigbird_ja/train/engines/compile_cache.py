@@ -21,8 +21,8 @@ class CompileCache:
 
     JAX stores and finds them itself, by all that they depend on, in a local folder. What MODEL_DIR
     has is copied there before the first compilation, and what is new is copied back after it. It is
-    native code: a file that differs from what the ownership manifest states is ignored. `preflight
-    --keep` puts the programs of a slice there before the run begins.
+    native code: a file that differs from what the ownership manifest states is ignored. `preflight`
+    puts the programs of a slice there before the run begins.
 
     Args:
         owned: ownership manifest of MODEL_DIR; None if there is none yet.

@@ -90,7 +90,7 @@ def prepare(use_tpu: bool) -> str:
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
     if use_tpu and not is_there(TPU_FILES):
         raise BadInput(
-            "--use_tpu: this machine has no TPU: run on a TPU VM, or leave --use_tpu out"
+            "`use_tpu`: this machine has no TPU: run on a TPU VM, or leave `use_tpu` out"
         )
     require("jax", *(["libtpu"] if use_tpu else []))
     # Also in the environment, for jax that is imported later, or in other processes.
@@ -162,7 +162,7 @@ def resolve_tpu(config: Config) -> Any:
         resolver.master()
     except Exception as error:
         raise BadInput(
-            f"--use_tpu: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
-            " TPU VM with --tpu_name local, or leave --use_tpu out"
+            f"`use_tpu`: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
+            " TPU VM with `tpu_name` local, or leave `use_tpu` out"
         ) from error
     return resolver

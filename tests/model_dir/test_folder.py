@@ -9,12 +9,9 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import Meta
+from bigbird_ja.model_dir.folder import ModelDir, next_batch
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.train.job import Dependencies
-from bigbird_ja.train.run_dir import RunDir, next_batch
 from testkit.configs import fitted, with_data
-
-DEPS = Dependencies(log=lambda text: None)
 
 
 def config(*sets):
@@ -24,25 +21,25 @@ def config(*sets):
 def start(directory):
     """A run that has logged one step."""
     directory.mkdir(exist_ok=True)
-    run = RunDir(str(directory))
-    with run.locked(DEPS):
+    run = ModelDir(str(directory))
+    with run.locked():
         run.begin()
         run.write_settings(*with_data(config()), str(directory / "none"))
         run.events.append("started")
         line = {"step": 1, "loss": 1.0, "time": 0.0}
         run_log.append_line(str(directory / run_log.METRICS), line)
-    return RunDir(str(directory))
+    return ModelDir(str(directory))
 
 
 def test_settings_may_differ_until_a_step_is_logged(tmp_path):
     other = with_data(config("training.seed=1"))
-    RunDir(str(tmp_path / "none")).check_settings(*other)
-    run = RunDir(str(tmp_path))
-    with run.locked(DEPS):
+    ModelDir(str(tmp_path / "none")).check_settings(*other)
+    run = ModelDir(str(tmp_path))
+    with run.locked():
         run.begin()
         run.write_settings(*with_data(config()), str(tmp_path / "none"))
         run.events.append("started")
-    RunDir(str(tmp_path)).check_settings(*other)
+    ModelDir(str(tmp_path)).check_settings(*other)
     with pytest.raises(BadInput, match=r"holds a run of other settings.*training\.seed"):
         start(tmp_path).check_settings(*other)
 
@@ -50,17 +47,17 @@ def test_settings_may_differ_until_a_step_is_logged(tmp_path):
 def test_moving_aside_never_overwrites(tmp_path):
     for number in (1, 2):
         start(tmp_path / "run")
-        run = RunDir(str(tmp_path / "run"), overwrite=True)
-        with run.locked(DEPS):
+        run = ModelDir(str(tmp_path / "run"), overwrite=True)
+        with run.locked():
             run.begin()
             assert (tmp_path / f"run.replaced-{number}" / "config.yaml").exists()
-    assert not RunDir(str(tmp_path / "run")).has_work
+    assert not ModelDir(str(tmp_path / "run")).has_work
 
 
 def test_events_between_opening_and_locking_are_read(tmp_path):
     run = start(tmp_path)
     run_log.EventLog(str(tmp_path)).append("resumed")
-    with run.locked(DEPS):
+    with run.locked():
         assert run.last_start()["event"] == "resumed"
 
 
@@ -78,14 +75,14 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
-    run = RunDir(base)
-    with run.locked(DEPS):
+    run = ModelDir(base)
+    with run.locked():
         run.begin()
         run.events.append("started")
     for name in (".scratch-thesis", "bigbird-ja-thesis"):
         (place / name).mkdir()
-    run = RunDir(base)
-    with run.locked(DEPS):
+    run = ModelDir(base)
+    with run.locked():
         scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
         left = shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
@@ -97,14 +94,14 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
 
 def test_run_on_a_bucket_is_moved_aside(bucket):
     for number in (1, 2):
-        run = RunDir(f"{bucket}/run")
-        with run.locked(DEPS):
+        run = ModelDir(f"{bucket}/run")
+        with run.locked():
             run.begin()
             run.events.append("started")
             storage.write_bytes(f"{bucket}/run/{run_log.METRICS}", b'{"step": 1}\n')
             storage.write_bytes(f"{bucket}/run/eval/events", b"")
         before = storage.list_tree(f"{bucket}/run")
-        run = RunDir(f"{bucket}/run", overwrite=True)
-        with run.locked(DEPS):
+        run = ModelDir(f"{bucket}/run", overwrite=True)
+        with run.locked():
             run.begin()
             assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before

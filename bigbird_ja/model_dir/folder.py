@@ -1,9 +1,9 @@
 """MODEL_DIR of a run: checked before anything is written, locked while the run writes to it.
 
-A run may continue with another length, and by `--set` with other settings. The optimizer's state is
-kept. If the batch size changes, the order of the data is cut into batches of the new size: the next
-batch begins at the first multiple of that size after every record that was seen, so none is seen
-twice and less than one batch is skipped.
+A run may continue with another length, and with other settings that are stated. The optimizer's
+state is kept. If the batch size changes, the order of the data is cut into batches of the new size:
+the next batch begins at the first multiple of that size after every record that was seen, so none
+is seen twice and less than one batch is skipped.
 """
 
 import contextlib
@@ -11,14 +11,15 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from bigbird_ja import storage
-from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
-from bigbird_ja.model_dir.checkpoints import STATE, CheckpointStore, Meta
-from bigbird_ja.model_dir.log_schema import EventRecord
+from bigbird_ja.model_dir.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
+from bigbird_ja.model_dir.log_schema import Evaluation, EventRecord
 from bigbird_ja.model_dir.model import CONFIG, TOKENIZER, check_config, earlier_configs
+from bigbird_ja.process import console
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -27,7 +28,6 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
-from bigbird_ja.train.job import Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
@@ -38,13 +38,32 @@ _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL
 _FOLDERS = ("eval", "plugins", "compiled")
 _KIND = "run"
 _ADVICE = (
-    f"a copied run needs its {MANIFEST_NAME} (`cp -r RUN/. DIR`); else give --model_dir an empty"
-    " folder; --init_from takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
+    f"a copied run needs its {MANIFEST_NAME} (`cp -r RUN/. DIR`); else give `model_dir` an empty"
+    " folder; `init_from` takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
 )
 
 
-class RunDir:
-    """MODEL_DIR: its files, ownership manifest, lock, scratch folder and checkpoints.
+@dataclass(frozen=True)
+class Resumption:
+    """The point at which training continues."""
+
+    checkpoint: Checkpoint | None
+    interruptions: int  # number of ends other than `finished`, of the whole run
+    next_batch: int = 0  # position in the data's order, in batches of the config
+
+    @property
+    def step(self) -> int:
+        """Global step of the checkpoint; 0 without one."""
+        return self.checkpoint.meta.step if self.checkpoint else 0
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training before the checkpoint."""
+        return self.checkpoint.meta.train_seconds if self.checkpoint else 0.0
+
+
+class ModelDir:
+    """MODEL_DIR: its files, ownership manifest, lock, scratch folder, checkpoints and logs.
 
     Its folder is listed once, and its manifest read once, when it is opened. Every file of a
     checkpoint is in the manifest before it appears, so both are read again only if the manifest has
@@ -53,6 +72,9 @@ class RunDir:
     Args:
         path: MODEL_DIR, on disk or gs://.
         overwrite: whether the run in it is moved aside, not continued.
+        log: gets messages for the user.
+        clock: UNIX seconds.
+        monotonic: seconds, monotonic.
 
     Attributes:
         files: size and version of its files, by name.
@@ -61,29 +83,47 @@ class RunDir:
         lease: the lock; None before it is held, and in a process of a pod that does not write.
         scratch: empty local folder, once the folder is locked or joined.
         checkpoints: likewise.
-        has_begun: whether files of the run may have changed: a start that is refused changes none.
+        evaluations: evaluations in eval.jsonl, of lost work too; once `open_logs` was called.
+        heartbeat: heartbeat.json, likewise.
 
     Raises:
         BadInput: The path cannot be a folder, it holds what `pretrain` did not make, or its
             settings cannot be read.
     """
 
-    def __init__(self, path: str, overwrite: bool = False) -> None:
-        outputs.check_folder_place(path, "--model_dir")
+    def __init__(
+        self,
+        path: str,
+        overwrite: bool = False,
+        *,
+        log: Callable[[str], None] = console.log,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log, self._clock, self._monotonic = log, clock, monotonic
+        outputs.check_folder_place(path, "`model_dir`")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
         # The ownership manifest; None if there is none yet.
-        self.manifest = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
+        self.manifest = outputs.check_folder(path, "`model_dir`", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
         self.events = run_log.EventLog(path)
         self.lease: Lease | None = None
         self.scratch = ""
-        self.has_begun = False
+        self.evaluations: list[Evaluation] = []
+        self.metrics: run_log.MetricsLog | None = None
+        self._has_begun = False
+        self._heartbeat_before: bytes | None = None  # content when a refused start would change it
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
         return storage.join(self.path, name)
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether files of the run may have changed: a refused start changes none."""
+        return self._has_begun
 
     @property
     def has_work(self) -> bool:
@@ -118,10 +158,11 @@ class RunDir:
         Args:
             config: config to continue with.
             data: data to continue with.
-            stated: keys set on the command line; settings of `training` among them may differ.
+            stated: keys that the caller set explicitly; settings of `training` among them may
+                differ.
 
         Raises:
-            BadInput: Settings differ; the message names them, and the flags that change them.
+            BadInput: Settings differ; the message names them.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -129,24 +170,25 @@ class RunDir:
         if not different:
             return
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
-        advice = f"to start another run from its weights, --init_from {self.path} with another"
-        advice += " --model_dir"
+        advice = f"to start another run from its weights, `init_from` {self.path} with another"
+        advice += " `model_dir`"
         if all(is_change[key] for key in different):
-            flags = " ".join(f"--set {key}={new}" for key, (_, new) in different.items())
-            advice = f"to change them in mid run, {flags}"
+            changed = " ".join(f"`overrides` {key}={new}" for key, (_, new) in different.items())
+            advice = f"to change them in mid run, {changed}"
         raise BadInput(
             f"{self.path} holds a run of other settings ({named}): use those; {advice}; or"
-            " --overwrite to move that run aside"
+            " `overwrite` to move that run aside"
         )
 
-    def find_resumption(self, config: Config, data: Manifest) -> Resumption:
+    def find_resumption(self, config: Config, data: Data, fingerprint: str) -> Resumption:
         """Find the newest good checkpoint, and the place in the data where training continues.
 
         The lock is held. The checkpoint is checked against the config and the data set.
 
         Args:
             config: config to continue with; `check_settings` allowed it.
-            data: data set to continue with.
+            data: facts of the data set to continue with.
+            fingerprint: fingerprint of that data set.
 
         Raises:
             BadInput: The checkpoint belongs to another config or data set.
@@ -157,11 +199,11 @@ class RunDir:
         if checkpoint is None:
             return Resumption(None, interruptions)
         meta = checkpoint.meta
-        if meta.data_fingerprint != data.fingerprint:
+        if meta.data_fingerprint != fingerprint:
             raise BadInput(
                 f"{self.path} was trained on other data (fingerprint"
-                f" {meta.data_fingerprint[:12]}, not {data.fingerprint[:12]}): give that"
-                " --data_dir, or another --model_dir, or --overwrite to move that run aside"
+                f" {meta.data_fingerprint[:12]}, not {fingerprint[:12]}): give that `data_dir`, or"
+                " another `model_dir`, or `overwrite` to move that run aside"
             )
         # The new settings were compared with the run's, and those must be the checkpoint's.
         own = self.settings or (config, data)
@@ -173,7 +215,7 @@ class RunDir:
     # The lock.
 
     @contextlib.contextmanager
-    def locked(self, deps: Dependencies) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Create MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
 
         At the end all of this is undone if the run has not begun.
@@ -186,11 +228,11 @@ class RunDir:
                 cannot be read.
         """
         parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
-        with self._moved_aside(deps), outputs.new_folder(self.path):
+        with self._moved_aside(), outputs.new_folder(self.path):
             is_new, mark = self.manifest is None, self.join(MANIFEST_NAME)
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
-            with self._held(deps) as self.lease:
+            with self._held() as self.lease:
                 if not self.manifest.is_current():  # another one has trained here
                     self.files = storage.list_stats(self.path)
                 self._check_entries()
@@ -199,11 +241,12 @@ class RunDir:
                 try:
                     with scratch_directory(*parent) as self.scratch:
                         self.checkpoints = CheckpointStore(
-                            self.path, self.scratch, self._report(deps), deps.mark, self.manifest
+                            self.path, self.scratch, self._report, owned=self.manifest
                         )
                         yield
                 finally:
-                    if is_new and not self.has_begun and self.manifest.is_current():
+                    self.undo()
+                    if is_new and not self._has_begun and self.manifest.is_current():
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
 
     def _check_entries(self) -> None:
@@ -226,37 +269,83 @@ class RunDir:
                     " command again"
                 )
 
-    def begin(self) -> None:
-        """Repair what a kill has left of checkpoints, before the first change of the run's files.
+    def open_logs(self, step: int, num_train_steps: int) -> None:
+        """Read the logs of a run that continues from `step`; change nothing.
 
+        In a process that does not write, only the heartbeat's fields are kept.
+
+        Raises:
+            BadInput: A line does not belong there.
+        """
+        self.heartbeat = run_log.Heartbeat(
+            self.path,
+            storage.base_name(self.path),
+            self._clock,
+            global_step=step,
+            num_train_steps=num_train_steps,
+        )
+        self._step = step
+        if self.lease is not None:
+            self.evaluations = run_log.read_evaluations(self.path)
+            self.metrics = run_log.MetricsLog(self.join(run_log.METRICS), step)
+
+    def begin(self) -> None:
+        """Begin to change the run's files; later calls do nothing.
+
+        What a kill has left of checkpoints is repaired, and the lines of lost work leave the logs.
         Only the process that has locked the folder changes anything.
         """
-        self.has_begun = True
-        if self.lease is not None:
-            self.owned.note(dict.fromkeys(_LOGS))
-            self.checkpoints.repair()
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self.lease is None:
+            return
+        self.owned.note(dict.fromkeys(_LOGS))
+        self.checkpoints.repair()
+        if self.metrics is not None:
+            self.metrics.drop_later()
+        if any(line["step"] > self._step for line in self.evaluations):
+            run_log.drop_evaluations(self.path, self._step)
+
+    def write_heartbeat(self) -> None:
+        """Write heartbeat.json.
+
+        Until the run has begun, while a step compiles, only a continued run has heartbeats, and
+        `undo` puts the old file back.
+        """
+        if not self._has_begun:
+            if self._heartbeat_before is None:
+                self._heartbeat_before = run_log.heartbeat_bytes(self.path)
+            if not self._heartbeat_before:
+                return
+        self.heartbeat.write()
+
+    def undo(self) -> None:
+        """Put back what a start has changed that was refused; do nothing once the run has begun."""
+        if self._heartbeat_before and not self._has_begun:
+            storage.write_bytes(self.join(run_log.HEARTBEAT), self._heartbeat_before)
+            self._heartbeat_before = None
 
     @contextlib.contextmanager
-    def joined(self, owner: str, deps: Dependencies) -> Iterator[None]:
+    def joined(self, owner: str) -> Iterator[None]:
         """Take part, in a process of a pod that does not write, in what the writer has locked.
 
         Args:
             owner: id of the lock's holder.
-            deps: clocks and log.
 
         Raises:
             BadInput: The writer's lock is not seen here: this is another folder.
         """
-        end = deps.clock() + _VISIBLE_SECONDS
+        end = self._clock() + _VISIBLE_SECONDS
         while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
-            if deps.clock() > end:
+            if self._clock() > end:
                 raise BadInput(
                     f"{self.path} on this host is not the folder that process 0 writes to: give a"
-                    " --model_dir on gs://, or on a disk that all hosts share"
+                    " `model_dir` on gs://, or on a disk that all hosts share"
                 )
             time.sleep(_POLL_SECONDS)
         with scratch_directory() as self.scratch:
-            self.checkpoints = CheckpointStore(self.path, self.scratch, mark=deps.mark)
+            self.checkpoints = CheckpointStore(self.path, self.scratch)
             yield
 
     def check_lock(self) -> None:
@@ -274,35 +363,31 @@ class RunDir:
         assert self.manifest is not None
         return self.manifest
 
-    def _held(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
+    def _held(self) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
-        busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
-        return held(Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic))
+        busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
+        return held(Lease(self.join(LOCK), busy, self._log, clock=self._monotonic))
 
-    def _report(self, deps: Dependencies) -> Callable[[str, int, str], None]:
-        """Return a function that logs and records what becomes of unusable checkpoints."""
-
-        def report(event: str, step: int, text: str) -> None:
-            deps.log(text)
-            self.events.append(event, deps.clock, global_step=step, message=text)
-
-        return report
+    def _report(self, event: str, step: int, text: str) -> None:
+        """Log and record what becomes of an unusable checkpoint."""
+        self._log(text)
+        self.events.append(event, self._clock, global_step=step, message=text)
 
     @contextlib.contextmanager
-    def _moved_aside(self, deps: Dependencies) -> Iterator[None]:
+    def _moved_aside(self) -> Iterator[None]:
         """Move the run aside if it is to be overwritten, and back if no other begins."""
         if not (self._overwrite and self.has_work):
             yield
             return
-        with self._held(deps):
+        with self._held():
             moved = self._move_aside()
-        deps.log(f"{self.path}: the run that was there is now {moved}")
+        self._log(f"{self.path}: the run that was there is now {moved}")
         try:
             yield
         finally:
-            if not self.has_begun:
+            if not self._has_begun:
                 self._move_back(moved)
-                deps.log(f"{self.path}: the run that was there is back")
+                self._log(f"{self.path}: the run that was there is back")
 
     def _move_back(self, moved: str) -> None:
         if storage.is_remote(self.path):
@@ -325,7 +410,7 @@ class RunDir:
             storage.rename_all(names, self.path, moved)
             self.files, self.manifest = {}, None
             return moved
-        advice = "choose another --model_dir, or move it yourself"
+        advice = "choose another `model_dir`, or move it yourself"
         path = os.path.realpath(self.path)  # the target of a link is renamed, and created again
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(

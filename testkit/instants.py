@@ -1,0 +1,80 @@
+"""Instants of `pretrain` at which a test makes its process stand still, or ends its time limits.
+
+The functions that begin a phase are wrapped in the process of the test, so the package needs no
+hooks for it.
+"""
+
+import functools
+import importlib
+import threading
+
+# Phase: module, attribute, and whether its instant is before or after the call.
+_CALLS = {
+    "start-up": [("bigbird_ja.train.train", "check_run", "before")],
+    "compile": [("bigbird_ja.train.train", "waiting", "before")],
+    "input": [("bigbird_ja.data.pipeline", "batches", "before")],
+    "step": [
+        ("bigbird_ja.train.run_logger", "RunLogger.began", "after"),
+        ("bigbird_ja.train.run_logger", "RunLogger.stepped", "after"),
+    ],
+    "evaluate": [("bigbird_ja.train.evaluations", "Evaluations.evaluate", "before")],
+    "save": [("bigbird_ja.train.saver", "write_variables", "before")],
+    "between-files": [
+        ("bigbird_ja.model_dir.checkpoints", "storage.take", "after"),
+        ("bigbird_ja.model_dir.checkpoints", "CheckpointStore._write_state", "before"),
+        ("bigbird_ja.model_dir.checkpoints", "CheckpointStore._write_state", "after"),
+        ("bigbird_ja.storage.ownership", "Owned.remove", "after"),
+    ],
+}
+PHASES = tuple(_CALLS)
+
+
+class Limits:
+    """Time limits that are over when the test says so."""
+
+    def __init__(self):
+        self._timers = []
+
+    def timer(self, seconds, act):
+        """Replace `Dependencies.timer`."""
+        timer = threading.Timer(threading.TIMEOUT_MAX, act)
+        timer.daemon = True
+        self._timers.append(timer)
+        return timer
+
+    def end(self):
+        """End those that run."""
+        for timer in self._timers:
+            if not timer.finished.is_set():
+                timer.function()
+
+
+def watch(mark, limits=None):
+    """Call `mark(phase)` at each instant, for the rest of this process.
+
+    Args:
+        limits: limits in place of the timers of --max_train_minutes.
+    """
+    for phase, calls in _CALLS.items():
+        for module, path, when in calls:
+            *owners, name = path.split(".")
+            owner = importlib.import_module(module)
+            for part in owners:
+                owner = getattr(owner, part)
+            setattr(owner, name, _marked(getattr(owner, name), phase, when, mark))
+    if limits is not None:
+        start = importlib.import_module("bigbird_ja.train.start")
+        start.Dependencies = functools.partial(start.Dependencies, timer=limits.timer)
+
+
+def _marked(call, phase, when, mark):
+    @functools.wraps(call)
+    def marked(*args, **more):
+        if when == "before":
+            mark(phase)
+        result = call(*args, **more)
+        if when == "after":
+            mark(phase)
+        return result
+
+    return marked
