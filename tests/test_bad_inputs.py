@@ -67,7 +67,7 @@ CASES = (
     (_EVALUATE + " --step=99", "no checkpoint of step 99"),
     (_FILL, "give --text or --input"),
     (_FILL + " --text=何もない", "contains no [MASK]"),
-    ("report --model_dir={t}/none --output={o}", "holds no run"),
+    ("report --model_dir={t}/none --output={o}", "contains no run"),
     ("status", "--bucket or --project"),
     ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),
     ("status --bucket={w} --name=x", "no run 'x'"),

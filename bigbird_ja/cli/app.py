@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import importlib
 import os
 import re
@@ -135,7 +136,8 @@ def _run(arguments: list[str]) -> dict[str, Any] | str:
         return command_help(command, name)
     require(*getattr(command, "NEEDS", ()))
     prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
-    return command.run(args) or {}
+    results = command.run(args)
+    return dataclasses.asdict(results) if dataclasses.is_dataclass(results) else results or {}
 
 
 def _report(

@@ -14,9 +14,12 @@ number of sequences.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.evaluation.checkpoints import EvaluationResult
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -39,14 +42,14 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Evaluate one checkpoint, or all of them."""
-    from bigbird_ja.data import check
-
-    # Before TensorFlow's import: a wrong name is refused at once.
-    manifest = check.fast_check(args.data_dir, splits=("eval",))
+def run(args: Args) -> EvaluationResult:
+    """Evaluate one checkpoint, or all of them, and print each result."""
     from bigbird_ja.evaluation import checkpoints
 
     return checkpoints.evaluate(
-        args.model_dir, args.step, args.data_dir, manifest, args.max_batches
+        model_dir=args.model_dir,
+        data_dir=args.data_dir,
+        step=args.step,
+        max_batches=args.max_batches,
+        on_result=lambda result: print(checkpoints.as_text(result)),
     )

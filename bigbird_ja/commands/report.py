@@ -9,9 +9,14 @@ interruptions and preemptions, cost, evaluation by position and distance, filled
 settings side by side. Takes seconds.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.report.page import ReportResult
 
 EXAMPLE = "bigbird-ja report --model_dir out/model --output out/report.html"
 
@@ -22,8 +27,10 @@ def define_flags(flags: Flags) -> None:
     flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Write the page."""
-    from bigbird_ja.report import page
+def run(args: Args) -> ReportResult:
+    """Write the page, and print its path."""
+    from bigbird_ja.report.page import report
 
-    return page.write(args.model_dir, args.output)
+    result = report(model_dirs=args.model_dir, output=args.output)
+    print(f"report: {result.output}")
+    return result

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
+from bigbird_ja.data import check
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
 from bigbird_ja.evaluation.tensorboard import evaluation_file
-from bigbird_ja.model.forward import Forward
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
+from bigbird_ja.model_dir.log_schema import Example, PredictionBucket
 from bigbird_ja.model_dir.model import NO_CHECKPOINT, TrainedModel, load_run
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.storage.ownership import Owned
 
 
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Evaluation of a checkpoint on held-out records."""
+
+    step: int
+    steps: list[int]  # all evaluated steps; the other fields are of the last one
+    masked_lm_loss: float  # nats per prediction
+    masked_lm_accuracy: float
+    perplexity: float | None
+    by_position: list[PredictionBucket]  # counted from the start of the sequence
+    by_distance: list[PredictionBucket]  # to the nearest visible occurrence of the same token
+    predictions: int
+    sequences: int
+    bits_per_character: float | None = None
+    next_sentence_loss: float | None = None
+    next_sentence_accuracy: float | None = None
+    examples: list[Example] | None = None  # masked words, filled in
+    data_fingerprint: str = ""
+    max_batches: int | None = None
+    seconds: float | None = None
+    time: float | None = None  # UNIX seconds
+
+
 def evaluate(
-    model_dir: str, step: str, data_dir: str, manifest: Manifest, max_batches: int | None
-) -> dict[str, Any]:
-    """Evaluate one checkpoint or all of them, print each result, and return the last one's.
+    *,
+    model_dir: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str],
+    step: int | str = "latest",
+    max_batches: int | None = None,
+    on_result: Callable[[Mapping[str, Any]], None] = lambda result: None,
+) -> EvaluationResult:
+    """Measure masked-LM loss and accuracy on held-out records.
+
+    The masks are the same for every model. Each result is added to MODEL_DIR/eval.jsonl and, for
+    TensorBoard, to MODEL_DIR/eval/. A checkpoint is evaluated once on the same data.
 
     Args:
-        model_dir: folder of the run.
-        step: a global step, "latest" or "all".
-        data_dir: folder of a data set with held-out records.
-        manifest: manifest of that data set.
-        max_batches: maximum number of batches; None for all records.
+        model_dir: folder of the run, on disk or gs://.
+        data_dir: data set with held-out records, on disk or gs://.
+        step: global step of the checkpoint, "latest" or "all".
+        max_batches: maximum number of batches, of 16,384 tokens and at most 32 records each; None
+            for all records.
+        on_result: called with each result, a line of eval.jsonl, before it is recorded.
+
+    Returns:
+        The last checkpoint's result.
 
     Raises:
-        BadInput: no such checkpoint, or the data set was made for another model.
+        BadInput: There is no such checkpoint, or the data set was made for another model.
     """
-    steps = _chosen_steps(model_dir, step)
+    model_dir, data_dir = os.fspath(model_dir), os.fspath(data_dir)
+    manifest = check.fast_check(data_dir, splits=("eval",))
+    check.check_held_out(manifest, data_dir)
+    steps = _chosen_steps(model_dir, str(step))
     # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
     lines = run_log.read_evaluations(model_dir)
     wanted = (manifest.fingerprint, max_batches)
@@ -43,26 +84,27 @@ def evaluate(
         for line in lines
         if (line.get("data_fingerprint"), line.get("max_batches")) == wanted
     }
-    results: list[Mapping[str, Any]] = []
+    result: Mapping[str, Any] = {}
     for chosen in steps:
-        result = before.get(chosen)
-        if result is None:
-            model = _load(model_dir, chosen, data_dir, manifest)
-            result = _measure(model, data_dir, manifest, max_batches)
-            print(as_text(result))
-            _record(model_dir, result)
-        else:
+        if chosen in before:
+            result = before[chosen]
             log(f"checkpoint {chosen} was evaluated on this data before: see eval.jsonl")
-            print(as_text(result))
-        results.append(result)
-    return {**results[-1], "steps": [result["step"] for result in results]}
+            on_result(result)
+            continue
+        model = _load(model_dir, chosen, data_dir, manifest)
+        result = _measure(model, data_dir, manifest, max_batches)
+        on_result(result)
+        _record(model_dir, result)
+    names = {field.name for field in fields(EvaluationResult)}
+    stated = {name: value for name, value in result.items() if name in names}
+    return EvaluationResult(**{"perplexity": None, **stated, "steps": steps})
 
 
 def _chosen_steps(model_dir: str, step: str) -> list[int]:
-    """Return the steps that `--step` means.
+    """Return the steps that `step` of `evaluate` means.
 
     Raises:
-        BadInput: no checkpoint, or not that one.
+        BadInput: There is no checkpoint, or not that one.
     """
     steps = CheckpointStore(model_dir).steps()
     if not steps:
@@ -70,7 +112,7 @@ def _chosen_steps(model_dir: str, step: str) -> list[int]:
     chosen = {"all": steps, "latest": steps[-1:], **{str(number): [number] for number in steps}}
     if step not in chosen:
         raise BadInput(
-            f"--step {step}: no checkpoint of step {step} in {model_dir}: give one"
+            f"`step` {step}: no checkpoint of step {step} in {model_dir}: give one"
             f" of {', '.join(map(str, steps))}, 'latest' or 'all'"
         )
     return chosen[step]
@@ -80,7 +122,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model.
 
     Raises:
-        BadInput: a model for other data.
+        BadInput: The model is for other data.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
@@ -107,6 +149,8 @@ def _measure(
     model: TrainedModel, data_dir: str, manifest: Manifest, max_batches: int | None
 ) -> dict[str, Any]:
     """Evaluate a model on the held-out records."""
+    from bigbird_ja.model.forward import Forward
+
     total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
         measured = evaluate_model(

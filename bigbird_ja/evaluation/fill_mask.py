@@ -3,44 +3,68 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.model.forward import Forward
 from bigbird_ja.model_dir.model import load_run
-from bigbird_ja.process.console import printable, table
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from bigbird_ja.model.forward import Forward
 
-def run(model_dir: str, step: int | None, text: str, top_k: int) -> dict[str, Any]:
-    """Print the candidates at each mask, and return the `--json` results.
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token at a mask."""
+
+    token: str
+    token_id: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class FillMaskResult:
+    """Candidates at the masks of texts."""
+
+    step: int  # global step of the checkpoint
+    masks: list[list[Candidate]]  # of each mask in the texts, in order, the best first
+    filled: list[str]  # the texts with the best candidates in brackets
+
+
+def fill_mask(
+    *,
+    model_dir: str | os.PathLike[str],
+    texts: Sequence[str],
+    step: int | None = None,
+    top_k: int = 5,
+) -> FillMaskResult:
+    """Fill in the masks of texts with the most likely tokens; write nothing.
 
     Args:
-        model_dir: folder of the run.
+        model_dir: folder of the run, on disk or gs://.
+        texts: texts with at least one `[MASK]`, or mask token of the model's tokenizer, each.
         step: global step of the checkpoint; None for the newest.
-        text: text with at least one `[MASK]`, or mask token of the model's tokenizer.
-        top_k: candidates per mask.
+        top_k: number of candidates per mask.
 
     Raises:
-        BadInput: no mask in the text, or more tokens than the model takes.
+        BadInput: A text has no mask, or more tokens than the model accepts.
     """
-    model = load_run(model_dir, step)
-    text = with_our_mask(text, model.tokenizer)
-    masks = fill_mask(Forward(model.config, model.data, model.params), model.tokenizer, text, top_k)
-    rows = [
-        (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
-        for number, candidates in enumerate(masks, start=1)
-        for place, candidate in enumerate(candidates)
-    ]
-    print(table(rows, ["mask", "token", "probability"]))
-    if len(text) < 400:
-        filled = filled_text(text, masks, model.tokenizer.written)
-        print("\n".join(map(printable, filled.split("\n"))))
-    return {"step": model.meta.step, "masks": masks}
+    model = load_run(os.fspath(model_dir), step)
+    texts = [with_our_mask(text, model.tokenizer) for text in texts]
+    from bigbird_ja.model.forward import Forward
+
+    forward = Forward(model.config, model.data, model.params)
+    each = [candidates(forward, model.tokenizer, text, top_k) for text in texts]
+    written = model.tokenizer.written
+    filled = [filled_text(text, masks, written) for text, masks in zip(texts, each, strict=True)]
+    return FillMaskResult(model.meta.step, [mask for masks in each for mask in masks], filled)
 
 
 def with_our_mask(text: str, tokenizer: Tokenizer) -> str:
@@ -57,36 +81,34 @@ def with_our_mask(text: str, tokenizer: Tokenizer) -> str:
     return text
 
 
-def fill_mask(
+def candidates(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
-) -> list[list[dict[str, Any]]]:
-    """Return the `top_k` most likely tokens at each `[MASK]`, in the order of the text.
-
-    Best first, each with `token`, `token_id` and `probability`.
+) -> list[list[Candidate]]:
+    """Return the `top_k` most likely tokens at each `[MASK]`, in the order of the text, best first.
 
     Raises:
-        BadInput: more tokens than the model takes.
+        BadInput: The text has more tokens than the model accepts.
     """
     special = tokenizer.special
     ids = [special.cls, *tokenizer.encode_with_masks(text), special.sep]
     positions = [place for place, i in enumerate(ids) if i == special.mask]
-    most = forward.config.model.max_position_embeddings or 0
-    if len(ids) > most:
+    longest = forward.config.model.max_position_embeddings or 0
+    if len(ids) > longest:
         raise BadInput(
-            f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
+            f"the text has {len(ids):,} tokens and the model accepts {longest:,}: cut it near"
+            f" {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
-    names = tokenizer.tokens
     return [
         [
-            {"token": names[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
+            Candidate(tokenizer.tokens[i], int(i), math.exp(float(row[i])))
             for i in np.argsort(-row[: tokenizer.vocab_size], kind="stable")[:top_k]
         ]
         for row in scores
     ]
 
 
-def filled_text(text: str, masks: list[list[dict[str, Any]]], written: list[str]) -> str:
+def filled_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
     """Put the best candidate at each mask, in brackets; `written` is the tokenizer's."""
-    best = (written[candidates[0]["token_id"]].replace("▁", " ") for candidates in masks)
+    best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

@@ -3,9 +3,11 @@
 import datetime
 import html
 import importlib.resources
+import os
 import string
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
@@ -17,24 +19,42 @@ from bigbird_ja.settings.values import flatten
 from bigbird_ja.storage import outputs
 
 
-def write(model_dirs: Sequence[str], output: str) -> dict[str, Any]:
-    """Write the page, and return the `--json` results.
+@dataclass(frozen=True)
+class ReportedRun:
+    """A run on the page."""
+
+    model_dir: str
+    step: int
+    cost_usd: float | None  # counted by `launch`
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """Page that was written."""
+
+    output: str
+    runs: list[ReportedRun]
+
+
+def report(
+    *, model_dirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] = "report.html"
+) -> ReportResult:
+    """Write one self-contained HTML page about one or more runs.
 
     Args:
-        model_dirs: folders of runs, in the order of their colors.
+        model_dirs: folders of runs, on disk or gs://, in the order of their colors.
         output: path of the HTML file, on disk or gs://.
 
     Raises:
-        BadInput: A folder holds no run, or the file cannot be written there.
+        BadInput: A folder contains no run, or the file cannot be written there.
     """
-    outputs.check_output_file(output, "--output")
+    output = os.fspath(output)
+    outputs.check_output_file(output, "`output`")
     now = time.time()
-    runs = [RunLogs(model_dir, now) for model_dir in model_dirs]
+    runs = [RunLogs(os.fspath(model_dir), now) for model_dir in model_dirs]
     name_apart(runs)
     outputs.write(output, page(runs, now).encode())
-    print(f"report: {output}")
-    rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
-    return {"output": output, "runs": rows}
+    return ReportResult(output, [ReportedRun(r.model_dir, r.step, r.cost_usd) for r in runs])
 
 
 def page(runs: Sequence[RunLogs], now: float) -> str:

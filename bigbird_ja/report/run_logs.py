@@ -20,7 +20,7 @@ class RunLogs:
         """Read the files.
 
         Raises:
-            BadInput: no files of a run.
+            BadInput: The folder contains no files of a run.
         """
         self.name, self.model_dir = storage.base_name(model_dir), model_dir
         path = storage.join(model_dir, "config.yaml")
@@ -28,9 +28,7 @@ class RunLogs:
         self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
         self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
         if self.settings is None and not self.metrics and not self.events:
-            raise BadInput(
-                f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)"
-            )
+            raise BadInput(f"{model_dir}: contains no run (no config.yaml, no metrics.jsonl)")
         newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
         self.evaluations = [newest[step] for step in sorted(newest)]
         self.heartbeat = beat = run_log.read_heartbeat(model_dir)

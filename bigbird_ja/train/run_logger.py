@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import platform
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import __version__, storage
@@ -160,9 +161,9 @@ class RunLogger:
         """Write the events of the checkpoints that were saved since."""
         with self._lock:
             while self._saved:
-                one = self._saved[0]
-                fields = {"global_step": one.step, "seconds": round(one.seconds, 3)}
-                self._model_dir.events.append("saved", lambda one=one: one.time, **fields)
+                saved = self._saved[0]
+                fields = {"global_step": saved.step, "seconds": round(saved.seconds, 3)}
+                self._model_dir.events.append("saved", _at(saved.time), **fields)
                 self._saved.pop(0)
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
@@ -335,6 +336,11 @@ class RunLogger:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
+
+
+def _at(seconds: float) -> Callable[[], float]:
+    """Return a clock that shows one time."""
+    return lambda: seconds
 
 
 def package_versions() -> dict[str, str]:
