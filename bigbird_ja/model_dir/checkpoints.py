@@ -12,8 +12,7 @@ The order matters, as a kill can come between any two files:
   save or a removal are not listed there: they are removed at the next start.
 
 Only files in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. It lists all three
-files of a checkpoint before they appear; a manifest of 0.1.0 lists only the metadata, which states
-the others.
+files of a checkpoint before they appear.
 """
 
 import contextlib
@@ -130,7 +129,6 @@ class CheckpointStore:
         steps = sorted({*self.steps(), meta.step})
         removable = to_remove(steps, keep_last, keep_every)
         listed = [step for step in removable if _metadata_name(step) in self._ours.files]
-        self._ours.adopt(dict.fromkeys(_names(*listed)))
         self._ours.note(
             {**dict.fromkeys(files), _metadata_name(meta.step): FileVersion.of(sidecar)}
         )

@@ -116,7 +116,7 @@ def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
 def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the description of the Hugging Face folder at the end of a chain of `init_from`.
 
-    See `huggingface.description`; empty without one, or if an earlier version started the run.
+    See `huggingface.description`; empty without one.
     """
     while record and "folder" not in record:
         record = record.get("init_from")
@@ -150,9 +150,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: A line of `eval.jsonl` does not belong there.
     """
-    lines = _read(model_dir, EVAL, Evaluation)
-    # Other lines are results of a probe in earlier versions.
-    return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
+    return _read(model_dir, EVAL, Evaluation)
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:

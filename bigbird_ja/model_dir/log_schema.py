@@ -95,13 +95,13 @@ class Example(TypedDict):
 class _Evaluation(TypedDict):
     step: Count
     time: Time
+    masked_lm_loss: Finite | None
+    masked_lm_accuracy: Finite | None
 
 
 class Evaluation(_Evaluation, total=False):
-    """A line of `eval.jsonl`; an evaluation on held-out records has loss and accuracy."""
+    """A line of `eval.jsonl`: an evaluation on held-out records."""
 
-    masked_lm_loss: Finite | None
-    masked_lm_accuracy: Finite | None
     perplexity: Annotated[float, Meta(ge=0)] | None
     bits_per_character: Finite | None
     predictions: Count

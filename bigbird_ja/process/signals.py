@@ -47,19 +47,21 @@ def name_of(number: int) -> str:
 
 
 _listeners: list[Listener] = []  # the last one gets the signals
-_listening_process = 0
+_pipe = (0, -1)  # process, and the end of its pipe to which Python writes the numbers of signals
 
 
-def _start_listening() -> None:
-    """Start the thread that notifies the last listener, once per process (main thread only)."""
-    global _listening_process
-    if _listening_process == os.getpid():
-        return
-    _listening_process = os.getpid()
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_listen, args=(reader,), name="signals", daemon=True).start()
+def _start_listening() -> int:
+    """Let the last listener be notified (main thread only); return the wakeup descriptor before.
+
+    The thread that notifies it is started once per process.
+    """
+    global _pipe
+    if _pipe[0] != os.getpid():
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        _pipe = os.getpid(), writer
+        threading.Thread(target=_listen, args=(reader,), name="signals", daemon=True).start()
+    return signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
 
 
 def _listen(reader: int) -> None:
@@ -73,6 +75,8 @@ def _listen(reader: int) -> None:
 class Listener:
     """Context in which `receive(number)` is called in a thread for each signal (main thread only).
 
+    At its end the handlers and the wakeup descriptor before are back, so a notebook's own work.
+
     Args:
         receive: callback, which may not raise.
         handler: signal handler in the main thread; does nothing by default.
@@ -84,7 +88,7 @@ class Listener:
         self.receive, self._handler = receive, handler
 
     def __enter__(self) -> Self:
-        _start_listening()
+        self._outer_wakeup = _start_listening()
         _listeners.append(self)
         # SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since
         # shells ignore it for every background job.
@@ -107,6 +111,7 @@ class Listener:
         for number, handler in self._outer_handlers.items():
             signal.signal(number, handler)
         _listeners.remove(self)
+        signal.set_wakeup_fd(self._outer_wakeup, warn_on_full_buffer=False)
 
 
 class CommandSignals:

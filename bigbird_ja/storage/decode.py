@@ -31,7 +31,8 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 # `format_version` in every file that we write for later.
-FORMAT_VERSION = "0.1.0"
+FORMAT_VERSION = "0.2.0"
+_UNRELEASED = "0.1.0"
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
@@ -45,8 +46,10 @@ def check_format(version: str, where: str, advice: str) -> None:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: it has none, or was written by another version.
+        BadInput: The file has none, or was written by another version.
     """
+    if version == _UNRELEASED:
+        raise BadInput(f"{where}: made by an unreleased version, so make it again")
     if version != FORMAT_VERSION:
         raise BadInput(
             f"{where}: has format {version or None!r},"

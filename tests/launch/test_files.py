@@ -73,25 +73,6 @@ def test_files_of_another_version_are_refused(bucket, name):
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
-def test_a_run_of_0_1_0_is_read(bucket):
-    """Read a record of three parts, and a state with more fields."""
-    run = LaunchedRun(bucket, "run-1")
-    spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
-    settings = '{"zones": ["z"], "run_id": "id-1", "usd_per_hour": 1.5, "hosts": 1, "lease": 60.0}'
-    text = f'"data_dir": "d", "wheel": "w.whl", "spec": {spec}, "settings": {settings}'
-    place = f'"bucket": "{bucket}", "name": "run-1", "project": "p", "format_version": "0.1.0"'
-    storage.write_text(run.supervisor("launch.json"), f"{{{place}, {text}}}")
-    read = read_run(bucket, "run-1")
-    assert read == replace(
-        replace(run, run_id="id-1", project="p", data_dir="d", accelerator_type="v2-8"),
-        **{"zones": ("z",), "usd_per_hour": 1.5, "lease": 60.0},  # type: ignore[arg-type]
-    )
-    state = {"name": "run-1", "phase": "running", "zone": "z", "zone_index": 1, "cost_usd": 3.0}
-    state |= {"cause": "leftover", "in_repair": False, "format_version": "0.1.0"}
-    storage.write_text(run.supervisor("state.json"), json.dumps(state))
-    assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [

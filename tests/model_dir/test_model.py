@@ -11,6 +11,7 @@ import pytest
 from bigbird_ja.data import manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import model
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit.runs import SETTINGS
 from tests.data import making
 
@@ -91,7 +92,7 @@ def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
 
 def test_missing_config_or_one_of_another_version_is_refused(copy):
     path = Path(copy.model_dir, "config.yaml")
-    path.write_text(path.read_text().replace("format_version: 0.1.0", "format_version: 0.0.9"))
+    path.write_text(path.read_text().replace(f": {FORMAT_VERSION}\n", ": 0.0.9\n"))
     with pytest.raises(BadInput, match=r"config\.yaml.*0\.0\.9"):
         model.load_parameters(copy.model_dir)
     path.unlink()

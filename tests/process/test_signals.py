@@ -58,6 +58,9 @@ def test_an_answer_gives_it_the_time_to_save():
 
 def test_handlers_are_restored_and_survive_a_library_that_takes_them():
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    _, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)  # as a notebook's event loop does
     with Listening() as stop:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as TPUEstimator does before each loop
         stop.install()
@@ -65,6 +68,7 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
         assert stop.was_asked.wait(10)
         stop.answered()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+    assert signal.set_wakeup_fd(-1) == wakeup
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

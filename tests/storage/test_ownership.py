@@ -9,6 +9,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs, ownership
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, FileVersion, Owned
 
 
@@ -158,7 +159,7 @@ def test_a_manifest_that_another_process_removed_stops_the_writer(base):
     "damage",
     [
         lambda text: text[: len(text) // 2],
-        lambda text: text.replace("0.1.0", "9.0"),
+        lambda text: text.replace(FORMAT_VERSION, "9.0"),
         lambda text: text + " " * (65 << 20),
     ],
     ids=["cut", "later version", "huge"],
@@ -178,7 +179,7 @@ def test_names_cannot_leave_the_folder(tmp_path):
     owned = Owned.create(str(folder), "run")
     with pytest.raises(BadInput):
         owned.note({"../thesis": None})
-    forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, "0.1.0")
+    forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, FORMAT_VERSION)
     (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(forged))
     with pytest.raises(BadInput, match="not a file name inside its directory"):
         Owned.load(str(folder))
