@@ -1,13 +1,9 @@
-"""Environment variables that TensorFlow reads while it is imported, and its notices."""
+"""Environment variables that TensorFlow reads while it is imported."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
 from collections.abc import MutableMapping
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from types import ModuleType
 
 # Environment variables of TensorFlow. A value that the user has set stays.
 _TENSORFLOW: dict[str, str] = {
@@ -43,33 +39,3 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
         # Only TPUEstimator needs Keras, which takes a third of the import with matplotlib. If the
         # legacy one is requested and not installed (tf_keras), TensorFlow imports none.
         environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign,assignment]
-
-
-_load_library = ExtensionFileLoader.create_module
-
-
-def _create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Load a library of TensorFlow without the notices that it prints before it can be configured.
-
-    From 2.20 on, some of its libraries print at load that oneDNN is used, whatever
-    TF_CPP_MIN_LOG_LEVEL is: four lines for every command. Loading holds Python's lock, so no thread
-    of ours writes to standard error meanwhile.
-    """
-    if not spec.name.startswith("tensorflow."):
-        return _load_library(loader, spec)
-    try:
-        kept, printed = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 (below)
-    except OSError:  # standard error is closed, or there is no room: the notices do no harm
-        return _load_library(loader, spec)
-    with printed:
-        os.dup2(printed.fileno(), 2)
-        try:
-            return _load_library(loader, spec)
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            printed.seek(0)
-            for line in printed:
-                if not line.startswith((b"I0000 ", b"WARNING: All log messages before absl::")):
-                    os.write(2, line)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from bigbird_ja import compat
 from bigbird_ja.accelerators import chips
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.errors import BadInput, CommandError
@@ -323,7 +324,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
 
     from bigbird_ja.train.engines.lowering.device_step import AXIS, make_step, shapes
 
-    _take_layouts_as_they_are()
+    compat.skip_default_layouts()
     if job.kept_in:
         compile_cache.use(job.kept_in)
         # It is part of the cache's key. libtpu has read it, and these flags change no code.
@@ -363,18 +364,6 @@ def optimized(compiled: Any, folder: Path) -> str:
         if len(programs) != 1:
             raise
         return programs[0].read_text(encoding="utf-8")
-
-
-def _take_layouts_as_they_are() -> None:
-    """Keep jax from asking the client for its default layouts after a compile.
-
-    With jax 0.7.2 a client without devices crashes at that call (a null pointer). The layouts are
-    needed only to run the program, which never happens here.
-    """
-    from jax._src.interpreters import pxla
-
-    if hasattr(pxla, "is_default_layout"):
-        pxla.is_default_layout = lambda layout, sharding, aval: True
 
 
 if __name__ == "__main__":

@@ -18,19 +18,17 @@ status 76.
 
 import concurrent.futures
 import contextlib
-import ctypes
 import io
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bigbird_ja import errors
+from bigbird_ja import compat, errors
 from bigbird_ja.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.signals import StopRequest, on_abort
@@ -88,16 +86,8 @@ class Pod:
             check: polled meanwhile; raises to end the wait.
 
         Raises:
-            BadInput: jax is too old, or the processes do not meet.
+            BadInput: The processes do not meet.
         """
-        import jax
-        from jax._src.distributed import global_state  # the store has no public name
-
-        if jax.__version_info__ < (0, 7):  # its `initialize` has no heartbeat timeout
-            raise BadInput(
-                f"several processes need jax 0.7 or newer, and this is {jax.__version__}: update"
-                " jax on every host"
-            )
         never_met = BadInput(
             f"JAX_COORDINATOR_ADDRESS={address}: the {self.count} processes did not meet there"
             f" within {seconds:.0f} s (`pod_wait_seconds`): start the same command on every host,"
@@ -119,7 +109,7 @@ class Pod:
                 f" ({summary_line(error)}): another process 0 may be at work, or give a free port"
                 " of the host of process 0"
             ) from error
-        self._client = global_state.client
+        self._client = compat.coordination_client()
         on_abort(self._cut_off)
         in_thread("pod", self._listen)
 
@@ -265,13 +255,7 @@ class Pod:
 
     def detach(self) -> None:
         """Keep JAX from waiting for the other processes when this one exits."""
-        if "jax" not in sys.modules:
-            return  # refused before JAX was needed
-        from jax._src.distributed import global_state
-
-        kept = (global_state.client, global_state.service)
-        global_state.client = global_state.service = None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # their destructors wait, too
+        compat.leave_coordination_service()
 
     def _post_final_status(self, folder: str, text: str, seconds: float) -> None:
         """Write a text to the store for the others.

@@ -141,11 +141,9 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
     """Start a profile, without calls of Python functions, and return the function to stop it."""
     import jax
 
-    options: dict[str, Any] = {}
-    if hasattr(jax.profiler, "ProfileOptions"):  # from jax 0.5 or so on
-        options["profiler_options"] = jax.profiler.ProfileOptions()
-        options["profiler_options"].python_tracer_level = 0
-    jax.profiler.start_trace(folder, **options)
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(folder, profiler_options=options)
     return jax.profiler.stop_trace
 
 

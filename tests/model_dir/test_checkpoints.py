@@ -164,7 +164,7 @@ def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
     for name in run.names():
         if not name.startswith((left, MANIFEST_NAME)):
             run.delete(name)
-    words = r"no good checkpoint is left \((.*)\): .*another --model_dir"
+    words = r"no good checkpoint is left \((.*)\): .*another `model_dir`"
     before = sorted(run.names())
     with pytest.raises(StorageError, match=words) as caught:
         run.latest_good()

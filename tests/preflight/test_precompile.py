@@ -21,11 +21,12 @@ from tests.commands.test_preflight import SETTINGS
 MACHINE = """
 import sys
 import jax
+from bigbird_ja import compat
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.train.engines import compile_cache, devices, pjrt
 from testkit.configs import fitted, with_data
 
-compile_lib._take_layouts_as_they_are()
+compat.skip_default_layouts()
 pjrt.PjrtEngine._check_memory = lambda *_: None  # of no real device
 target = compile_lib.of_topology(sys.argv[1])
 found = devices.Devices("tpu", tuple(compile_lib.devices_of(target.topology, target.options)))

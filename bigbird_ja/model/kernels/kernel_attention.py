@@ -21,6 +21,7 @@ from jax import export
 from jaxlib.mlir import ir
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from bigbird_ja import compat
 from bigbird_ja.model.kernels.backward_kernel import backward
 from bigbird_ja.model.kernels.forward_kernel import forward
 from bigbird_ja.model.kernels.layer_shape import LayerShape
@@ -171,32 +172,12 @@ def _exported(make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...
     return export.export(jax.jit(make(shape, True)), platforms=["cpu"])(*given)
 
 
-@contextlib.contextmanager
-def _in_format(version: int) -> Iterator[None]:
-    """Let kernels that are lowered inside use a version of Mosaic.
-
-    jax has no setting for it; a jax without the replaced function writes its own version.
-    """
-    from jax._src import tpu_custom_call
-
-    name = "get_ir_version"
-    original = getattr(tpu_custom_call, name, None)
-    if original is None:
-        yield
-        return
-    setattr(tpu_custom_call, name, lambda *_: version)
-    try:
-        yield
-    finally:
-        setattr(tpu_custom_call, name, original)
-
-
 @functools.lru_cache(maxsize=32)
 def _text(
     make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]
 ) -> tuple[str, list[Any]]:
     """Return the text of a kernel that JAX passes to libtpu, and shapes and dtypes of results."""
-    with _in_format(_FORMAT):
+    with compat.mosaic_format(_FORMAT):
         lowered = jax.jit(make(shape)).trace(*given).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")
     calls: list[str] = []

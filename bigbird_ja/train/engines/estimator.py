@@ -20,6 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bigbird_ja import compat
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model_dir.variables import parameters_of
@@ -127,16 +128,10 @@ class EstimatorEngine:
         Raises:
             BadInput: The TPU cannot be reached.
         """
-        from tensorflow.python.training import monitored_session
-        from tensorflow_estimator.python.estimator.tpu import (
-            error_handling,
-            tpu_config,
-            tpu_estimator,
-        )
+        from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
         _quiet_logging()
-        tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
-        monitored_session._PREEMPTION_ERRORS = error_handling._IGNORED_ERRORS = ()
+        compat.tame_estimator(_LeaveSignals)
         config, use_tpu = self.config, self.use_tpu
         estimator = tpu_estimator.TPUEstimator(
             model_fn=self._graph.model_fn,
@@ -229,10 +224,7 @@ def _quiet_logging() -> None:
 
 
 class _LeaveSignals(tf.estimator.SessionRunHook):
-    """Replacement for TPUEstimator's InstallSignalHandlerHook that does nothing.
-
-    The original lets Ctrl-C kill the process, and only the main thread may run it.
-    """
+    """Replacement for TPUEstimator's InstallSignalHandlerHook that does nothing."""
 
 
 def _session_config() -> tf.compat.v1.ConfigProto:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bigbird_ja.compat import shard_map
 from bigbird_ja.errors import StorageError
 from bigbird_ja.model.forward import Forward, inference_config
 from bigbird_ja.model.kernels import choose as kernels
@@ -38,7 +39,7 @@ from bigbird_ja.train.engines.lowering.device_step import (
     to_host,
 )
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
 from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 
 _AHEAD = 2  # steps that are dispatched while one runs

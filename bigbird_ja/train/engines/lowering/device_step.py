@@ -20,9 +20,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bigbird_ja.compat import shard_map
 from bigbird_ja.model_dir.variables import STEP
 from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, gradient_name
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
 
 AXIS = "replica"
 

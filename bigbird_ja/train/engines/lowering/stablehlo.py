@@ -2,13 +2,14 @@
 
 XLA's own converter makes StableHLO of HLO. A function of the same signature is exported by
 `jax.export`, and its module is replaced by ours: the result can be called like any other JAX
-function, inside `jit` and `shard_map`. All names are public but two, for jax before 0.7.1.
+function, inside `jit` and `shard_map`.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from bigbird_ja import compat
 from bigbird_ja.train.engines.lowering.lowered import Traced
 
 _KERNEL = "tpu_custom_call"
@@ -37,21 +38,6 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
     return dataclasses.replace(exported, mlir_module_serialized=module).call
 
 
-def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
-    """Call `jax.shard_map` by its name and arguments in the installed jax."""
-    import jax
-
-    if hasattr(jax, "shard_map"):
-        return jax.shard_map(
-            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-        )
-    from jax.experimental.shard_map import shard_map as experimental
-
-    return experimental(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False
-    )
-
-
 def to_portable_artifact(hlo: bytes) -> bytes:
     """Serialize an HLO module as StableHLO; TensorFlow's op names are its locations."""
     from jax.interpreters import mlir
@@ -59,7 +45,7 @@ def to_portable_artifact(hlo: bytes) -> bytes:
     from jaxlib.mlir.dialects import stablehlo
 
     with mlir.make_ir_context(), ir.Location.unknown():
-        module = ir.Module.parse(_to_stablehlo(hlo))
+        module = ir.Module.parse(compat.hlo_to_stablehlo(hlo))
         _return_results_one_by_one(module)
         if _KERNEL.encode() in hlo:
             _kernels_as_jax_writes_them(module)
@@ -67,17 +53,6 @@ def to_portable_artifact(hlo: bytes) -> bytes:
             module, stablehlo.get_current_version()
         )
     return artifact
-
-
-def _to_stablehlo(hlo: bytes) -> Any:
-    try:
-        from jax.extend.mlir import hlo_to_stablehlo  # jax 0.7.1
-    except ImportError:
-        from jax._src.lib import xla_client, xla_extension
-
-        convert = xla_extension.mlir.xla_computation_to_mlir_module
-        return convert(xla_client.XlaComputation(hlo))
-    return hlo_to_stablehlo(hlo)
 
 
 def _return_results_one_by_one(module: Any) -> None:
