@@ -9,7 +9,7 @@ import json
 import pytest
 
 from bigbird_ja import cli
-from testkit import runs
+from testkit import runs, synthetic
 
 # What is wrong with these is found once work has begun, and settings were shown.
 _FOUND_LATER = ("/no-text.jsonl", "--set=model.num_layers=3")
@@ -21,6 +21,7 @@ _PLAN_TWO = "plan --config=modernbert-1024 --config=modernbert-8192"
 _TOKENIZE = "tokenize --output_prefix={o}"
 _MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
+_RESUME = "pretrain --data_dir={w}/data --model_dir={w}/model"
 _LAUNCH = "launch --dry_run --max_cost=5 --config=modernbert-8192"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
@@ -62,7 +63,22 @@ CASES = (
     (_TRAIN + " --set=model.vocab_size=9000", "data/manifest.json, which has 1200"),
     (_LAUNCH + " --set=model.initializer=subspaces", "has no effect with model.arch"),
     (_TRAIN + " --set=model.block_size=20", "not a multiple of two attention blocks"),
-    (_TRAIN + " --model_dir={w}/model --set=model.num_layers=3", "(model.num_layers: 2 -> 3)"),
+    (_TRAIN + " --use_tpu", "this machine has no TPU: run on a TPU VM, or leave --use_tpu out"),
+    (_TRAIN + " --set=tpu.num_cores=8", "tpu.num_cores (--set) has no effect under --engine pjrt"),
+    (_TRAIN + " --profile_steps=9", "--profile_steps 9: give the first and the last step"),
+    (_TRAIN + " --profile_steps=0-3", "--profile_steps 0-3: "),
+    (_TRAIN + " --num_train_steps=12 --profile_steps=5-13", "from 1 to 12 (training.num_train"),
+    (_TRAIN + " --data_dir={t}/no-eval --mode=train_and_eval", "no held-out records to evaluate"),
+    (_RESUME + " --set=training.seed=7", "training.seed: 12345 -> 7"),
+    (_RESUME + " --set=training.optimizer=muon", "optimizer: adamw -> muon"),
+    (
+        _RESUME + " --set=model.num_layers=3",
+        "(model.num_layers: 2 -> 3): use those; to start another",
+    ),
+    (_RESUME + " --set=data.seed=7", "from its weights, --init_from "),
+    (_RESUME + " --config={t}/clip.yaml", "change them in mid run, --set training.clip_norm=2.0"),
+    (_RESUME + " --data_dir={t}/other", "was trained on other data"),
+    (_RESUME + " --model_dir={w} --overwrite", "overlaps with --data_dir"),
     (_TRAIN + " --model_dir={w}/corpus.jsonl", "a file of that name exists"),
     (_EVALUATE + " --step=99", "no checkpoint of step 99"),
     (_FILL, "give --text or --input"),
@@ -86,6 +102,12 @@ def world(tmp_path_factory, small_run):
     (world / "bad").mkdir()
     for name, text in _FILES.items():
         (world / "bad" / name).write_text(text)
+    config = (world / "good/model/config.yaml").read_text()
+    clipped = config.replace("clip_norm: 1.0", "clip_norm: 2.0")
+    (world / "bad/clip.yaml").write_text(clipped)
+    facts = {"seq_length": 256, "vocab_size": 1200, "max_predictions_per_seq": 40}
+    synthetic.write(world / "bad/no-eval", eval_counts=())
+    synthetic.write(world / "bad/other", (40, 40, 40, 40), seed=1, **facts)
     return world
 
 

@@ -1,5 +1,6 @@
 """The outcome of a run, with a logger that notes what it gets."""
 
+from dataclasses import dataclass
 from threading import Event
 from types import SimpleNamespace
 
@@ -10,6 +11,12 @@ from bigbird_ja.train import outcome as outcome_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.processes import SingleProcess
+
+
+@dataclass
+class Totals:
+    global_step: int
+    reason: str
 
 
 class Logger:
@@ -24,7 +31,7 @@ class Logger:
         self.recorded.append(reason)
 
     def results(self, reason):
-        return {"global_step": self.step, "reason": reason}
+        return Totals(self.step, reason)
 
 
 @pytest.fixture
@@ -34,25 +41,15 @@ def logged():
 
 @pytest.fixture
 def outcome(logged):
-    manifest = SimpleNamespace(eval=SimpleNamespace(sequences=3))
-    job = SimpleNamespace(
-        pod=SingleProcess(),
-        manifest=manifest,
-        evaluates=False,
-        data_dir="my data",
-        deps=Dependencies(log=logged.append),
-    )
+    job = SimpleNamespace(pod=SingleProcess(), deps=Dependencies(log=logged.append))
     model_dir = SimpleNamespace(path="out/run")
     return Outcome(job, model_dir, SimpleNamespace(name="SIGTERM"), Logger(), None)
 
 
-def test_finished_run_logs_the_next_command(outcome, logged):
-    assert outcome.done("finished") == {"global_step": 7, "reason": "finished"}
-    evaluate = "evaluate --model_dir out/run --data_dir 'my data'"
-    assert logged == [f"finished: step 7, loss 1.5000, in out/run; next: bigbird-ja {evaluate}"]
-    outcome.job.evaluates = True
+def test_finished_run_is_recorded_once(outcome, logged):
+    assert outcome.done("finished") == Totals(7, "finished")
+    assert logged == ["finished: step 7, loss 1.5000, in out/run"]
     outcome.done("finished", is_new=False)  # it was recorded before
-    assert "export --model_dir out/run" in logged[-1]
     assert outcome.logger.recorded == ["finished"]
 
 
