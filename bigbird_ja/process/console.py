@@ -114,12 +114,15 @@ def print_log() -> Iterator[ConsoleHandler]:
         root.removeHandler(handler)
 
 
+_BAR_LOCK = threading.RLock()  # one: a bar may log a line while it holds it
+
+
 def _tqdm() -> Any:
     """Import tqdm, which takes a while, and keep it from starting threads and processes."""
     from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0
-    tqdm.set_lock(threading.RLock())
+    tqdm.set_lock(_BAR_LOCK)
     return tqdm
 
 
