@@ -45,7 +45,7 @@ CASES = (
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),
     (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data: leave =2 out"),
     (_MAKE + "=0", "write SRC=WEIGHT"),
-    (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no string `text`"),
+    (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no field text"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),
     (_MAKE + " --tokenizer={w}/corpus.jsonl", "not a SentencePiece model (damaged, or of another"),
     (_MAKE + " --tokenizer={w}", "a folder: give the model in it, "),

@@ -29,7 +29,16 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         required=True,
     )
     flags.text(
-        "text_field", "Field or column that holds the text; not for .txt and tfds:.", default="text"
+        "text_field",
+        "Field or column of text; not for .txt and tfds:. Repeatable: of each record or table the"
+        " first that it has is read.",
+        many=True,
+        none="text",
+    )
+    flags.text(
+        "encoding",
+        "Encoding of .jsonl, .txt, .csv and .tsv files, as Python names it, such as cp932.",
+        default="utf-8",
     )
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     flags.choice(

@@ -40,5 +40,7 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.text.corpus import open_corpus
     from bigbird_ja.text.tokenizer_training import make_model
 
-    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
+    corpus = open_corpus(
+        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, args.encoding
+    )
     return make_model(corpus, resolve(args)[0].tokenize, args.output_prefix, args.overwrite)

@@ -23,7 +23,11 @@ NEEDS = ("transformers", "safetensors")
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path("encoder", "Hugging Face folder of the encoder, on disk or gs://.", required=True)
+    flags.path(
+        "encoder",
+        "Hugging Face folder of the encoder, on disk or gs://, or its name on the Hub.",
+        required=True,
+    )
     define_corpus_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     size = "Maximum number of tokens to keep, special tokens and bytes included."

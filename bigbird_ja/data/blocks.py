@@ -16,8 +16,9 @@ import itertools
 import json
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -39,6 +40,8 @@ from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # minimum, for each position of a sequence
+# Unknown characters are examples for a warning: a part of a block's text is enough for them.
+_SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class BlockStats:
     documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments
     times: Count = 1  # repetitions per epoch
     unknown: Count = 0  # unknown tokens
+    # Characters without a token of their own, in documents with unknown tokens; how often.
+    unknown_characters: dict[str, Count] = field(default_factory=dict)
 
 
 def cut_into_blocks(
@@ -206,7 +211,28 @@ def make_rows(
     ordinary = masking.is_ordinary(tokens, spec.rule()).sum(1)
     kept = ordinary > 0
     stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
-    return rows[kept], dataclasses.replace(stats, times=block.times)
+    unknown = _unknown_characters(block.texts, ids, tokenizer)
+    return rows[kept], dataclasses.replace(
+        stats, times=block.times, unknown_characters=dict(unknown.most_common(_SHOWN_UNKNOWN))
+    )
+
+
+def _unknown_characters(
+    texts: Sequence[str], ids: Sequence[npt.NDArray[np.int32]], tokenizer: Tokenizer
+) -> Counter[str]:
+    """Count the characters without a token in the first documents that contain unknown tokens."""
+    found: Counter[str] = Counter()
+    unk = tokenizer.special.unk
+    if unk is None:
+        return found
+    having = (text for text, x in zip(texts, ids, strict=True) if (x == unk).any())
+    for text in itertools.islice(having, _SEARCHED_DOCUMENTS):
+        characters = sorted(set(text[:_SEARCHED_CHARACTERS]))
+        alone = tokenizer.encode_arrays(characters)
+        for character, x in zip(characters, alone, strict=True):
+            if (x == unk).any():
+                found[character] += text.count(character)
+    return found
 
 
 def _stats(

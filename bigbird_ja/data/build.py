@@ -9,7 +9,7 @@ killed command writes the same bytes, and repeats only unfinished files.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.build_dir import Work, check_output, exclusive
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
+from bigbird_ja.data.text_counts import TextCounts
 from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
@@ -26,7 +27,7 @@ from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import hub, outputs
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
-from bigbird_ja.text.containers import size_of
+from bigbird_ja.text.containers import has_suffix, size_of
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -64,10 +65,10 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
             return manifest, True
         _begin(request, work)
         with mid_run():
-            plans, skipped = _pack(request, work)
+            plans, counts = _pack(request, work)
             made = _write_shards(request, work, plans)
             lease.check()
-            return _finish(request, work, plans, made, skipped), False
+            return _finish(request, work, plans, made, counts), False
 
 
 def _check_places(request: Request) -> None:
@@ -131,47 +132,39 @@ def _begin(request: Request, work: Work) -> None:
     work.open(spec)
 
 
-def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], int]:
+def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], dict[str, int]]:
     """Pack the blocks of the corpus that do not exist yet.
 
     Returns:
-        The plan of each split's shards, and the number of records without text.
+        The plan of each split's shards, and the counts of the text.
 
     Raises:
         BadInput: bad text; the work is removed.
         Refused: the bucket of the text denies access; the work is kept.
     """
     try:
-        numbers, skipped = _pack_blocks(request, work)
+        numbers, counts = _pack_blocks(request, work)
         request.corpus.check_unchanged()
         plans = [_plan(request, work, split, numbers[split]) for split in SPLITS]
         if not plans[0].num_records:
-            raise BadInput("no text of the corpus can be predicted: give more or other --input")
+            raise BadInput("no text of the corpus can be predicted: give more or other `inputs`")
     except Refused:
         raise
     except BadInput:
         work.remove()
         raise
-    return plans, skipped
+    return plans, counts
 
 
-def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
+def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str, int]]:
     """Read all text, and pack its blocks.
 
     Returns:
-        The number of blocks of each split, and the number of records without text.
+        The number of blocks of each split, and the counts of the text.
     """
     spec, corpus = request.spec, request.corpus
-    skipped, trained, numbers = 0, set[int](), dict.fromkeys(SPLITS, 0)
-
-    def with_text(texts: Iterable[str]) -> Iterator[str]:
-        nonlocal skipped
-        for text in texts:
-            if text.strip():
-                yield text
-            else:
-                skipped += 1
-
+    counts, trained, numbers = TextCounts(), set[int](), dict.fromkeys(SPLITS, 0)
+    with_text = counts.without_empty
     corpora = [(with_text(corpus.texts()), 1.0)]
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
@@ -197,17 +190,17 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
             progress.update(size)
     for number in set(range(len(spec.mixture))) - trained:
         raise BadInput(
-            f"--input {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
+            f"`inputs` {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
             " documents would be trained on: give a larger weight or more text, or leave it out"
         )
-    return numbers, skipped
+    return numbers, counts.statistics()
 
 
 def _text_bytes(part: Input) -> int:
     """Estimate the bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
-    return sum(size_of(p) * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
+    return sum(size_of(p) * (_GZIP_RATIO if has_suffix(p, packed) else 1) for p in paths)
 
 
 def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
@@ -251,17 +244,25 @@ def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[
 
 
 def _finish(
-    request: Request, work: Work, plans: list[SplitPlan], made: dict[str, MadeShard], skipped: int
+    request: Request,
+    work: Work,
+    plans: list[SplitPlan],
+    made: dict[str, MadeShard],
+    counts: dict[str, int],
 ) -> Manifest:
     """Move the shards into place, then write the tokenizer and, last, the manifest."""
     output, tokenizer = request.output_dir, request.tokenizer
     in_order = [[made[plan.name(k)] for k in range(plan.num_shards)] for plan in plans]
-    manifest = shards.manifest_of(request.spec, request.corpus, plans, in_order)
-    manifest.statistics["skipped"] = skipped
-    if tokenizer.changes:
-        manifest.statistics["tokenizer_changes"] = tokenizer.changes
-    if (name := hub.cached_name(tokenizer.source))[0]:
-        manifest.statistics["tokenizer_source"] = "@".join(name)
+    source = "@".join(filter(None, hub.cached_name(tokenizer.source)))
+    manifest = shards.manifest_of(
+        request.spec,
+        request.corpus,
+        plans,
+        in_order,
+        **counts,
+        tokenizer_changes=tokenizer.changes,
+        tokenizer_source=source,
+    )
     owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     check.raise_first(check.file_problems(manifest, storage.list_stats(output)), output)

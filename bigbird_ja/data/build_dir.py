@@ -166,7 +166,9 @@ class Work:
         Raises:
             BadInput: a foreign file has the name of a shard.
         """
-        digest = hashlib.sha256(json.dumps(spec.stated(), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(
+            json.dumps(dataclasses.asdict(spec), sort_keys=True).encode()
+        ).hexdigest()
         owned = Owned.create(self._output, KIND, digest[:16])
         owned.adopt(dict.fromkeys(_shards_of(owned)))
         names = {shard.name for shard in shards}

@@ -29,13 +29,18 @@ _COLORS = {
 _PLAIN = "\x1b[0m"
 _MAX_TOKENS = 200  # maximum per example
 _MAX_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
+# Counts of documents that one may want to clean: key of the results, row of the report, advice.
+_TO_CLEAN = (
+    ("duplicates", "duplicates", " that occurred before"),
+    ("html_documents", "HTML tags", ": extract their text"),
+    ("fullwidth_space_documents", "full-width spaces", ""),
+)
 
 
 def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """Collect the `--json` results that `make-data` and `check-data` share."""
     predictions = manifest.train.predictions + manifest.eval.predictions
-    unknown = manifest.statistics.get("unknown")  # not counted by 0.1.0
-    unknown_rate = None if unknown is None else round(unknown / max(1, manifest.tokens), 6)
+    counted = manifest.statistics
     return {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
@@ -44,8 +49,12 @@ def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "density": manifest.density,
         "mean_predictions": predictions / max(1, manifest.sequences),
         "seconds": round(seconds, 3),
-        "skipped": manifest.statistics.get("skipped"),
-        "unknown_rate": unknown_rate,
+        "skipped": counted.skipped,
+        "duplicates": counted.duplicates,
+        "html_documents": counted.html_documents,
+        "fullwidth_space_documents": counted.fullwidth_space_documents,
+        "unknown_rate": round(counted.unknown / max(1, manifest.tokens), 6),
+        "unknown_characters": counted.unknown_characters,
         "train_sequences": manifest.train.sequences,
         "eval_sequences": manifest.eval.sequences,
         "bytes": sum(s.bytes for s in manifest.every_shard),
@@ -54,16 +63,21 @@ def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
 
 
 def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
-    """Describe a data set to people; log a warning if its tokenizer knows too little of it."""
-    fragments = manifest.statistics.get("documents_per_sequence", [])
-    skipped, unknown = results["skipped"], results["unknown_rate"]
+    """Describe a data set to people, and log warnings."""
+    fragments = manifest.statistics.documents_per_sequence
+    unknown = results["unknown_rate"]
     mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
+        ["without text", f"{results['skipped']:,} records, left out"],
+        *(
+            [what, f"{results[key]:,} documents{advice}"]
+            for key, what, advice in _TO_CLEAN
+            if results[key]
+        ),
         ["tokens per epoch", console.human_count(manifest.train.tokens * manifest.dupe_factor)],
-        *([["unknown tokens", f"{unknown:.4%}"]] if unknown is not None else []),
+        ["unknown tokens", f"{unknown:.4%}"],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
@@ -72,12 +86,20 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["size", console.human_bytes(results["bytes"])],
         ["time", console.human_time(results["seconds"])],
     ]
-    if unknown is not None and unknown > _MAX_UNKNOWN:
-        console.log(
-            f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer, and nothing can be"
-            " learned from these: is it a tokenizer of another language?"
+    warnings = []
+    if unknown > _MAX_UNKNOWN:
+        most = " ".join(map(console.printable, results["unknown_characters"]))
+        warnings.append(
+            f"{unknown:.1%} of the tokens are unknown to the tokenizer (characters such as {most}),"
+            " and nothing can be learned from these: is it a tokenizer of another language?"
         )
-    lengths = manifest.statistics.get("document_tokens", [])
+    if manifest.eval_fraction and not manifest.eval.sequences:
+        warnings.append(
+            "no document is held out, so no run can be evaluated on this data: give two documents"
+            " or more, such as one for each line or article"
+        )
+    console.warn(warnings)
+    lengths = manifest.statistics.document_tokens
     most = max(lengths, default=1)
     bars = [
         [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
@@ -103,6 +125,8 @@ def inspect(data_dir: str, examples: int) -> dict[str, Any]:
     """
     manifest = manifest_lib.load(data_dir)
     began = time.monotonic()
+    from bigbird_ja.data import parsing  # noqa: F401 - TensorFlow's import is no progress
+
     total = sum(shard.bytes for shard in manifest.every_shard)
     with console.Progress(total, "B") as progress:
         problems = [*map(console.printable, check(manifest, data_dir, progress.update))]

@@ -42,7 +42,17 @@ MAX_FRAGMENTS = 64
 
 # Keys that are informative: data sets that differ only in these are the same data.
 _NOT_CONTENT = ("created_by", "sources")
-_ADVICE = "make the data again"
+# The same among the statistics: data sets of earlier counts, or of a moved tokenizer, are the same.
+_INFORMATIVE = (
+    "skipped",
+    "duplicates",
+    "html_documents",
+    "fullwidth_space_documents",
+    "unknown",
+    "unknown_characters",
+    "tokenizer_source",
+)
+_ADVICE = "made by an unreleased version, or changed: make it again"
 OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
@@ -70,13 +80,6 @@ class DataSpec(Data):
     corpus: str  # fingerprint
     mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, once per epoch
     strip_markers: bool = False  # Wiki40b's markers are removed from the text
-
-    def stated(self) -> dict[str, Any]:
-        """Return the fields by name, without defaults that earlier versions did not state."""
-        values = dataclasses.asdict(self)
-        if not self.strip_markers:
-            del values["strip_markers"]
-        return values
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
@@ -148,7 +151,7 @@ class Shard:
     records: Count
     bytes: Count
     sha256: OptionalSha256  # hash of the whole file
-    crc32c: str = ""  # base64 of the big-endian CRC32C, as Cloud Storage states it
+    crc32c: str  # base64 of the big-endian CRC32C, as Cloud Storage states it
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,23 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Informative counts; those of documents are of the corpus, once each."""
+
+    document_tokens: tuple[Count, ...] = ()  # documents by the logarithm of their length
+    documents_per_sequence: tuple[Count, ...] = ()  # sequences by number of fragments
+    sequences_left_out: Count = 0  # sequences without any token to predict
+    skipped: Count = 0  # records without text
+    duplicates: Count = 0  # documents that occurred before
+    html_documents: Count = 0  # documents with tags
+    fullwidth_space_documents: Count = 0
+    unknown: Count = 0  # unknown tokens
+    unknown_characters: str = ""  # the most frequent characters without a token
+    tokenizer_changes: dict[str, str] = field(default_factory=dict)  # by special token
+    tokenizer_source: str = ""  # name on the Hub and commit
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
     """Data set: its spec, and the counts and checksums of its files."""
 
@@ -171,11 +191,7 @@ class Manifest(DataSpec):
     eval: Split
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
-    corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, by earlier versions
-    # Informative: the histograms `document_tokens` and `documents_per_sequence`,
-    # `sequences_left_out`, `skipped` (records without text), `unknown` (unknown tokens), and
-    # `tokenizer_changes` (special token -> change that gave it to another project's model).
-    statistics: dict[str, Any] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=Statistics)
     sources: tuple[str, ...] = ()
     created_by: str = ""
 
@@ -213,11 +229,11 @@ class Manifest(DataSpec):
     @property
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
-        values = {k: v for k, v in self.stated().items() if k not in _NOT_CONTENT}
-        for name in ("skipped", "tokenizer_source", "unknown"):
-            values["statistics"].pop(name, None)
-        for corpus in values["corpora"]:
-            del corpus["name"]  # text may move
+        values = dataclasses.asdict(self)
+        for name in _NOT_CONTENT:
+            del values[name]
+        for name in _INFORMATIVE:
+            del values["statistics"][name]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def shards(self, split: str) -> tuple[Shard, ...]:
@@ -233,7 +249,7 @@ def to_json(manifest: Manifest) -> str:
     """Return the text of `manifest.json`, the same for the same data set."""
     values = {
         "format_version": decode.FORMAT_VERSION,
-        **manifest.stated(),
+        **dataclasses.asdict(manifest),
         "fingerprint": manifest.fingerprint,
     }
     return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
@@ -251,7 +267,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     for shard in manifest.every_shard:
         storage.check_inside(shard.name)
     if json.loads(to_json(manifest)) != raw:  # compares the fingerprint, too
-        raise BadInput(f"{where}: changed after it was written: {_ADVICE}")
+        raise BadInput(f"{where}: changed after it was written: make the data again")
     return manifest
 
 

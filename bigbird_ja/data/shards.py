@@ -7,6 +7,7 @@ memory.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.data import masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
 from bigbird_ja.data.hashing import Purpose, fold, permutation, seed_key
-from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split
+from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split, Statistics
 from bigbird_ja.text.corpus import Corpus
 
 # Preferred size of a shard: the input pipeline holds windows of whole shards.
@@ -187,9 +188,16 @@ def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArr
 
 
 def manifest_of(
-    spec: DataSpec, corpus: Corpus, plans: Sequence[SplitPlan], made: Sequence[Sequence[MadeShard]]
+    spec: DataSpec,
+    corpus: Corpus,
+    plans: Sequence[SplitPlan],
+    made: Sequence[Sequence[MadeShard]],
+    **about: Any,
 ) -> Manifest:
-    """Return the manifest of finished shards, with the sums of their blocks' counts."""
+    """Return the manifest of finished shards, with the sums of their blocks' counts.
+
+    `about` contains the other fields of its `Statistics`.
+    """
     counts = [_counts(plan) for plan in plans]
     if spec.masking == "static":
         for count, shards in zip(counts, made, strict=True):
@@ -203,15 +211,25 @@ def manifest_of(
         eval=Split(**counts[1]),
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
-        statistics={
-            "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
-            "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
-            "sequences_left_out": sum(s.left_out for s in stats),
-            "unknown": sum(s.unknown * s.times for s in stats),
-        },
+        statistics=Statistics(
+            document_tokens=_sum([(s.document_tokens, s.times) for s in stats]),
+            documents_per_sequence=_sum([(s.documents_per_sequence, s.times) for s in stats]),
+            sequences_left_out=sum(s.left_out for s in stats),
+            unknown=sum(s.unknown * s.times for s in stats),
+            unknown_characters=_most_frequent([s.unknown_characters for s in stats]),
+            **about,
+        ),
         sources=tuple(corpus.sources),
         created_by=f"bigbird-ja {__version__}",
     )
+
+
+def _most_frequent(counts: Sequence[dict[str, int]]) -> str:
+    """Return the ten most frequent characters, in order."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return "".join(sorted(total, key=lambda c: (-total[c], c))[:10])
 
 
 def _counts(plan: SplitPlan) -> dict[str, int]:
@@ -226,7 +244,7 @@ def _counts(plan: SplitPlan) -> dict[str, int]:
     return counts
 
 
-def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:
+def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
     """Return the sum of histograms, each multiplied by a number."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
-    return [sum(column) for column in zip(*scaled, strict=True)]
+    return tuple(sum(column) for column in zip(*scaled, strict=True))

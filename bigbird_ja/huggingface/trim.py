@@ -37,7 +37,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.process.console import Progress
-from bigbird_ja.storage import decode, export_folder
+from bigbird_ja.storage import decode, export_folder, hub
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
@@ -68,9 +68,11 @@ def run(args: Any) -> dict[str, Any]:
     """
     inputs = {f"--input {path}": path for path in args.input} | {"--encoder": args.encoder}
     export_folder.check(args.output_dir, inputs)
-    encoder = read_encoder(args.encoder)
+    encoder = read_encoder(hub.fetched(args.encoder, "--encoder", weights=True))
     check_size(encoder, args.vocab_size)
-    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
+    corpus = open_corpus(
+        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, args.encoding
+    )
     record = {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": __version__,

@@ -307,7 +307,7 @@ def by_documents(
 
 def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
     """Return the number of documents by the power of two of their length, and their source."""
-    own = data.statistics.get("document_tokens") if isinstance(data, Manifest) else None
+    own = data.statistics.document_tokens if isinstance(data, Manifest) else None
     return (tuple(own), "of the data set") if own and sum(own) else (STATED_LENGTHS, "stated")
 
 

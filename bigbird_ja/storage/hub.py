@@ -5,7 +5,7 @@ import importlib.resources
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ class HubSource:
 
     label: str  # with its commit
     place: tuple[str, str | None, str, str]  # as `_rows` takes it
-    text_field: str
+    text_fields: tuple[str, ...]
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order; null is an empty one.
@@ -98,18 +98,21 @@ class HubSource:
             BadInput: a row has no such field, or no text in it.
         """
         for row in _rows(*self.place):
-            text = row.get(self.text_field, False)
+            field = next((field for field in self.text_fields if field in row), "")
+            text = row.get(field, False)
             if text is not None and not isinstance(text, str):
-                advice = f"name one of {', '.join(row)} with --text_field"
-                raise BadInput(f"{self.label}: no text in {self.text_field}: {advice}")
+                fields, advice = " or ".join(self.text_fields), "add one to `text_fields`"
+                raise BadInput(
+                    f"{self.label}: no text in {fields}: its fields are {', '.join(row)}: {advice}"
+                )
             yield text or ""
 
     def digest(self) -> bytes:
-        """Hash the commit's name, the split and the field."""
-        return hashlib.sha256(f"{self.label}\0{self.text_field}".encode()).digest()
+        """Hash the commit's name, the split and the fields."""
+        return hashlib.sha256(f"{self.label}\0{','.join(self.text_fields)}".encode()).digest()
 
 
-def open_rows(source: str, text_field: str) -> HubSource:
+def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit; by default `train`.
 
     Raises:
@@ -121,7 +124,7 @@ def open_rows(source: str, text_field: str) -> HubSource:
     name, revision, config, split = match.groups(default="")
     commit, split = _pinned(name, revision or None), split or "train"
     label = f"hf:{name}@{commit}:{f'{config}/' if config else ''}{split}"
-    return HubSource(label, (name, config or None, split, commit), text_field)
+    return HubSource(label, (name, config or None, split, commit), tuple(text_fields))
 
 
 def _pinned(name: str, revision: str | None) -> str:

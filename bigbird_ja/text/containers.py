@@ -6,8 +6,9 @@ Parquet and Arrow files are read one group of rows at a time.
 import contextlib
 import gzip
 import os
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -22,10 +23,12 @@ _LINES = (".jsonl", ".txt", *SEPARATORS)
 _PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
+_SHOWN = 40  # characters of a column's name in a message: without a header it is text
 _ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
 _BATCH_BYTES = 256 << 20
-_MAX_EXPANSION = 10_000  # maximum characters of text per byte of a table
-_IN_ZIP = ".zip::"  # separates the path of an archive from the name of a file in it
+# Separates the path of an archive from the name of a file in it.
+_IN_ZIP = re.compile(r"(?P<archive>.*\.zip)::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
+HEADER_ADVICE = ", or add a header line if the file has none"
 _CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
     ".xlsx": "save it as CSV in UTF-8",
@@ -35,17 +38,28 @@ _CONVERT = {
 
 def kind_of(path: str) -> str:
     """Return the suffix of a file of text, such as ".csv", without that of its compression."""
-    return os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
+    return os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1]
+
+
+def has_suffix(path: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
+    """Return whether a name ends in one of the suffixes, in small letters or capitals."""
+    return path.lower().endswith(suffixes)
+
+
+def _split_member(path: str) -> tuple[str, str]:
+    """Return the path of the archive and the name in it; an empty name for a file of its own."""
+    match = _IN_ZIP.fullmatch(path)
+    return (match["archive"], match["member"]) if match else (path, "")
 
 
 @contextmanager
 def open_stored(path: str) -> Iterator[IO[bytes]]:
     """Open a file, or a member of an archive, without decompressing it."""
-    archive, inside, member = path.partition(_IN_ZIP)
-    advice = "unpack it, and give the files" if inside else _ADVICE
+    archive, member = _split_member(path)
+    advice = "unpack it, and give the files" if member else _ADVICE
     with decode.made_by_others(path, "a whole file of its kind", advice):
-        if inside:
-            with _archive(f"{archive}.zip") as opened, opened.open(member) as inner:
+        if member:
+            with _archive(archive) as opened, opened.open(member) as inner:
                 yield inner
         else:
             with storage.open_read(path) as stream:
@@ -66,21 +80,29 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """Open a file and decompress it."""
     with open_stored(path) as stream:
         unpacked: Any = stream
-        if path.endswith(".zst"):
+        if has_suffix(path, (".zst",)):
             import pyarrow
 
             unpacked = pyarrow.CompressedInputStream(stream, "zstd")
-        elif path.endswith(".gz"):
+        elif has_suffix(path, (".gz",)):
             unpacked = gzip.GzipFile(fileobj=stream)
         yield unpacked
 
 
-def check_column(path: str, names: list[str], field: str) -> None:
-    """Check that a table has exactly one column `field`."""
-    if names.count(field) != 1:
-        lacking = "several columns" if field in names else "no column"
-        known = shortened(", ".join(names[:20]), 300)
-        raise BadInput(f"{path}: {lacking} {field}: name one of {known} with --text_field")
+def column_of(path: str, names: list[str], fields: Sequence[str]) -> str:
+    """Return the first of `fields` that a table has, and has once."""
+    field = next((field for field in fields if field in names), None)
+    if field is None or names.count(field) > 1:
+        lacking = f"no column {' or '.join(fields)}" if field is None else f"two columns {field}"
+        known = ", ".join(shortened(name, _SHOWN) for name in names[:20])
+        is_csv = kind_of(path) in SEPARATORS
+        raise BadInput(f"{path}: {lacking}: {add_field(known)}{HEADER_ADVICE if is_csv else ''}")
+    return field
+
+
+def add_field(names: str) -> str:
+    """Return advice on `text_fields` by the names that there are."""
+    return f"its fields are {names}: add one to `text_fields`, which are tried in order"
 
 
 def members(path: str) -> list[str]:
@@ -91,68 +113,58 @@ def members(path: str) -> list[str]:
     Raises:
         BadInput: an archive without text, or a suffix that does not state a format.
     """
-    if path.endswith(_PLAIN):
+    if has_suffix(path, _PLAIN):
         return [path]
-    if not path.endswith(".zip"):
-        advice = next((f" ({a})" for end, a in _CONVERT.items() if path.endswith(end)), "")
+    if not has_suffix(path, (".zip",)):
+        advice = next((f" ({a})" for end, a in _CONVERT.items() if has_suffix(path, (end,))), "")
         raise BadInput(
             f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
         )
     with _archive(path) as opened:
         names = sorted(name for name in opened.namelist() if not name.startswith("__MACOSX/"))
-    if not (texts := [name for name in names if name.endswith(_PLAIN)]):
-        raise BadInput(f"--input {path}: an archive without files of {', '.join(_PLAIN)}")
-    return [f"{path.removesuffix('.zip')}{_IN_ZIP}{name}" for name in texts]
+    if not (texts := [name for name in names if has_suffix(name, _PLAIN)]):
+        raise BadInput(f"`inputs` {path}: an archive without files of {', '.join(_PLAIN)}")
+    return [f"{path}::{name}" for name in texts]
 
 
 def size_of(path: str) -> int:
     """Return the size of a file in bytes; for a member of an archive the unpacked size."""
-    archive, inside, member = path.partition(_IN_ZIP)
-    if not inside:
+    archive, member = _split_member(path)
+    if not member:
         return storage.stat(path).size
-    with _archive(f"{archive}.zip") as opened:
+    with _archive(archive) as opened:
         return opened.getinfo(member).file_size
 
 
 def version_of(path: str) -> str:
     """Return the version of the file, or of its archive; every write changes it. "" if missing."""
-    archive, inside, _ = path.partition(_IN_ZIP)
     with contextlib.suppress(FileNotFoundError):
-        return storage.stat(f"{archive}.zip" if inside else path).token
+        return storage.stat(_split_member(path)[0]).token
     return ""
 
 
-def read_rows(path: str, field: str) -> Iterator[str]:
-    """Yield the texts of a column.
+def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of the first of `fields` that is a column.
 
     Raises:
-        BadInput: another format, a damaged file, no such column of text, or a text that expands to
-            more than `_MAX_EXPANSION` characters per byte.
+        BadInput: another format, a damaged file, or no such column of text.
     """
     import pyarrow
 
-    left = _MAX_EXPANSION * size_of(path)
     with open_stored(path) as stream:
-        for batch in _batches(pyarrow, stream, path, field):
+        for batch in _batches(pyarrow, stream, path, fields):
             batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
-            for value in batch.column(field):  # one by one: all may refer to one long text
-                text = value.as_py() or ""
-                left -= len(text)
-                if left < 0:
-                    raise BadInput(
-                        f"{path}: {field} repeats a text more than {_MAX_EXPANSION:,} times:"
-                        " name another column with --text_field"
-                    )
-                yield text
+            for value in batch.column(0):  # one by one: all may refer to one long text
+                yield value.as_py() or ""
 
 
-def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
-    """Yield record batches with the column `field` of a parquet or Arrow file or stream."""
-    if path.endswith(".parquet"):
+def _batches(pyarrow: Any, stream: IO[bytes], path: str, fields: Sequence[str]) -> Iterator[Any]:
+    """Yield record batches with the column of text of a parquet or Arrow file or stream."""
+    if has_suffix(path, (".parquet",)):
         from pyarrow import parquet
 
         file = parquet.ParquetFile(stream)
-        _check_text(pyarrow, file.schema_arrow, path, field)
+        field = _text_column(pyarrow, file.schema_arrow, path, fields)
         repeated = parquet.ParquetFile(stream, read_dictionary=[field])
         for group in range(file.num_row_groups):
             where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
@@ -170,17 +182,19 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
     else:  # as `datasets` writes them
         reader = batches = pyarrow.ipc.open_stream(stream)
-    _check_text(pyarrow, reader.schema, path, field)
+    field = _text_column(pyarrow, reader.schema, path, fields)
     for batch in batches:
         yield batch.select([field])
 
 
-def _check_text(pyarrow: Any, schema: Any, path: str, field: str) -> None:
-    check_column(path, schema.names, field)
+def _text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) -> str:
+    """Return the name of the column of text."""
+    field = column_of(path, schema.names, fields)
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     if str(kind) not in ("string", "large_string", "string_view", "null"):
         raise BadInput(
-            f"{path}: {field} holds no text but {kind}: name another column with --text_field"
+            f"{path}: {field} contains {kind}, no text: name another column with `text_fields`"
         )
+    return field

@@ -5,7 +5,7 @@
 
 Document n is the same in every pass.
 
-TFDS data sets are neither downloaded nor generated. They are searched in `--tfds_data_dir`, or
+TFDS data sets are neither downloaded nor generated. They are searched in `tfds_data_dir`, or
 else in TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in the public prepared
 copy in `gs://tfds-data/datasets`, if it is reachable.
 """
@@ -25,7 +25,14 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.storage.hub import HubSource, open_rows
 from bigbird_ja.text.containers import version_of
-from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
+from bigbird_ja.text.file_source import (
+    AUTO,
+    TEXT_FIELDS,
+    UTF_8,
+    FileSource,
+    check_encoding,
+    open_files,
+)
 
 _MIN_WEIGHT, _MAX_WEIGHT = 0.0001, 1000.0
 PUBLIC_COPY = "gs://tfds-data/datasets"
@@ -81,7 +88,7 @@ TextSource = FileSource | TfdsSource | HubSource
 
 @dataclass(frozen=True)
 class Input:
-    """Value of `--input`, with the sources that it names.
+    """Value of `inputs`, with the sources that it names.
 
     Attributes:
         name: value as the user wrote it, without a weight.
@@ -168,17 +175,19 @@ def open_corpus(
     sources: Sequence[str],
     tfds_data_dir: str | None = None,
     txt_documents: str = AUTO,
-    text_field: str = TEXT_FIELD,
+    text_fields: Sequence[str] = (),
+    encoding: str = UTF_8,
     takes_weights: bool = False,
 ) -> Corpus:
     """Open sources of the forms in the module's docstring; the first document is read as a check.
 
     Args:
-        sources: values of `--input`, at least one.
+        sources: values of `inputs`, at least one.
         tfds_data_dir: folder of prepared TFDS data sets.
-        txt_documents: unit of a document in a .txt file, as `--txt_documents`; the choice of
-            `auto` is logged.
-        text_field: field or column of text, in all but .txt files and tfds:.
+        txt_documents: unit of a document in a .txt file; the choice of `auto` is logged.
+        text_fields: fields or columns of text, in all but .txt files and tfds:; of each record or
+            table the first that it has is read. By default `TEXT_FIELDS`.
+        encoding: encoding of files of lines, as Python names it.
         takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
@@ -186,7 +195,8 @@ def open_corpus(
             source; an invalid weight, or one that is not accepted; an argument that no source uses.
     """
     if not sources:
-        raise BadInput("no --input: give a corpus, such as --input corpus.jsonl")
+        raise BadInput("`inputs` is empty: give a corpus, such as corpus.jsonl")
+    fields, encoding = tuple(text_fields) or TEXT_FIELDS, check_encoding(encoding)
     parts: list[Input] = []
     for source in sources:
         place, weight = split_weight(source)
@@ -195,18 +205,18 @@ def open_corpus(
         if place.startswith("tfds:"):
             parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
         elif place.startswith("hf:"):
-            parts.append(Input(place, (open_rows(place, text_field),), weight))
+            parts.append(Input(place, (open_rows(place, fields),), weight))
         else:
-            parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
+            parts.append(Input(place, open_files(place, txt_documents, fields, encoding), weight))
     corpus = Corpus(tuple(parts))
-    _check_used(corpus, tfds_data_dir, txt_documents, text_field)
+    _check_used(corpus, tfds_data_dir, txt_documents, bool(text_fields), encoding)
     if not any(_has_text(source) for source in corpus.opened):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
     return corpus
 
 
 def _check_used(
-    corpus: Corpus, tfds_data_dir: str | None, txt_documents: str, text_field: str
+    corpus: Corpus, tfds_data_dir: str | None, txt_documents: str, has_fields: bool, encoding: str
 ) -> None:
     """Check that no source is given twice, and that each argument applies to a source.
 
@@ -216,16 +226,19 @@ def _check_used(
     every = corpus.opened
     for label, count in Counter(corpus.sources).items():
         if count > 1:
-            raise BadInput(f"--input names {label} more than once: its text would count twice")
-    texts = sum(isinstance(source, FileSource) and source.is_text for source in every)
+            raise BadInput(f"`inputs` name {label} more than once: its text would count twice")
+    files = [source for source in every if isinstance(source, FileSource)]
+    texts = sum(source.is_text for source in files)
+    lines = sum(not source.is_column for source in files)
     of_tfds = sum(isinstance(source, TfdsSource) for source in every)
-    for is_unused, flag, what in (
+    for is_unused, parameter, needed in (
         (tfds_data_dir and not of_tfds, "tfds_data_dir", "is tfds:..."),
         (txt_documents != AUTO and not texts, "txt_documents", "is a .txt file"),
-        (text_field != TEXT_FIELD and texts + of_tfds == len(every), "text_field", "has fields"),
+        (has_fields and texts + of_tfds == len(every), "text_fields", "has fields"),
+        (encoding != UTF_8 and not lines, "encoding", "is a file of lines"),
     ):
         if is_unused:
-            raise BadInput(f"--{flag}: no --input {what}: leave it out")
+            raise BadInput(f"`{parameter}`: none of `inputs` {needed}: leave it out")
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
@@ -243,7 +256,7 @@ def split_weight(source: str) -> tuple[str, float | None]:
         if _MIN_WEIGHT <= float(match[2]) <= _MAX_WEIGHT:
             return match[1], float(match[2])
     raise BadInput(
-        f"--input {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000: write"
+        f"`inputs` {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000: write"
         " SRC=WEIGHT, such as news.jsonl=0.5 (a path that ends in = and a number itself: PATH=1)"
     )
 
@@ -301,7 +314,7 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     raise BadInput(
         f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
         f" {PUBLIC_COPY}/{name.partition(':')[0]} DIR/{os.path.dirname(name)}` and give"
-        " --tfds_data_dir DIR"
+        " DIR as `tfds_data_dir`"
     )
 
 

@@ -34,6 +34,7 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
@@ -47,6 +48,7 @@ DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
 _SUFFIXES = (".json", ".txt", ".model")  # suffixes of files that a tokenizer may need
 _MAX_BYTES = 256 << 20  # limit of a file
+_MAX_IDS_PER_TOKEN = 16  # folders with padded or pruned vocabularies have fewer than two
 _ADVICE = "give a whole folder, or install the version of transformers that wrote it"
 # Keys of tokenizer_config.json by which transformers overrides the special tokens around a text, or
 # loads code from the folder.
@@ -151,7 +153,7 @@ def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
     """Load a folder's files with `AutoTokenizer`; return the files of its archive."""
     with _loading(source):
         theirs, config = _load(content, source)
-        names = _names(theirs)
+        names = _names(theirs, source)
         ends = _ends(theirs, source)
         special = _special_ids(theirs, names, ends, source)
         config = {**theirs.special_tokens_map, **config, "mask_token": names[special.mask]}
@@ -210,10 +212,20 @@ def _load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any
         return transformers.AutoTokenizer.from_pretrained(folder, **only), config
 
 
-def _names(theirs: Any) -> list[str]:
-    """Return the token of each id; empty for an unused id."""
+def _names(theirs: Any, source: str) -> list[str]:
+    """Return the token of each id; empty for an unused id.
+
+    Raises:
+        BadInput: an id far above the number of tokens, each of which would be a row of embeddings.
+    """
     names = {i: name for name, i in theirs.get_vocab().items()}
-    return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
+    last = max(names, default=-1)
+    if last > _MAX_IDS_PER_TOKEN * len(names) + _MAX_IDS_PER_TOKEN:
+        raise BadInput(
+            f"{source}: token {shortened(names[last], 40)} has the id {last:,} in a vocabulary of"
+            f" {len(names):,}: give the tokens consecutive ids"
+        )
+    return [names.get(i, "") for i in range(last + 1)]
 
 
 def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:

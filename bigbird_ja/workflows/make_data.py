@@ -43,7 +43,12 @@ def make_data(args: flags.FlagValues, config: Config, overrides: list[Override])
         )
     tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(
-        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, takes_weights=True
+        args.input,
+        args.tfds_data_dir,
+        args.txt_documents,
+        args.text_field,
+        args.encoding,
+        takes_weights=True,
     )
     spec = spec_of(config.make_data, tokenizer, corpus, args.input_mask, args.strip_markers)
     settings = [f"make-data settings:\n{echo_settings(config, overrides, used_by('make-data'))}"]

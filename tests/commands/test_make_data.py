@@ -89,6 +89,14 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, make_data, run):
     assert made.json["unknown_rate"] == checked.json["unknown_rate"] > 0.3
     for ended in (made, checked):
         assert "of the tokens are unknown to the tokenizer" in ended.stderr
+        assert "(characters such as " in ended.stderr and "ω" in ended.json["unknown_characters"]
+    assert "no document is held out" not in made.stderr
+
+
+def test_data_that_no_run_can_be_evaluated_on_is_warned_of(tmp_path, make_data):
+    one = making.write_corpus(tmp_path / "one.jsonl", ["吾輩は猫である。"])
+    made = make_data(f"--input={one}", f"--output_dir={tmp_path}/data")
+    assert made.status == 0 and "warning: no document is held out" in made.stderr
 
 
 def test_a_length_that_a_preset_cannot_train_is_warned_of(tmp_path, make_data, sample_corpus):

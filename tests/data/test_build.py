@@ -98,7 +98,7 @@ def test_corpora_of_one_and_two_documents_make_a_data_set(tmp_path, tokenizer_pa
     output = str(tmp_path / "data")
     manifest, _ = build.make_data(making.request(corpus, tokenizer_path, output, num_shards=8))
     assert manifest.train.sequences == 1 and len(manifest.train_shards) == 1
-    assert manifest.statistics["skipped"] == 2
+    assert manifest.statistics.skipped == 2
     assert manifest.eval.documents == (1 if number > 1 else 0)
     assert manifest.train.documents == number - manifest.eval.documents
 
@@ -180,3 +180,14 @@ def test_static_copies_of_repeated_documents_have_different_masks(
         number_of_copies = masked[number].total()
         assert number_of_copies % times == 0 and len(masked[number]) > 0.99 * number_of_copies
     assert check.check(manifest, str(tmp_path / "data")) == []
+
+
+def test_text_that_one_may_want_to_clean_is_counted(tmp_path, tokenizer_path):
+    texts = ["吾輩は猫である。", "名前は無い。", "吾輩は猫である。"]
+    texts += ["<!DOCTYPE html>\n<html>吾輩</html>", "猫。　　名前", ""]
+    corpus = making.write_corpus(tmp_path / "c.jsonl", texts)
+    made, _ = build.make_data(making.request(corpus, tokenizer_path, str(tmp_path / "data")))
+    found = made.statistics
+    assert (found.skipped, found.duplicates, found.html_documents) == (1, 1, 1)
+    assert found.fullwidth_space_documents == 1
+    assert {"<", "!"} & {*found.unknown_characters} or not found.unknown

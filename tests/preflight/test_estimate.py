@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.data.manifest import Statistics
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 from bigbird_ja.preflight import compile as compile_lib
@@ -143,6 +144,6 @@ def test_layers_that_skip_other_documents(sets, has_loops):
 
 def test_lengths_of_documents_come_from_the_data_set(tmp_path):
     own = [0] * 9 + [7] + [0] * 15
-    made = synthetic.write(tmp_path / "a", statistics={"document_tokens": own})
+    made = synthetic.write(tmp_path / "a", statistics=Statistics(document_tokens=tuple(own)))
     assert estimate.document_lengths(made) == (tuple(own), "of the data set")
     assert estimate.document_lengths(synthetic.write(tmp_path / "b"))[1] == "stated"

@@ -45,7 +45,7 @@ def test_a_tokenizer_is_fetched_without_weights_and_offline_the_command_is_named
 def test_a_data_set_of_a_name_is_streamed_at_its_commit(tmp_path):
     pytest.importorskip("datasets", reason="--input hf: needs it")
     code = "import sys; from bigbird_ja.text.corpus import open_corpus as o; c = o(sys.argv[1:],"
-    code += " text_field='本文'); print(c.sources, list(c.texts()))"
+    code += " text_fields=['本文']); print(c.sources, list(c.texts()))"
     with hub.serving() as there:
         there.repos["me/texts"] = {"train.jsonl": '{"本文": "一"}\n{"本文": null}\n'.encode()}
         sha, env = there.sha("me/texts"), there.environ(tmp_path)

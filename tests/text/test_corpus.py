@@ -37,11 +37,14 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path):
 
 
 def test_inputs_without_files_are_refused(tmp_path):
-    for sources, message in (([str(tmp_path)], "a folder without files of"), ([], "no --input")):
+    for sources, message in (
+        ([str(tmp_path)], "a folder without files of"),
+        ([], "`inputs` is empty"),
+    ):
         with pytest.raises(BadInput, match=message):
             texts(*sources)
     path = write(tmp_path / "a.txt", b"text")
-    with pytest.raises(BadInput, match="--tfds_data_dir"):
+    with pytest.raises(BadInput, match="`tfds_data_dir`"):
         open_corpus([path], tfds_data_dir=str(tmp_path))
 
 
@@ -132,7 +135,7 @@ def test_the_public_copy_of_tfds_is_read_if_it_answers(prepared, tmp_path, monke
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     monkeypatch.setattr(corpus_lib, "_PUBLIC_URL", "http://127.0.0.1:1/datasets")
-    with pytest.raises(BadInput, match=r"cannot be reached .*--tfds_data_dir DIR"):
+    with pytest.raises(BadInput, match=r"cannot be reached .*DIR as `tfds_data_dir`"):
         open_corpus(["tfds:wiki40b/ja"])
     monkeypatch.setattr(corpus_lib, "PUBLIC_COPY", prepared)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:

@@ -63,7 +63,7 @@ def test_a_column_of_a_quoted_table_is_read(tmp_path, name, comma):
     rows = [f"id{comma}本文", f'1{comma}"一{comma}""二""\r\n三"', "", f"2{comma}", f"3{comma}四"]
     content = ("\ufeff" + "\r\n".join(rows)).encode()
     packed = gzip.compress(content, mtime=0) if name.endswith(".gz") else content
-    read = open_corpus([write(tmp_path / name, packed)], text_field="本文").texts()
+    read = open_corpus([write(tmp_path / name, packed)], text_fields=["text", "本文"]).texts()
     assert [text for text in read if text] == [f'一{comma}"二"\n三', "四"]
 
 
@@ -85,6 +85,50 @@ def test_an_archive_is_read_by_file_name(tmp_path):
         texts(str(tmp_path / "none.zip"))
 
 
+def test_suffixes_may_be_in_capitals_and_what_a_folder_leaves_out_is_logged(tmp_path, capsys):
+    for name, content in (
+        ("BIG.TXT", b"a"),
+        ("B.JSONL.GZ", gzip.compress(lines_of("b"))),
+        ("C.Csv", b"text\nc\n"),
+        ("README.md", b"none"),
+        ("sub.PDF", b"none"),
+    ):
+        write(tmp_path / name, content)
+    with zipfile.ZipFile(tmp_path / "D.ZIP", "w") as archive:
+        archive.writestr("X.TXT", "d")
+    assert sorted(texts(tmp_path)) == ["a", "b", "c", "d"]
+    assert "2 of 6 files are left out, such as README.md" in capsys.readouterr().err
+    assert texts(tmp_path / "BIG.TXT") == ["a"]
+    assert capsys.readouterr().err.count("left out") == 0
+
+
+@pytest.mark.parametrize("encoding", ["cp932", "euc_jp", "utf-16", "Shift-JIS"])
+def test_files_of_another_encoding_are_read(tmp_path, encoding):
+    lines = '{"text": "日本語\\n表示"}\r\n{"text": "二"}\r\n'.encode(encoding)
+    path = write(tmp_path / "a.jsonl", lines)
+    assert texts(path, encoding=encoding) == ["日本語\n表示", "二"]
+    assert open_corpus([path], encoding=encoding).fingerprint
+    write(tmp_path / "b.txt", b"a\x81\x20")
+    with pytest.raises(BadInput, match=r"b\.txt line 1: not "):
+        texts(tmp_path / "b.txt", encoding="cp932")
+    for other in ("cp9999", "base64"):
+        with pytest.raises(BadInput, match="Python has no such encoding"):
+            texts(path, encoding=other)
+
+
+def test_each_file_is_read_by_the_first_field_that_it_has(tmp_path):
+    paths = [
+        write(tmp_path / "a.jsonl", lines_of("一") + '{"本文": "二"}\n'.encode()),
+        write(tmp_path / "b.csv", "id,本文\n1,三\n".encode()),
+        write(tmp_path / "c.tsv", "text\t本文\n四\t五\n".encode()),
+    ]
+    assert texts(*paths, text_fields=["text", "本文"]) == ["一", "二", "三", "四"]
+    with pytest.raises(
+        BadInput, match=r"a\.jsonl line 1: no field 本文: its fields are text: add one"
+    ):
+        texts(*paths, text_fields=["本文"])
+
+
 def test_txt_documents_is_the_unit_of_a_document(tmp_path):
     path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
     expected = {
@@ -103,8 +147,8 @@ BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
 @pytest.mark.parametrize(
     ("contents", "number", "said"),
     [
-        ([BOOK] * 4, 4, "each of 4 .txt files is a document (--txt_documents file)"),
-        ([BOOK], 3, "a blank line ends a document (--txt_documents blank_line)"),
+        ([BOOK] * 4, 4, "each of 4 .txt files is a document (`txt_documents` file)"),
+        ([BOOK], 3, "a blank line ends a document (`txt_documents` blank_line)"),
         ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
     ],
 )
@@ -138,22 +182,25 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         (
             "a.jsonl",
             lines_of("一") + b'{"a": "x", "b": 1}\n',
-            "no string `text`: fields are a, b: ",
+            "no field text: its fields are a, b: add one to `text_fields`",
         ),
-        ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
+        ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: field text contains a list, no"),
+        ("a.jsonl", b'{"text": 7}\n', "line 1: field text contains a number, no string"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
         ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
         ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: not a whole file of its kind .Compressed file ended"),
         ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
-        ("a.txt", "日本語の文章です。\n".encode("cp932"), r"CP932: iconv -f CP932 -t UTF-8"),
-        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like EUC-JP"),
-        ("a.txt", "日本語".encode("utf-16"), "it looks like UTF-16"),
+        ("a.txt", "日本語の文章です。\n".encode("cp932"), "like cp932, which `encoding` can name"),
+        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like euc_jp"),
+        ("a.txt", "日本語".encode("utf-16"), "it looks like utf-16"),
         ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
-        ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
+        ("a.csv", b"id,body\n1,a\n", "no column text: its fields are id, body: .* a header line"),
+        ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text: its fields are 0, x+ \.\.\.: add"),
+        ("a.csv", b"text,b\n1,x\n\n2,y\n", "column text contains numbers, no text: name another"),
         ("a.zip", b"PK", "a.zip: not an archive"),
         ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),

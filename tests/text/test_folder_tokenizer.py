@@ -214,6 +214,12 @@ def spoilt(name, **values):
     return lambda folder: changed(folder, name, **values)
 
 
+def far(folder):
+    """Return the model with one id far above the others."""
+    model = json.loads((folder / FILE).read_text())["model"]
+    return {**model, "vocab": {**model["vocab"], "far": 400_000_000}}
+
+
 def cut_short(folder):
     (folder / FILE).write_bytes((folder / FILE).read_bytes()[:999])
 
@@ -232,6 +238,11 @@ BAD = {
     "cut short": ("WordPiece", cut_short, CANNOT),
     "another format": ("WordPiece", spoilt(FILE, model=NEW), CANNOT),
     "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "adds 2 tokens before"),
+    "an id without end": (
+        "WordPiece",
+        lambda folder: changed(folder, FILE, model=far(folder)),
+        "token .* has the id 400,000,000 in a vocabulary of ",
+    ),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
     "one token for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "has two roles"),
     "no such words (MeCab)": (
