@@ -1,8 +1,8 @@
 """Build a data set from a corpus: shards and a manifest, by worker processes, resumable.
 
 1. Documents are cut into blocks; workers tokenize and pack them (`blocks`).
-2. Workers write the shards from the blocks (`shards`).
-3. When all shards are ready they are moved into place, and `manifest.json` is written last.
+2. An old data set is renamed aside, and workers write the shards from the blocks (`shards`).
+3. `manifest.json` is written last: a folder without it is unfinished.
 
 Each file is written atomically, and depends only on the corpus and the settings. So a rerun of a
 killed command writes the same bytes, and repeats only unfinished files.
@@ -25,6 +25,7 @@ from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import hub, outputs
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
 from bigbird_ja.text.containers import has_suffix, size_of
@@ -66,18 +67,20 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         _begin(request, work)
         with mid_run():
             plans, counts = _pack(request, work)
+            names = [plan.name(k) for plan in plans for k in range(plan.num_shards)]
+            owned = work.claim_output(names, request.spec)
             made = _write_shards(request, work, plans)
             lease.check()
-            return _finish(request, work, plans, made, counts), False
+            return _finish(request, work, owned, plans, made, counts), False
 
 
 def _check_places(request: Request) -> None:
     """Check output path, input paths and packages before anything is read."""
     output = request.output_dir
-    outputs.check_folder_place(output, "--output_dir")
+    outputs.check_folder_place(output, "`output_dir`")
     for source in request.corpus.sources:
         if not source.startswith(NAMED):
-            outputs.refuse_overlap({"--input": source}, output, "--output_dir")
+            outputs.refuse_overlap({"`inputs`": source}, output, "`output_dir`")
     if request.spec.word_boundaries == "mecab":
         words.mecab_boundaries("")
 
@@ -89,13 +92,15 @@ def _finished(request: Request, work: Work) -> Manifest | None:
         BadInput: a data set of other settings, or a damaged one.
     """
     output, spec = request.output_dir, request.spec
-    if manifest_lib.FILE_NAME not in storage.list_files(output) or request.overwrite:
+    if manifest_lib.FILE_NAME not in storage.list_files(output):
+        return None
+    if request.overwrite and not work.is_writing(spec):
         return None
     try:
         if differing := spec.differences(manifest_lib.load(output)):
             raise BadInput(
-                f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
-                " another --output_dir, or --overwrite"
+                f"{output} contains a data set of other settings ({', '.join(differing)}): choose"
+                " another `output_dir`, or `overwrite`"
             )
         manifest = check.fast_check(output)
     except BadInput:
@@ -118,8 +123,8 @@ def _begin(request: Request, work: Work) -> None:
     if begun is not None and begun != spec:
         if not request.overwrite:
             raise BadInput(
-                f"{work.folder} holds unfinished work of other settings:"
-                f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
+                f"{work.folder} contains unfinished work of other settings"
+                f" ({', '.join(spec.differences(begun))}): run that command again, or `overwrite`"
             )
         begun = None
     check_output(output)
@@ -220,10 +225,10 @@ def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
-    """Write shard `task` = (split, number) into the `ready` folder, and record it."""
+    """Write shard `task` = (split, number), and record it."""
     plan: SplitPlan = _worker["plans"][task[0]]
     work: Work = _worker["work"]
-    path = storage.join(work.ready, plan.name(task[1]))
+    path = storage.join(work.output, plan.name(task[1]))
     made = shards.write_shard(plan, task[1], _worker["spec"], path)
     work.note_shard(made)
     return made
@@ -246,11 +251,12 @@ def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[
 def _finish(
     request: Request,
     work: Work,
+    owned: Owned,
     plans: list[SplitPlan],
     made: dict[str, MadeShard],
     counts: dict[str, int],
 ) -> Manifest:
-    """Move the shards into place, then write the tokenizer and, last, the manifest."""
+    """Write the tokenizer and, last, the manifest."""
     output, tokenizer = request.output_dir, request.tokenizer
     in_order = [[made[plan.name(k)] for k in range(plan.num_shards)] for plan in plans]
     source = "@".join(filter(None, hub.cached_name(tokenizer.source)))
@@ -263,7 +269,6 @@ def _finish(
         tokenizer_changes=tokenizer.changes,
         tokenizer_source=source,
     )
-    owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     check.raise_first(check.file_problems(manifest, storage.list_stats(output)), output)
     # From here on the data set is whole.

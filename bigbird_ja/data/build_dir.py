@@ -1,12 +1,13 @@
-"""Unfinished work of `make-data`: its folders, their owner, and the move into place.
+"""Unfinished work of `make-data`: its folders, their owner, and the places of its shards.
 
-`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognized, `ready/`, for finished
-shards until all are finished, and `shards/`, with a record of each. Packed blocks lie on this
-machine: in the same folder, or in the user's cache if the output is on gs://.
+`OUTPUT_DIR/.make-data` contains `settings.json`, by which it is recognized. Packed blocks and the
+records of finished shards lie on this machine: in the same folder, or in the user's cache if the
+output is on gs://. Shards are written under their final names; an output without a manifest is
+unfinished. An old data set moves to OUTPUT_DIR.replaced-N before the first shard is
+written, and the file `writing` says so.
 
 Only files of the names below are removed from these folders, and only if `settings.json` shows that
-this program made the folder. In OUTPUT_DIR the ownership manifest lists what is ours. A data set
-that is replaced stays whole until the new one is, and moves to OUTPUT_DIR.replaced-N.
+this program made the folder. In OUTPUT_DIR the ownership manifest lists what is ours.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from functools import partial
 from bigbird_ja import storage
 from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import DataSpec, Shard
+from bigbird_ja.data.manifest import DataSpec
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
@@ -35,15 +36,15 @@ KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
 _SETTINGS = "settings.json"
-_WAIT = "wait for it to end, or choose another --output_dir"
+_WRITING = "writing"  # exists once an old data set has moved aside
+_WAIT = "wait for it to end, or choose another `output_dir`"
 _SHARD_END = ".tfrecord"
 _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
 # The names of our files in each part of a work folder.
 _OURS = {
-    "": _SETTINGS,
+    "": f"{_SETTINGS}|{_WRITING}",
     "blocks": r"(train|eval)-\d{6}\.block",
     "shards": rf"{_SHARD}\.json",  # records
-    "ready": _SHARD,
 }
 
 
@@ -69,23 +70,23 @@ class Work:
     """Folders of the unfinished work for one output.
 
     Attributes:
-        folder: folder in the output, of everything but the blocks.
+        folder: folder in the output.
         local: folder on this machine; the same as `folder` unless the output is on gs://.
         blocks: folder of packed blocks, in `local`.
-        ready: folder of finished shards, in `folder`.
     """
 
     def __init__(self, output_dir: str) -> None:
         """Name the folders; create none."""
-        self._output = output_dir
+        self.output = output_dir
         self.folder = storage.join(output_dir, NAME)
-        self.ready = storage.join(self.folder, "ready")
         self.local = self.folder
         if storage.is_remote(output_dir):
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
             self.local = os.path.join(cache, "bigbird-ja", f"make-data-{digest[:16]}")
         self.blocks = os.path.join(self.local, "blocks")
+        self._records = os.path.join(self.local, "shards")
+        self._writing = storage.join(self.folder, _WRITING)
 
     def begun(self) -> DataSpec | None:
         """Return the spec of the work that an earlier run left, or None.
@@ -111,9 +112,10 @@ class Work:
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
-        for folder in (self.blocks, storage.join(self.folder, "shards"), self.ready):
+        for folder in (self.blocks, self._records):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
+        storage.clean_temporary(self.output, _SHARD)
 
     def remove(self) -> None:
         """Remove this program's files from the folders, and folders left empty.
@@ -129,7 +131,7 @@ class Work:
         return os.path.join(self.blocks, name)
 
     def _note(self, name: str) -> str:
-        return storage.join(self.folder, "shards", f"{name}.json")
+        return os.path.join(self._records, f"{name}.json")
 
     def note_shard(self, made: MadeShard) -> None:
         """Record that a shard is finished."""
@@ -137,57 +139,49 @@ class Work:
         storage.write_text(self._note(made.shard.name), json.dumps(values))
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Return the shards among `names` that are recorded and exist, ready or in place."""
-        folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
+        """Return the shards among `names` that are recorded here and exist in the output."""
+        stats = storage.list_stats(self.output)
         finished = {}
 
         def find(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self._note(name), MadeShard)
-                for folder, stats in folders:
-                    path = storage.join(folder, name)
-                    if name in stats and check.is_shard(path, stats[name], made.shard):
-                        finished[name] = made
+                if check.is_shard(storage.join(self.output, name), stats[name], made.shard):
+                    finished[name] = made
 
-        known = [name for name in names if any(name in stats for _, stats in folders)]
-        storage.run_all([partial(find, name) for name in known])
+        storage.run_all([partial(find, name) for name in names if name in stats])
         return finished
 
-    def put_in_place(self, shards: Collection[Shard], spec: DataSpec) -> Owned:
-        """Move shards from `ready` to the output; rename an existing data set aside.
+    def is_writing(self, spec: DataSpec) -> bool:
+        """Return whether an earlier run of this spec has begun to write shards."""
+        return _spec_in(self.folder) == spec and storage.exists(self._writing)
 
-        The output then holds no finished data set until a manifest is written. After a kill at any
-        time the same command can continue.
+    def claim_output(self, names: Collection[str], spec: DataSpec) -> Owned:
+        """List the shards that will be written; rename an old data set aside.
+
+        After a kill at any time the same command can continue: until `writing` exists, whatever is
+        listed is of an old data set.
+
+        Args:
+            names: names of the shards.
+            spec: spec of the data set.
 
         Returns:
-            The output's ownership manifest, whose id is a hash of the spec: the same data set has
-            the same bytes.
+            The output's ownership manifest. The id of a new one is a hash of the spec: the same
+            data set has the same bytes.
 
         Raises:
             BadInput: a foreign file has the name of a shard.
         """
-        digest = hashlib.sha256(
-            json.dumps(dataclasses.asdict(spec), sort_keys=True).encode()
-        ).hexdigest()
-        owned = Owned.create(self._output, KIND, digest[:16])
-        owned.adopt(dict.fromkeys(_shards_of(owned)))
-        names = {shard.name for shard in shards}
-        ready = names & set(storage.list_files(self.ready))
-        first = manifest_lib.FILE_NAME
-        others = sorted(set(owned.files) - {first} - (names - ready))  # in place
-        if moved := owned.set_aside([first, *others]):
-            log(f"{self._output}: the data set that was there is now {moved}")
-        owned.note(dict.fromkeys(ready))
-        storage.rename_all(ready, self.ready, self._output)
+        text = json.dumps(dataclasses.asdict(spec), sort_keys=True)
+        owned = Owned.create(self.output, KIND, hashlib.sha256(text.encode()).hexdigest()[:16])
+        if not storage.exists(self._writing):
+            first = manifest_lib.FILE_NAME
+            if moved := owned.set_aside([first, *sorted(set(owned.files) - {first})]):
+                log(f"{self.output}: the data set that was there is now {moved}")
+            storage.create_exclusive(self._writing, b"")
+        owned.note(dict.fromkeys(names))
         return owned
-
-
-def _shards_of(owned: Owned) -> list[str]:
-    """List the shards of a finished data set: 0.1.0 recorded only its manifest as owned."""
-    if manifest_lib.FILE_NAME in owned.files:
-        with contextlib.suppress(FileNotFoundError, BadInput):
-            return [shard.name for shard in manifest_lib.load(owned.path).every_shard]
-    return []
 
 
 def _spec_in(folder: str) -> DataSpec | None:
@@ -202,7 +196,7 @@ def _spec_in(folder: str) -> DataSpec | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
-                f"{folder}: holds files and no {_SETTINGS} of make-data: move it away"
+                f"{folder} contains files, and no {_SETTINGS} of make-data: move it away"
             ) from None
         return None
     return decode.decode_versioned(data, _Settings, path, advice).spec
@@ -218,7 +212,7 @@ def _remove_ours(folder: str) -> None:
         if not part:
             storage.delete(storage.join(directory, _SETTINGS))
         if not storage.is_remote(directory):
-            with contextlib.suppress(OSError):  # it holds other files
+            with contextlib.suppress(OSError):  # it contains other files
                 os.rmdir(directory)
 
 
@@ -233,13 +227,13 @@ def check_output(output_dir: str) -> None:
     Raises:
         BadInput: naming the file.
     """
-    advice, apart = "choose another --output_dir, or move it away yourself", (NAME, LOCK_NAME)
-    owned = outputs.check_folder(output_dir, "--output_dir", KIND, advice, apart)
+    advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
+    owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)
     if owned is None:
         return
     needed = (manifest_lib.FILE_NAME, manifest_lib.TOKENIZER_NAME)
-    for name in set(storage.list_files(output_dir)) - {*owned.files, *_shards_of(owned)}:
+    for name in set(storage.list_files(output_dir)) - {*owned.files}:
         if name.endswith(_SHARD_END) or name in needed:
             raise BadInput(
-                f"{output_dir} holds {name}, and nothing shows that make-data made it: {advice}"
+                f"{output_dir} contains {name}, and nothing shows that make-data made it: {advice}"
             )

@@ -88,10 +88,10 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     ]
     warnings = []
     if unknown > _MAX_UNKNOWN:
-        most = " ".join(map(console.printable, results["unknown_characters"]))
+        examples = " ".join(map(console.printable, results["unknown_characters"]))
         warnings.append(
-            f"{unknown:.1%} of the tokens are unknown to the tokenizer (characters such as {most}),"
-            " and nothing can be learned from these: is it a tokenizer of another language?"
+            f"{unknown:.1%} of the tokens are unknown to the tokenizer (characters such as"
+            f" {examples}), and nothing can be learned from these: is it a tokenizer of another language?"
         )
     if manifest.eval_fraction and not manifest.eval.sequences:
         warnings.append(

@@ -114,7 +114,7 @@ class DataSpec(Data):
             if self.masking == "static" and value not in (None, stated):
                 raise BadInput(
                     f"{key}: the data set's masks are static ({self.masked_lm_prob:g} by"
-                    f" {self.mask_unit}): leave it out, or make the data with --masking dynamic"
+                    f" {self.mask_unit}): leave it out, or make the data with dynamic `masking`"
                 )
         return MaskingRule(
             vocab_size=self.vocab_size,
@@ -127,19 +127,19 @@ class DataSpec(Data):
         )
 
     def differences(self, stored: DataSpec) -> list[str]:
-        """List the differences from the spec of a data set, by the command's flags."""
+        """List the differences from the spec of a data set, by the parameters of `make_data`."""
         names = {
-            "tokenizer_sha256": "--tokenizer (another model)",
-            "corpus": "--input (other text)",
-            "mixture": "--input (other weights)",
+            "tokenizer_sha256": "`tokenizer` (another model)",
+            "corpus": "`inputs` (other text)",
+            "mixture": "`inputs` (other weights)",
         }
         implied = ("special_ids", "vocab_size")
         result = []
         for each in dataclasses.fields(DataSpec):
             before, after = getattr(stored, each.name), getattr(self, each.name)
             if before != after and each.name not in implied:
-                flag = f"--{each.name} ({before} there, {after} requested)"
-                result.append(names.get(each.name, flag))
+                change = f"`{each.name}` {before} there, {after} requested"
+                result.append(names.get(each.name, change))
         return result
 
 
@@ -283,12 +283,12 @@ def load(data_dir: str) -> Manifest:
     except NotADirectoryError as error:
         raise BadInput(
             f"{data_dir}: a file, not a data set: give the folder that `bigbird-ja make-data`"
-            " wrote (--output_dir)"
+            " wrote (its `output_dir`)"
         ) from error
     except FileNotFoundError as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
-            f" with --output_dir {data_dir}"
+            f" with `output_dir` {data_dir}"
         ) from error
     return from_json(data, path)
 
@@ -316,11 +316,11 @@ def spec_of(
     max_predictions = predictions_of(config)
     if max_predictions > config.seq_length:
         raise BadInput(
-            f"--max_predictions_per_seq {max_predictions} is more than"
-            f" --seq_length {config.seq_length}: lower it"
+            f"`max_predictions_per_seq` {max_predictions} is more than"
+            f" `seq_length` {config.seq_length}: lower it"
         )
     if input_mask and config.masking == "dynamic":
-        raise BadInput("--input_mask is for --masking static: dynamic records hold no masks")
+        raise BadInput("`input_mask` is for static `masking`: dynamic records contain no masks")
     chosen = {**dataclasses.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
