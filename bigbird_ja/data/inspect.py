@@ -90,8 +90,9 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     if unknown > _MAX_UNKNOWN:
         examples = " ".join(map(console.printable, results["unknown_characters"]))
         warnings.append(
-            f"{unknown:.1%} of the tokens are unknown to the tokenizer (characters such as"
-            f" {examples}), and nothing can be learned from these: is it a tokenizer of another language?"
+            f"{unknown:.1%} of the tokens are unknown to the tokenizer (such as"
+            f" {examples}), and nothing can be learned from these: is it a tokenizer of another"
+            " language?"
         )
     if manifest.eval_fraction and not manifest.eval.sequences:
         warnings.append(

@@ -1,4 +1,4 @@
-"""Split Japanese text into sentences.
+"""Split text into sentences, by the marks of Japanese and of other languages.
 
 Splitting loses nothing: `"".join(split_sentences(text)) == text` for any string. One regular
 expression finds the few characters that matter (ends of sentences, brackets, line breaks, markers);
@@ -33,7 +33,7 @@ _KINDS = (
 _OPENERS = {c: kind for kind, (opening, _) in enumerate(_KINDS) for c in opening}
 _CLOSERS = {c: kind for kind, (_, closing) in enumerate(_KINDS) for c in closing}
 
-_ENDS = "。｡！？!?．‼⁇⁈⁉"
+_ENDS = "。｡！？!?．‼⁇⁈⁉" + "؟۔।॥။።។"  # and of Arabic, Urdu, Hindi, Burmese, Amharic, Khmer
 _TRAILING_QUOTES = "\"'’»"  # ambiguous: recognized only after the end of a sentence
 _BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 

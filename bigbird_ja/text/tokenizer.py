@@ -23,6 +23,8 @@ from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE
 # them are always one token each.
 CONTROL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_TOKENS: tuple[str, ...] = CONTROL_TOKENS + MARKERS
+# Share of a vocabulary with kana; Japanese models have several times as much, others less.
+_KANA_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,12 @@ class Tokenizer(abc.ABC):
     def sha256(self) -> str:
         """Return the SHA-256 of the model in hex."""
         return hashlib.sha256(self.model_bytes).hexdigest()
+
+    @functools.cached_property
+    def is_japanese(self) -> bool:
+        """Return whether the vocabulary is for Japanese, by its share of tokens with kana."""
+        with_kana = sum(any("ぁ" <= character <= "ヿ" for character in t) for t in self.tokens)
+        return with_kana > _KANA_SHARE * len(self.tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, with spaces between words if the tokenizer drops them."""

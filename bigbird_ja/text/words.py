@@ -6,6 +6,11 @@ a dictionary; `mecab` uses fugashi with unidic-lite (extra `words`).
 
 A token starts a word if its first character belongs to another word than the first character of the
 previous token.
+
+Chinese, Thai, Lao, Khmer and Burmese have neither spaces between words nor changes of script. There
+a run that is longer than a word can be is divided, and each of its tokens is a word: the pieces of
+a unigram model are the likeliest words of its text. Japanese is not divided: its kanji stand
+between kana.
 """
 
 from __future__ import annotations
@@ -23,8 +28,12 @@ from bigbird_ja.process.extras import require
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
 
-SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK = range(9)
-_NUM_CLASSES = 9
+SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK, UNSPACED = range(10)
+_NUM_CLASSES = 10
+# Longest words of scripts without spaces, in characters. Chinese: idioms have four. The others are
+# those of class SA in Unicode's line breaking (UAX 14), which needs dictionaries for their words.
+_LONGEST_WORD = {KANJI: 4, UNSPACED: 12}
+_KANA_IN_TEXT = 0.05  # share of a Japanese document's tokens that begin with kana
 
 # First and last code point of each class; other characters are OTHER.
 _RANGES: tuple[tuple[int, int, int], ...] = (
@@ -37,6 +46,9 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
     (0xFF66, 0xFF6F, KATAKANA), (0xFF71, 0xFF9D, KATAKANA),
     (0x0041, 0x005A, LATIN), (0x0061, 0x007A, LATIN), (0x00C0, 0x024F, LATIN),
     (0x0370, 0x052F, LATIN), (0x0590, 0x08FF, LATIN), (0x0900, 0x1FFF, LATIN),
+    (0x0E01, 0x0E4E, UNSPACED), (0x0E81, 0x0EDF, UNSPACED), (0x1000, 0x109F, UNSPACED),
+    (0x1780, 0x17DD, UNSPACED), (0x1950, 0x19DF, UNSPACED), (0x1A20, 0x1AAD, UNSPACED),
+    (0xA9E0, 0xA9FE, UNSPACED), (0xAA60, 0xAADF, UNSPACED),
     (0xAC00, 0xD7AF, LATIN), (0xFF21, 0xFF3A, LATIN), (0xFF41, 0xFF5A, LATIN),
     (0x0030, 0x0039, DIGIT), (0xFF10, 0xFF19, DIGIT), (0x2460, 0x249B, DIGIT),
     (0x002C, 0x002C, POINT), (0x002E, 0x002E, POINT), (0xFF0C, 0xFF0C, POINT),
@@ -69,6 +81,7 @@ def _starts_between() -> np.ndarray:
     starts[:, MARK] = False
     starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 and 1,000
     starts[POINT, POINT] = True
+    starts[LATIN, UNSPACED] = starts[UNSPACED, LATIN] = False
     return starts
 
 
@@ -133,8 +146,24 @@ def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
         starts = ~tokenizer.continues_word
         return lambda texts, ids: [starts[np.asarray(x, np.int64)] for x in ids]
     if tokenizer.has_partial_characters:
-        return TextMarker(tokenizer, script_boundaries)
+        return TextMarker(tokenizer, script_boundaries, divides=not tokenizer.is_japanese)
     return ScriptMarker(tokenizer)
+
+
+def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray) -> None:
+    """Let each token of a run that is too long for a word start a word, in place.
+
+    Args:
+        starts: bool [tokens of one document].
+        kinds: class of the first character of each token, the same shape.
+        lengths: number of characters that begin in each token, the same shape.
+    """
+    if np.isin(kinds, (HIRAGANA, KATAKANA)).mean() >= _KANA_IN_TEXT:
+        return
+    heads = np.flatnonzero(starts)
+    run_lengths = np.add.reduceat(lengths, heads)[np.cumsum(starts) - 1]
+    for kind, longest in _LONGEST_WORD.items():
+        starts |= (kinds == kind) & (run_lengths > longest) & (lengths > 0)
 
 
 class ScriptMarker:
@@ -151,6 +180,7 @@ class ScriptMarker:
         self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
         ids = np.flatnonzero(tokenizer.is_text_token)
         self._first[ids], self._last[ids] = _edges([tokenizer.tokens[i] for i in ids])
+        self._lengths = None if tokenizer.is_japanese else tokenizer.characters
         table = np.ones((2, _NUM_CLASSES, _NUM_CLASSES + 1), bool)
         table[0, :, : self._SYMBOL] = _starts_between()
         self._starts = table.reshape(-1)
@@ -173,7 +203,12 @@ class ScriptMarker:
             starts[1:] = self._starts[last * np.uint8(_NUM_CLASSES + 1) + self._first[flat[1:]]]
         ends = np.cumsum(lengths)
         starts[(ends - lengths)[lengths > 0]] = True  # the first token of each text
-        return np.split(starts, ends[:-1])
+        split = np.split(starts, ends[:-1])
+        if self._lengths is not None:
+            for each, x in zip(split, ids, strict=True):
+                if len(x):
+                    _divide_long_runs(each, self._first[x], self._lengths[x])
+        return split
 
 
 def _edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -225,10 +260,16 @@ def script_boundaries(text: str) -> np.ndarray:
 class TextMarker:
     """Marks words by the words of the normalized text; with MeCab a few MB per second."""
 
-    def __init__(self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray]) -> None:
-        """Take a function from a text to the character offsets where its words start."""
+    def __init__(
+        self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray], divides: bool = False
+    ) -> None:
+        """Take a function from a text to the character offsets where its words start.
+
+        `divides` tells whether long runs of scripts without spaces are divided.
+        """
         self._tokenizer = tokenizer
         self._boundaries = boundaries
+        self._divides = divides
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Mark words as a `WordMarker`."""
@@ -239,6 +280,12 @@ class TextMarker:
             return np.zeros(0, bool)
         surface, offsets = self._tokenizer.surface_and_offsets(text, ids)
         starts = starts_at(self._boundaries(surface), offsets)
+        if self._divides and surface:
+            codes = np.frombuffer(surface.encode("utf-32-le", "surrogatepass"), "<u4")
+            kinds = _class_table()[codes[np.minimum(offsets, len(codes) - 1)]]
+            begins = np.diff(offsets, prepend=-1) > 0  # not within a character
+            lengths = np.where(begins, np.diff(offsets, append=len(codes)), 0)
+            _divide_long_runs(starts, kinds, lengths)
         if self._tokenizer.has_partial_characters:
             return starts
         symbols = ~self._tokenizer.is_text_token[ids]
