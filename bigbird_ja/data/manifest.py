@@ -52,7 +52,7 @@ _INFORMATIVE = (
     "unknown_characters",
     "tokenizer_source",
 )
-_ADVICE = "made by an unreleased version, or changed: make it again"
+_ADVICE = "make the data again"
 OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
@@ -267,7 +267,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     for shard in manifest.every_shard:
         storage.check_inside(shard.name)
     if json.loads(to_json(manifest)) != raw:  # compares the fingerprint, too
-        raise BadInput(f"{where}: changed after it was written: make the data again")
+        raise BadInput(f"{where}: changed after it was written: {_ADVICE}")
     return manifest
 
 
