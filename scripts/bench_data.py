@@ -142,9 +142,9 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
 _READ = """
 import sys, time
 from bigbird_ja.data import manifest, pipeline
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.resolve import given_layers, resolve_config
 where, made = sys.argv[1], manifest.load(sys.argv[1])
-config, _ = resolve_config(sets=["training.global_batch_size=16"])
+config, _ = resolve_config(given_layers({"training.global_batch_size": 16}))
 batches = pipeline.batches(config, made, where)
 began = time.process_time()
 for number, _ in zip(range(int(sys.argv[2])), batches): pass

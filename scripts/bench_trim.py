@@ -46,7 +46,8 @@ def main() -> None:
     parser.add_argument("source", help="folder of an encoder")
     parser.add_argument("trimmed", help="folder that `trim` made of it")
     folders = list(vars(parser.parse_args()).values())
-    sets = [[f"{each.key}={each.value}" for each in stated_settings(one)] for one in folders]
+    layers = [stated_settings(folder) for folder in folders]
+    sets = [[f"{k}={v}" for layer in each for k, v in layer.values.items()] for each in layers]
     weights = [load_file(f"{folder}/model.safetensors").values() for folder in folders]
     millions = [sum(each.size for each in values) / 1e6 for values in weights]
     cycles = [preflight(each, 2, "--chip=v5e")["code_cycles"] / 1e6 for each in sets]

@@ -25,7 +25,7 @@ from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import estimate, machine_code, roofline
 from bigbird_ja.process import console
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.resolve import base_layers, given_layers, resolve_config
 
 KINDS = ("rolled", "local", "full")
 LENGTHS, TOKENS = (512, 1024, 4096, 8192, 16384), 16384
@@ -39,8 +39,9 @@ def layer_shape(kind: str, head_size: int, length: int, backward: bool) -> Any:
     reach = REACH if kind == "local" else None
     rows = tile_rows(length, reach)
     if kind == "rolled":
-        sets = [f"make_data.seq_length={length}", f"model.num_attention_heads={heads}"]
-        plans = pattern.random_plan(resolve_config("base-4096", sets)[0], length)
+        sets = {"make_data.seq_length": length, "model.num_attention_heads": heads}
+        config, _ = resolve_config([*base_layers("base-4096"), *given_layers(sets)])
+        plans = pattern.random_plan(config, length)
         if plans is None:
             rows, order = 256, None
         else:

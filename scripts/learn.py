@@ -37,11 +37,12 @@ import yaml
 
 from bigbird_ja.model_dir import log
 from bigbird_ja.process import console
-from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.resolve import base_layers, given_layers, resolve_config
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.settings.variants import OPTIONS
 from scripts import compare
 from testkit import ROOT
+from testkit.configs import read_sets
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
 # Articles with few facts, so that many names were last stated far away.
@@ -177,11 +178,21 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
     return [*sets, *data, *own]
 
 
+def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """Return all settings of a run by key; those that no longer exist are kept as stated."""
+    given = read_sets(settings_of(bench, run))
+    # A ModernBERT could be initialized with `subspaces`.
+    is_modernbert = given.get("model.architecture") == "modernbert"
+    removed = {"model.initializer"} & given.keys() if is_modernbert else set()
+    left = {key: value for key, value in given.items() if key not in removed}
+    config, _ = resolve_config([*base_layers(bench["preset"]), *given_layers(left)])
+    return flatten(config) | {key: given[key] for key in removed}
+
+
 def identity(bench: Mapping[str, Any], run: Run) -> str:
     """Hash a run's settings that are not the default: one that comes later changes nothing."""
-    usual = flatten(Config())
-    made = flatten(resolve_config(bench["preset"], settings_of(bench, run))[0])
-    ours = {key: value for key, value in made.items() if value != usual[key]}
+    made = resolved_settings(bench, run)
+    ours = {key: value for key, value in made.items() if value != OPTIONS[key].default}
     return hashlib.sha256(json.dumps(ours, sort_keys=True).encode()).hexdigest()[:16]
 
 

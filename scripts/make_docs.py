@@ -17,8 +17,9 @@ from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
 from bigbird_ja.settings.config_file import preset_names, preset_path
 from bigbird_ja.settings.data_facts import DATA_KEYS
-from bigbird_ja.settings.option import Setting
-from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import Section
+from bigbird_ja.settings.variants import OPTIONS, VARIANTS
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
@@ -110,8 +111,9 @@ def _settings() -> str:
         " `data` and `training` stays as the run began. Many settings are also flags of the same"
         " name.\n"
     ]
-    for name, section in vars(Config()).items():
-        about = " ".join((type(section).__doc__ or "").split())
+    for name, variants in VARIANTS.items():
+        bases = variants[0].__mro__
+        about = " ".join((bases[bases.index(Section) - 1].__doc__ or "").split())
         listed = [option for option in OPTIONS.values() if option.section == name]
         rows = "\n".join(_row(option) for option in listed)
         parts.append(
@@ -133,7 +135,7 @@ def _presets() -> str:
     return f"## Presets\n\n| `--config` | for | machine |\n|---|---|---|\n{body}\n"
 
 
-def _changes(section: str, listed: list[Setting]) -> str:
+def _changes(section: str, listed: list[Option]) -> str:
     """Say which settings of a section the data set decides, or a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
@@ -150,13 +152,11 @@ def _changes(section: str, listed: list[Setting]) -> str:
     return f" *May change*: {', '.join(names['free'])}.{noted}"
 
 
-def _row(option: Setting) -> str:
+def _row(option: Option) -> str:
     values = option.values or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     conditions = [f"{key}={'|'.join(values)}" for key, values in option.only_with.items()]
-    needs = [" & ".join(conditions)] if conditions else []
-    needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []
-    notes = "; ".join(f"only with `{need}`" for need in needs)
-    meaning = f"{option.meaning} *{notes}*" if notes else option.meaning
+    notes = f" *only with `{' & '.join(conditions)}`*" if conditions else ""
+    meaning = f"{option.meaning}{notes}"
     cells = (f"`{option.name}`", meaning, f"{values} ({option.default_text})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

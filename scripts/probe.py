@@ -29,7 +29,7 @@ from bigbird_ja.model_dir.model import load_run
 from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import base_layers, fit_to_data, resolve_config
 from bigbird_ja.text.articles import WORDS
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -188,7 +188,7 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     query kernel is its key kernel after that rotation); later layers attend to similar tokens
     (query and key kernel are equal) and copy them (value and output kernels undo each other).
     """
-    config, overrides = resolve_config(config_path)
+    config, overrides = resolve_config(base_layers(config_path))
     data = manifest.load(data_dir)
     config = fit_to_data(config, data, overrides)
     model, seed = config.model, config.training.seed

@@ -2,10 +2,24 @@
 
 import math
 
+import yaml
+
 from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.settings import resolve
 from bigbird_ja.settings.data_facts import Data, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
+
+
+def read_sets(sets):
+    """Read `section.key=value` as the command line does."""
+    return {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
+
+
+def resolve_config(config=None, sets=(), adopted=(), **about):
+    """Resolve a preset, a file or a config, layers of another model, and `section.key=value`."""
+    given = resolve.given_layers(read_sets(sets))
+    return resolve.resolve_config([*resolve.base_layers(config), *adopted, *given], **about)
 
 
 def fitted(preset=None, sets=()) -> Config:

@@ -87,8 +87,9 @@ def _settings(case):
 
 def _compare(case, directory, devices):
     from bigbird_ja.data import pipeline
-    from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+    from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.train.engines.first_state import first_state
+    from testkit.configs import resolve_config
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
     config = resolve_config(None, _settings(case))[0]

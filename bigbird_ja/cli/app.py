@@ -19,21 +19,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from bigbird_ja import __version__
+from bigbird_ja.cli.spelling import spell_flags
 from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
 from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.process import cleanup, console, streams
 from bigbird_ja.process.classify import classify, one_line
+from bigbird_ja.process.console import ConsoleHandler
 from bigbird_ja.process.extras import require
 from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals, name_of
@@ -74,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = run_command_line(arguments, signals)
     except KeyboardInterrupt as stop:  # before the command, or while help is printed
         with _results(_wants_json(arguments)) as results:
-            status = _report(stop, results, signals)
+            status = _report(stop, results, signals, str)
     if (unwritten := streams.finish()) is not None and status == 0:
-        status = _report(unwritten, None, signals)
+        status = _report(unwritten, None, signals, str)
         streams.finish()
     if signals.number:  # at once: no thread is waited for, no library is unloaded
         cleanup.clean_up()
@@ -97,9 +100,9 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         arguments: arguments of the command line.
         signals: signal handling of the process, if this is the console script.
     """
-    with _results(_wants_json(arguments)) as results, console.print_log():
+    with _results(_wants_json(arguments)) as results, console.print_log() as printed:
         try:
-            outcome = _run(arguments)
+            outcome = _run(arguments, printed)
             with streams.naming(1):
                 if isinstance(outcome, str):
                     print(outcome)
@@ -109,7 +112,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
             if signals is not None:
                 signals.is_settled = True
         except BaseException as error:
-            return _report(error, results, signals)
+            return _report(error, results, signals, printed.translate)
     return 0
 
 
@@ -118,8 +121,13 @@ def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
     return streams.results_apart() if wanted else contextlib.nullcontext()
 
 
-def _run(arguments: list[str]) -> dict[str, Any] | str:
-    """Run a command and return its results, or return the help that is asked for."""
+def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
+    """Run a command and return its results, or return the help that is asked for.
+
+    Args:
+        arguments: arguments of the command line.
+        printed: handler of the log, which gets to know the command's flags.
+    """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
         return _overview()
@@ -136,14 +144,25 @@ def _run(arguments: list[str]) -> dict[str, Any] | str:
         return command_help(command, name)
     require(*getattr(command, "NEEDS", ()))
     prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
+    printed.translate = functools.partial(spell_flags, flags=set(args))
     results = command.run(args)
     return dataclasses.asdict(results) if dataclasses.is_dataclass(results) else results or {}
 
 
 def _report(
-    error: BaseException, results: ResultLine | None, signals: CommandSignals | None
+    error: BaseException,
+    results: ResultLine | None,
+    signals: CommandSignals | None,
+    translate: Callable[[str], str],
 ) -> int:
-    """Print why a command failed and return the status."""
+    """Print why a command failed and return the status.
+
+    Args:
+        error: exception that ended the command.
+        results: stream of the `--json` line, if there is one.
+        signals: signal handling of the process, if this is the console script.
+        translate: function of a message that spells parameters as flags.
+    """
     if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
@@ -158,7 +177,7 @@ def _report(
         message = redact(f"{type(error).__name__}: {error}")
     else:
         status, reason = known.status, known.reason
-        message = redact(one_line(str(known)))
+        message = redact(translate(one_line(str(known))))
         text = f"bigbird-ja: {message}\n"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

@@ -6,17 +6,18 @@ flag that sets a setting is declared by the setting's key.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from absl import flags
+from msgspec import Meta
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.schema import about as details
 from bigbird_ja.settings.suggestions import near, suggestion
+from bigbird_ja.settings.variants import OPTIONS, parameter_of
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
@@ -84,16 +85,32 @@ class Flags:
         """Declare a boolean flag."""
         self._declare(name, bool, default, help, **about)
 
-    def setting(self, key: str, name: str = "", **about: Any) -> None:
+    def setting(self, key: str, **about: Any) -> None:
         """Declare a flag for a setting, whose own declaration describes it."""
-        setting = OPTIONS[key]
-        own = {field.name: getattr(setting, field.name) for field in dataclasses.fields(Option)}
-        own |= {"key": f"--{name or setting.name}", "default": None}
-        self._add(Flag(**own, setting=key, **about))
+        self._add(Flag(f"--{parameter_of(key)}", OPTIONS[key].type, None, setting=key, **about))
 
-    def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
-        """Declare a flag; `about` holds fields of `Flag`."""
-        self._add(Flag(f"--{name}", kind, default, help, group=self.group, **about))
+    def _declare(
+        self,
+        name: str,
+        kind: Any,
+        default: Any,
+        help: str,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        unit: str = "",
+        none: str = "",
+        choices: tuple[str, ...] = (),
+        filled: bool = False,
+        **about: Any,
+    ) -> None:
+        """Declare a flag; `about` contains fields of `Flag`."""
+        described: Any = Literal[choices] if choices else kind
+        about_value = details(help, ge=low, le=high, unit=unit, none=none)
+        described = Annotated[described, about_value]
+        if filled:
+            described = Annotated[described, Meta(min_length=1)]
+        self._add(Flag(f"--{name}", described, default, group=self.group, **about))
 
     def _add(self, option: Flag) -> None:
         name, default = option.key.removeprefix("--"), option.default

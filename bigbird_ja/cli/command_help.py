@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja.cli.command_flags import declared, flags_of, own_flags, spelled
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.variants import OPTIONS
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
 _COMMON = ("config", "set", "json", "help")

@@ -3,60 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Args
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings.provenance import Override
+    from bigbird_ja.settings.provenance import Layer, Override
     from bigbird_ja.settings.schema import Config
 
 
+def read_sets(texts: Iterable[str]) -> dict[str, Any]:
+    """Read the values of `--set section.key=value` as YAML, by key; the last one of a key wins.
+
+    Raises:
+        BadInput: A text without `=`, or not YAML.
+    """
+    from bigbird_ja.settings.option import shortened
+    from bigbird_ja.storage import decode
+
+    values = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        key = key.strip()
+        if not separator:
+            raise BadInput(f"--set {shortened(text)}: write it as section.key=value")
+        values[key] = decode.read_yaml(value, f"--set {key}")
+    return values
+
+
+def setting_arguments(args: Args) -> dict[str, Any]:
+    """Return the values of the flags that set one setting, by the setting's key."""
+    return {
+        command_flags.declared(flag).setting: flag.value
+        for flag in command_flags.own_flags(args)
+        if command_flags.declared(flag).setting and flag.value is not None
+    }
+
+
 def resolve(
-    args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
+    args: Args, adopted: Iterable[Layer] = (), config_name: str | None = None
 ) -> tuple[Config, list[Override]]:
     """Resolve the config that a command's flags specify; see `resolve_config`.
 
     If `--config` is repeatable, `config_name` is the value to use.
 
     Raises:
-        BadInput: as in `resolve_config`; or a setting has no effect without a missing flag.
+        BadInput: As in `resolve_config`; or a setting has no effect without a missing flag.
     """
-    from bigbird_ja.settings.provenance import Override
-    from bigbird_ja.settings.resolve import resolve_config
+    from bigbird_ja.settings.resolve import (
+        base_layers,
+        given_layers,
+        refuse_settings,
+        resolve_config,
+    )
+    from bigbird_ja.settings.schema import EVALUATION_KEYS
 
-    given = [
-        Override(command_flags.declared(flag).setting, flag.value, f"--{flag.name}")
-        for flag in command_flags.own_flags(args)
-        if command_flags.declared(flag).setting and flag.value is not None
-    ]
     uses = command_flags.declared(args["set"]).uses
-    name = config_name or args.config or None
-    config, overrides = resolve_config(name, args.set, given, uses, adopted)
-    _check_initializer(config, overrides)
-    for override in overrides:
-        need = OPTIONS[override.key].needs_flag
-        if override.source != "--set" or not need:
-            continue
-        if need.partition("=")[0] not in args:
-            raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
-        command_flags.check_given(args, f"--set {override.key}", need)
+    layers = [
+        *base_layers(config_name or args.config or None),
+        *adopted,
+        *given_layers(read_sets(args.set), setting_arguments(args)),
+    ]
+    config, overrides = resolve_config(layers, uses)
+    if "mode" in args and args.mode != "train_and_eval":
+        refuse_settings(overrides, EVALUATION_KEYS, "`mode` train_and_eval")
+    if "use_tpu" in args and not args.use_tpu:
+        refuse_settings(overrides, ["tpu.name"], "`use_tpu`")
     return config, overrides
-
-
-def _check_initializer(config: Config, overrides: Iterable[Override]) -> None:
-    """Refuse `subspaces` for a ModernBERT; a run that has begun with it continues.
-
-    Raises:
-        BadInput: it is set for a new run.
-    """
-    last = {override.key: override for override in overrides}.get("model.initializer")
-    is_new = last is not None and last.value == "subspaces" and not last.is_complete
-    if is_new and config.model.architecture == "modernbert":
-        raise BadInput(
-            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
-            " out"
-        )

@@ -12,7 +12,9 @@ moment.
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.cli.config import read_sets
+from bigbird_ja.cli.spelling import spell_flags
+from bigbird_ja.settings.variants import OPTIONS
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = tuple(OPTIONS)
@@ -25,6 +27,15 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Print the settings."""
-    from bigbird_ja.settings.explain import explain
+    import dataclasses
 
-    return explain(args.config, args.set)
+    from bigbird_ja.process.console import warn
+    from bigbird_ja.settings import explain
+
+    result = explain.config(config=args.config, overrides=read_sets(args.set))
+    for key, setting in result.settings.items():
+        source = spell_flags(setting.source, set(args))
+        result.settings[key] = dataclasses.replace(setting, source=source)
+    print(explain.to_yaml(result))
+    warn(result.warnings)
+    return dataclasses.asdict(result)

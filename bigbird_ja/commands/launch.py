@@ -23,7 +23,7 @@ from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.settings.schema import used_by
+from bigbird_ja.settings.variants import used_by
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")

@@ -14,7 +14,7 @@ from typing import Any
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import define_corpus_flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.settings.schema import OPTIONS, used_by
+from bigbird_ja.settings.variants import OPTIONS, used_by
 
 EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"

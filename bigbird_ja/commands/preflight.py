@@ -22,7 +22,7 @@ from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.settings.schema import used_by
+from bigbird_ja.settings.variants import used_by
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
 NEEDS = ("tensorflow", "jax")  # libtpu, too: `compile.versions` checks it later

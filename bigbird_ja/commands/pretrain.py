@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.settings.schema import used_by
+from bigbird_ja.settings.variants import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.train.job import Dependencies
@@ -34,7 +34,7 @@ def define_flags(flags: Flags) -> None:
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.setting("training.num_train_steps")
     flags.setting("training.learning_rate")
-    flags.setting("training.global_batch_size", "batch_size")
+    flags.setting("training.global_batch_size")
     flags.choice(
         "engine",
         ("auto", "estimator", "pjrt"),
@@ -43,7 +43,7 @@ def define_flags(flags: Flags) -> None:
         " TensorFlow 2.15, else pjrt; the log states the choice and the reason.",
     )
     flags.switch("use_tpu", "Trains on a TPU instead of CPU or GPU.")
-    flags.setting("tpu.name", "tpu_name", needs="use_tpu")
+    flags.setting("tpu.name", needs="use_tpu")
     wait = "Maximum wait at the start for the other processes of a pod (docs/pods.md)."
     flags.integer("pod_wait_seconds", 300, wait, unit="seconds", low=1, high=86_400)
     flags.path(

@@ -20,7 +20,7 @@ def define_flags(flags: Flags) -> None:
         "output", "File to write, on disk or gs://: .jsonl, .jsonl.gz or .txt.", required=True
     )
     flags.integer("documents", 2000, "Number of articles.", unit="articles", low=1, high=10**9)
-    flags.integer("seed", 1, "Random seed.", low=-(2**63), high=2**64 - 1)
+    flags.integer("seed", 1, "Random seed.", low=-(2**63), high=2**63 - 1)
     length = "Mean length of an article."
     flags.integer("mean_length", 3000, length, unit="characters", low=250, high=40_000)
     facts = "Facts per 1,000 characters that are repeated far away."

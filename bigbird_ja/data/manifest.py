@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -321,7 +322,7 @@ def spec_of(
         )
     if input_mask and config.masking == "dynamic":
         raise BadInput("`input_mask` is for static `masking`: dynamic records contain no masks")
-    chosen = {**dataclasses.asdict(config), "max_predictions_per_seq": max_predictions}
+    chosen = {**msgspec.structs.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
     return DataSpec(

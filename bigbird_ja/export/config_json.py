@@ -25,7 +25,8 @@ _KEYS = (
     "max_position_embeddings", "initializer_range",
 )  # fmt: skip
 _STOCK_KEYS = ("hidden_act", "layer_norm_eps")
-_BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob", "block_size", "num_random_blocks")
+_BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob")
+_BLOCK_KEYS = ("block_size", "num_random_blocks")
 # Keys of a source's config.json about its files.
 _OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
@@ -52,7 +53,8 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     elif stock is not None:
         keys, others = _STOCK_KEYS, _stock_config(stock, stated)
     else:
-        keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
+        blocks = _BLOCK_KEYS if pattern.is_sparse(model) else ()
+        keys, others = (*_BIGBIRD_KEYS, *blocks), _bigbird_config(trained)
     # Some tokenizers put other tokens around a text than those that their source's config names.
     special_ids = {
         f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
@@ -66,7 +68,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
         "bigbird_ja": {
             "format_version": decode.FORMAT_VERSION,
             "step": trained.meta.step,
-            **{name: getattr(model, name) for name in _OURS},
+            **{name: getattr(model, name) for name in _OURS if hasattr(model, name)},
         },
     }
     if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:

@@ -19,7 +19,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.process.console import human_count, human_time, printable
-from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.settings.schema import Model
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.paths import NAMED
@@ -204,7 +204,7 @@ def _stock_shape(model_type: str, stock: str) -> dict[str, str]:
     return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
 
 
-def _shape(model: ModelConfig) -> dict[str, str]:
+def _shape(model: Model) -> dict[str, str]:
     """Describe the architecture."""
     if model.architecture == "modernbert":
         every = model.global_attn_every_n_layers
@@ -213,13 +213,14 @@ def _shape(model: ModelConfig) -> dict[str, str]:
             "encoder": "ModernBERT encoder (Warner et al. 2024)",
             "attends": f"all tokens in one layer of {every}, else {model.local_attention} nearby",
         }
-    blocks = f"blocks of {model.block_size}, {model.num_random_blocks} random blocks"
-    return {
-        "tag": "bigbird",
-        "encoder": "BigBird encoder (block-sparse attention, Zaheer et al. 2020)",
-        "attends": f"{model.attention_type}, {blocks} (`{model.random_pattern}`, seed"
-        f" {model.pattern_seed})",
-    }
+    attends = "all tokens"
+    if pattern.is_sparse(model):
+        attends = (
+            f"{model.attention_type}, blocks of {model.block_size}, {model.num_random_blocks}"
+            f" random blocks (`{model.random_pattern}`, seed {model.pattern_seed})"
+        )
+    encoder = "BigBird encoder (block-sparse attention, Zaheer et al. 2020)"
+    return {"tag": "bigbird", "encoder": encoder, "attends": attends}
 
 
 def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
@@ -287,7 +288,7 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
     """Format the section about random blocks; empty for a model with full attention only."""
     settings = model.config.model
-    if pattern.is_full_throughout(settings):
+    if not pattern.is_sparse(settings) or pattern.is_full_throughout(settings):
         return ""
     if losses := report.get("masked_lm_loss"):
         measured = (

@@ -12,7 +12,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.model import pattern
-from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.settings.schema import Model
 from bigbird_ja.storage import decode
 
 ROBERTAS = ("roberta", "xlm-roberta")
@@ -135,7 +135,7 @@ def read_config(folder: str) -> Encoder:
     return Encoder(config.model_type, config.vocab_size, settings, positions)
 
 
-def stock_class(model_type: str | None, model: ModelConfig, nsp: bool) -> str | None:
+def stock_class(model_type: str | None, model: Model, nsp: bool) -> str | None:
     """Return the class of transformers that computes the same as the model, or None."""
     name = STOCK.get(model_type or "")
     if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):

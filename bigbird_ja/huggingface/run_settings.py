@@ -1,12 +1,15 @@
 """Settings that a run adopts from the Hugging Face folder it starts from."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
 from bigbird_ja.huggingface.init_from import kind_of
-from bigbird_ja.settings.provenance import Override
+from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.load import tokenizer_of
@@ -25,19 +28,19 @@ def attention_notice(source: str, config: Config, manifest: Manifest) -> str | N
     if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
         return (
             f"attention: full, as the source's ({has}); `export` makes a {stock} again."
-            " --set model.attention_type=block_sparse takes BigBird's"
+            " model.attention_type=block_sparse takes BigBird's"
         )
     return (
         f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
-        " --set model.attention_type=original_full keeps the source's attention and class"
+        " model.attention_type=original_full keeps the source's attention and class"
     )
 
 
-def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Override]:
+def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Layer]:
     """Return the settings that a Hugging Face folder fixes for a new run; none for other sources.
 
     Args:
-        source: argument of `--init_from`.
+        source: the parameter `init_from`.
         manifest: manifest of the data set. The model may have more embeddings than it has tokens.
         data_dir: path of the data set.
 
@@ -48,7 +51,7 @@ def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Ove
     if not state_dict.has_weights(source):
         if stated_settings(source):
             raise BadInput(
-                f"--init_from {source}: config.json without weights (model.safetensors or"
+                f"`init_from` {source}: config.json without weights (model.safetensors or"
                 " pytorch_model.bin): copy the whole folder"
             )
         return []
@@ -63,10 +66,10 @@ def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Ove
         known["attention_type"] = "original_full"
     if theirs.vocab_size >= manifest.vocab_size:
         known["vocab_size"] = theirs.vocab_size
-    return [Override(f"model.{name}", value, where) for name, value in known.items()]
+    return [_layer(known, where)]
 
 
-def stated_settings(source: str) -> list[Override]:
+def stated_settings(source: str) -> list[Layer]:
     """Return the settings that config.json states, for a run whose data set is not known yet.
 
     Weights are not read, and need not be there. A model of ours or a TensorFlow checkpoint states
@@ -77,13 +80,17 @@ def stated_settings(source: str) -> list[Override]:
     """
     if not storage.exists(storage.join(source, "config.json")):
         if not any(map(storage.exists, (source, f"{source.removesuffix('.index')}.index"))):
-            raise BadInput(f"--init_from {source}: no such folder or checkpoint: check the path")
+            raise BadInput(f"`init_from` {source}: no such folder or checkpoint: check the path")
         kind_of(source)
         return []
     theirs = read_config(source)
     known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
     known.pop("max_position_embeddings", None)  # follows the data's length
-    return [Override(f"model.{k}", value, f"{source}/config.json") for k, value in known.items()]
+    return [_layer(known, f"{source}/config.json")]
+
+
+def _layer(settings: Mapping[str, Any], source: str) -> Layer:
+    return Layer(source, {f"model.{name}": value for name, value in settings.items()})
 
 
 def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
@@ -106,8 +113,8 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
     same = sum(name in ours and i in (None, ours[name]) for name, i in theirs.items())
     if same < _SAME_TOKENS * len(theirs):
         raise BadInput(
-            f"--init_from {source}: the data was made with another tokenizer, so its ids stand for"
-            f" other tokens: make it with `bigbird-ja make-data --tokenizer {source}`"
+            f"`init_from` {source}: the data was made with another tokenizer, so its ids stand for"
+            f" other tokens: make it with `make-data` and the tokenizer {source}"
         )
     last = max((ours[name] for name in theirs if name in ours), default=0)
     if encoder.vocab_size <= last:

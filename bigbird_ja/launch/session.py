@@ -27,10 +27,11 @@ from bigbird_ja.process.console import log, outlive_reader, warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
-from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.provenance import Layer, echo_settings
 from bigbird_ja.settings.resolve import Resolve
-from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes
+from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import LeaseLost
 
@@ -99,7 +100,7 @@ def _check_bounds(args: FlagValues) -> None:
         raise BadInput(f"needed: {', and '.join(missing)}")
 
 
-def _model(args: FlagValues) -> tuple[str, list[Override]]:
+def _model(args: FlagValues) -> tuple[str, list[Layer]]:
     """Return the path of --init_from, and the settings that the model there states."""
     path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):

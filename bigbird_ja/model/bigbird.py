@@ -63,7 +63,7 @@ def encode(
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
     # Rotated by one block, as rolled attention needs the global blocks next to each other.
-    offset = config.model.block_size if is_tiled(config, length) else 0
+    offset = pattern.sparse_model(config).block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
@@ -144,14 +144,15 @@ def _layer(
 
 def is_tiled(config: Config, length: int) -> bool:
     """Return whether sequences of this length go through tiles, rotated by one block."""
-    model = config.model
-    return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
+    if pattern.is_full(config, length):
+        return False
+    return pattern.sparse_model(config).attention_type == "block_sparse"
 
 
 def rows_of_tiles(config: Config, length: int) -> int:
     """Return the number of tokens in a tile of `attend`; 0 if it takes whole sequences."""
     if is_tiled(config, length):
-        return 2 * config.model.block_size
+        return 2 * pattern.sparse_model(config).block_size
     is_kernel = config.model.attention_implementation == "kernel"
     return tile_rows(length, None) if is_kernel and pattern.is_full(config, length) else 0
 

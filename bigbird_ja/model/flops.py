@@ -58,4 +58,4 @@ def visible_pairs(config: Config, layer: int, length: int) -> int:
     if pattern.is_full(config, length):
         return length * length
     blocks = pattern.block_mask(config, 0, length)
-    return round(float(blocks.sum()) / len(blocks)) * model.block_size**2
+    return round(float(blocks.sum()) / len(blocks)) * pattern.sparse_model(config).block_size ** 2

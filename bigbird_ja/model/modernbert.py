@@ -8,6 +8,7 @@ Values and gradients are those of transformers' `ModernBertModel`.
 
 import functools
 import math
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +30,7 @@ from bigbird_ja.model.layers import (
 )
 from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.data_facts import Data
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.schema import Config, ModernBertModel
 
 # Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves: [tiles, 1, 2, ...].
 _Angles = tuple[tf.Tensor, tf.Tensor]
@@ -59,7 +60,8 @@ def encode(
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = _embed(params, config, input_ids, dropout_key)
     # Once for all layers: each constant takes room in the program.
-    thetas = {True: config.model.global_rope_theta, False: config.model.local_rope_theta}
+    model = modernbert_model(config)
+    thetas = {True: model.global_rope_theta, False: model.local_rope_theta}
     angles = {
         is_global: _angles(config, length, _rows(config, length, is_global), theta)
         for is_global, theta in thetas.items()
@@ -68,6 +70,11 @@ def encode(
     hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+
+
+def modernbert_model(config: Config) -> ModernBertModel:
+    """Return the settings of a ModernBERT."""
+    return cast(ModernBertModel, config.model)
 
 
 def _embed(
@@ -86,7 +93,7 @@ def _rows(config: Config, length: int, is_global: bool) -> int:
     """Return the number of tokens in a layer's tile; XLA takes one tile."""
     if config.model.attention_implementation != "kernel":
         return length
-    return tile_rows(length, None if is_global else config.model.local_attention // 2)
+    return tile_rows(length, None if is_global else modernbert_model(config).local_attention // 2)
 
 
 def _layer(
@@ -104,7 +111,7 @@ def _layer(
     After the last layer's attention only the tokens at `places`, if given, continue: positions
     among all tokens of the batch.
     """
-    scope, model = f"bert/encoder/layer_{layer}", config.model
+    scope, model = f"bert/encoder/layer_{layer}", modernbert_model(config)
     inputs = hidden
     if layer:  # the embeddings are normalized
         inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
@@ -133,7 +140,8 @@ def _attend(
     The projections write queries, keys and values as [b, tiles, heads, size, rows]: so tokens fill
     the TPU's 128 lanes, of which a head's 64 numbers would fill half. XLA's attention has one tile.
     """
-    model, (batch, length) = config.model, (int(size) for size in tokens.mask.shape)
+    model = modernbert_model(config)
+    batch, length = (int(size) for size in tokens.mask.shape)
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     scope = f"bert/encoder/layer_{layer}/attention"
     reach = None if pattern.is_global(model, layer) else model.local_attention // 2

@@ -18,10 +18,11 @@ few different shifts. Others must be a multiple of two blocks.
 from __future__ import annotations
 
 import functools
+from typing import TypeGuard, cast
 
 import numpy as np
 
-from bigbird_ja.settings.schema import Config, ModelConfig
+from bigbird_ja.settings.schema import BigBirdModel, Config, Model, ModernBertModel
 
 
 def is_full(config: Config, seq_length: int) -> bool:
@@ -46,24 +47,28 @@ def is_full(config: Config, seq_length: int) -> bool:
     return False
 
 
-def is_sparse(model: ModelConfig) -> bool:
+def is_sparse(model: Model) -> TypeGuard[BigBirdModel]:
     """Return whether long sequences get BigBird's sparse pattern."""
-    # Exported code calls this too, with a BigBird's settings only.
-    is_bigbird = getattr(model, "architecture", "bigbird") == "bigbird"
-    return is_bigbird and model.attention_type != "original_full"
+    # Not by the class: exported code calls this too, with an object of its own.
+    return getattr(model, "attention_type", "original_full") != "original_full"
 
 
-def is_full_throughout(model: ModelConfig) -> bool:
+def sparse_model(config: Config) -> BigBirdModel:
+    """Return the settings of a model that `is_sparse`."""
+    return cast("BigBirdModel", config.model)
+
+
+def is_full_throughout(model: Model) -> bool:
     """Return whether sequences of every length that the model takes get full attention."""
     return not is_sparse(model) or (model.max_position_embeddings or 0) < shortest_sparse(model)
 
 
-def is_global(model: ModelConfig, layer: int) -> bool:
+def is_global(model: ModernBertModel, layer: int) -> bool:
     """Return whether a layer of ModernBERT attends to all tokens, not only to neighbors."""
     return layer % model.global_attn_every_n_layers == 0
 
 
-def shortest_sparse(model: ModelConfig) -> int:
+def shortest_sparse(model: BigBirdModel) -> int:
     """Return the shortest length in tokens for which attention is not full."""
     blocks = 5 + 2 * model.num_random_blocks
     if model.random_pattern == "rolled" and num_shifts(model):
@@ -72,12 +77,12 @@ def shortest_sparse(model: ModelConfig) -> int:
     return blocks * model.block_size + 1
 
 
-def num_shifts(model: ModelConfig) -> int:
+def num_shifts(model: BigBirdModel) -> int:
     """Return the number of random tiles per query tile: `num_random_blocks` / 2, rounded up."""
     return (model.num_random_blocks + 1) // 2
 
 
-def padded_length(model: ModelConfig, length: int) -> int:
+def padded_length(model: Model, length: int) -> int:
     """Return the shortest length, at least `length`, that suits the pattern."""
     if not is_sparse(model) or length < shortest_sparse(model):
         return length
@@ -99,9 +104,9 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
         `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2; `rolled`: int32
         [layers, heads, num_shifts], in tiles.
     """
-    model = config.model
     if is_full(config, seq_length):
         return None
+    model = sparse_model(config)
     is_rolled = model.random_pattern == "rolled"
     count = num_shifts(model) if is_rolled else model.num_random_blocks
     shape = (model.num_layers, model.num_attention_heads, count)
@@ -141,7 +146,7 @@ def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarr
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
     """Return the blocks that see each other: bool [heads, n, n], rows are queries."""
-    model = config.model
+    model = sparse_model(config)
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
     heads = model.num_attention_heads
@@ -168,6 +173,6 @@ def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
 
 def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
     """Return the tokens that see each other, for reference: bool [heads, S, S], without padding."""
-    size = config.model.block_size
+    size = sparse_model(config).block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
     return mask[:, :seq_length, :seq_length]

@@ -19,13 +19,13 @@ from bigbird_ja.plan.estimate import Plan
 from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.data_facts import Data, requested_data
-from bigbird_ja.settings.provenance import Override, decided_by_data
+from bigbird_ja.settings.provenance import Layer, Override, decided_by_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import hub
 
 # From the settings of --init_from and one --config to the config, and all overrides.
-ResolveOne = Callable[[Sequence[Override], str | None], tuple[Config, list[Override]]]
+ResolveOne = Callable[[Sequence[Layer], str | None], tuple[Config, list[Override]]]
 
 
 def plan(args: FlagValues, resolve: ResolveOne) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.provenance import echo_settings
 from bigbird_ja.settings.resolve import Resolve, fit_to_data
-from bigbird_ja.settings.schema import used_by
 from bigbird_ja.settings.values import config_fingerprint, flatten
+from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import outputs
 
 

@@ -14,8 +14,8 @@ from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
 from bigbird_ja.report.run_logs import RunLogs, name_apart
-from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.settings.variants import OPTIONS, used_by
 from bigbird_ja.storage import outputs
 
 
@@ -240,10 +240,9 @@ def _measured(run: RunLogs) -> dict[str, Any]:
 
 def _changed_settings(run: RunLogs) -> dict[str, Any]:
     """Return the settings of `pretrain` that differ from the defaults."""
-    defaults = flatten(Config())
     values = flatten(*run.settings) if run.settings else {}
     return {
-        key: value
-        for key, value in values.items()
-        if value != defaults.get(key) and key in used_by("pretrain")
+        key: values[key]
+        for key in used_by("pretrain")
+        if key in values and values[key] != OPTIONS[key].default
     }

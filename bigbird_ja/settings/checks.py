@@ -19,7 +19,7 @@ def validate_config(config: Config) -> None:
     """Check the conditions between settings that hold for all data.
 
     Raises:
-        BadInput: a condition is violated; the message names the setting.
+        BadInput: A condition is violated; the message names the setting.
     """
     model, training = config.model, config.training
     if model.hidden_size % model.num_attention_heads:
@@ -45,7 +45,7 @@ def validate_on_data(config: Config, data: Data) -> None:
     """Check the conditions between a run's settings and its data.
 
     Raises:
-        BadInput: a condition is violated; the message names the settings and the advice.
+        BadInput: A condition is violated; the message names the settings and the advice.
     """
     model, training = config.model, config.training
     last = training.final_masked_lm_prob
@@ -62,12 +62,12 @@ def validate_on_data(config: Config, data: Data) -> None:
     if data.nsp and model.architecture == "modernbert":
         raise BadInput(
             "model.architecture=modernbert has no segments, and the data set's records are pairs of"
-            " them (nsp): make the data without --nsp, or train a bigbird"
+            " them: make the data without `nsp`, or train a bigbird"
         )
     if data.nsp and not model.attend_across_documents:
         raise BadInput(
-            "model.attend_across_documents=false hides segment B from segment A: there is no next"
-            " sentence to predict: leave it at true, or make the data without --nsp"
+            "model.attend_across_documents=false hides segment B from segment A, so there is no"
+            " next sentence to predict: leave it at true, or make the data without `nsp`"
         )
 
 
@@ -121,6 +121,6 @@ def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -
     return [
         f"training.learning_rate={rate.value:g} of {rate.source} is meant for {wanted:,} tokens per"
         f" step ({wanted // length} x {length:,}), this run has {given:,} ({batch} x"
-        f" {data.seq_length:,}): --set training.global_batch_size="
-        f"{max(1, wanted // data.seq_length)} keeps them, or choose another learning rate"
+        f" {data.seq_length:,}): training.global_batch_size={max(1, wanted // data.seq_length)}"
+        " keeps them, or choose another learning rate"
     ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from typing import Any
+
+import msgspec
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import validate_config
 from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.provenance import Override, read_override
+from bigbird_ja.settings.provenance import Layer, read_layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import replace_settings
@@ -37,22 +38,22 @@ def preset_path(name: str) -> str:
 
 
 def locate(config: str) -> tuple[str, str]:
-    """Find the preset or file that `--config` names: its path, and its name for messages.
+    """Find the preset or file that `config` names: its path, and its name for messages.
 
     A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
 
     Raises:
-        BadInput: an empty name, or no such preset.
+        BadInput: An empty name, or no such preset.
     """
     if not config:
-        raise BadInput("--config is empty: name a preset or a YAML file, or leave it out")
+        raise BadInput("`config` is empty: name a preset or a YAML file, or leave it out")
     if config in preset_names():
         return preset_path(config), f"preset {config}"
     is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
     if is_name and not os.path.lexists(config):
         raise BadInput(
-            f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
-            f" the presets are {', '.join(preset_names())}"
+            f"`config` {config}: no such preset{nearest(config, preset_names())}, and no such"
+            f" file; the presets are {', '.join(preset_names())}"
         )
     if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
         return config, f"preset {pathlib.Path(config).stem}"
@@ -60,12 +61,12 @@ def locate(config: str) -> tuple[str, str]:
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:
-    """Write a run as YAML, as `MODEL_DIR/config.yaml` holds it."""
+    """Format a run as YAML, as `MODEL_DIR/config.yaml` states it."""
     import yaml
 
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    values = dataclasses.asdict(config)
+    values = msgspec.to_builtins(config)
     for key, value in (data_entries(data) if data else {}).items():
         section, _, name = key.partition(".")
         values[section][name] = value
@@ -77,33 +78,36 @@ def read_config(path: str) -> tuple[Config, Data]:
     """Read a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
-        BadInput: no such file, not a config, or one of another format.
+        BadInput: No such file, not a config, or one of another format.
     """
-    entries = _entries(path, path, is_ours=True)
-    stated = {o.key: o.value for entry in entries if (o := read_override(*entry))}
+    values, _ = _read(path, path, is_ours=True)
+    pad_id = values.pop(PAD_ID, 0)
+    stated = {o.key: o.value for o in read_layer(Layer(path, values))}
     config = replace_settings(Config(), stated)
     validate_config(config)
-    pad_id = next((value for key, value, *_ in entries if key == PAD_ID), 0)
     if type(pad_id) is not int or pad_id < 0:
         raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no token id: {_RESTORE}")
     return config, requested_data(config, pad_id)
 
 
-def read_overrides(path: str, source: str) -> list[Override]:
-    """Read the values of a file of settings, in its order.
+def read_file(path: str, source: str) -> Layer:
+    """Read a file of settings.
 
     Args:
         path: file, on disk or gs://.
-        source: name of the file for messages and the overrides.
+        source: name of the file, for messages.
 
     Raises:
-        BadInput: no such file, not a file of settings, an unknown setting or a bad value.
+        BadInput: No such file, or not a file of settings.
     """
-    return [o for entry in _entries(path, source) if (o := read_override(*entry))]
+    values, is_complete = _read(path, source)
+    if is_complete:
+        values.pop(PAD_ID, None)
+    return Layer(source, values, is_complete)
 
 
-def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, Any, str, bool]]:
-    """Read a file's entries as the arguments of `read_override`.
+def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any], bool]:
+    """Read a file's values by key, and whether it is a file that we wrote, with every setting.
 
     A file that we wrote (`is_ours`) must state its format.
     """
@@ -113,7 +117,7 @@ def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, A
     try:
         text = storage.read_text(path, decode.MAX_YAML_BYTES)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
+        why = f"{path}: missing: {_RESTORE}" if is_ours else f"`config` {path}: no such file"
         raise BadInput(why) from error
     values = decode.read_yaml(text, path)
     if values is None:  # truncated, or not yet written: not a request for the defaults
@@ -125,9 +129,9 @@ def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, A
         decode.check_format(version, path, "start again, or use the version that wrote it")
     for section, entries in values.items():
         if not isinstance(entries, dict | None):
-            raise BadInput(f"{source}: {section} must hold `key: value` lines")
-    return [
-        (f"{section}.{key}", value, source, bool(version))
+            raise BadInput(f"{source}: {section} must contain `key: value` lines")
+    return {
+        f"{section}.{key}": value
         for section, entries in values.items()
         for key, value in (entries or {}).items()
-    ]
+    }, bool(version)

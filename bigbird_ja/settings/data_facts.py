@@ -35,7 +35,7 @@ class Data:
         return self.special_ids["pad"]
 
 
-_MADE = {field.name for field in dataclasses.fields(schema.MakeDataConfig)}
+_MADE = schema.MakeDataConfig.__struct_fields__
 _SHARED = [field.name for field in dataclasses.fields(Data) if field.name in _MADE]
 DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 

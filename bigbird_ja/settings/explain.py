@@ -3,57 +3,95 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.process.console import warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import preset_purposes
-from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.settings.variants import OPTIONS, default_of
 from bigbird_ja.storage.decode import FORMAT_VERSION
 
 _WIDTH = 79
 
 
-def explain(config_path: str | None, sets: Iterable[str]) -> dict[str, Any]:
-    """Print the presets and every setting with its meaning and source; return the results.
+@dataclass(frozen=True)
+class ExplainedSetting:
+    """One setting, its value, and where the value came from.
+
+    Attributes:
+        value: value that a command would use.
+        source: preset, file or parameter that set it, or "default".
+        default: default for the chosen architecture, masks and schedule.
+        meaning: noun phrase.
+        unit: unit of the value, if it has one.
+        allowed: range or choices.
+    """
+
+    value: Any
+    source: str
+    default: Any
+    meaning: str
+    unit: str
+    allowed: str
+
+
+@dataclass(frozen=True)
+class ConfigResult:
+    """Settings that a command would use.
+
+    Attributes:
+        settings: settings by key.
+        warnings: warnings of unusual values.
+        presets: purpose of each preset.
+    """
+
+    settings: dict[str, ExplainedSetting]
+    warnings: list[str]
+    presets: dict[str, str]
+
+
+def config(
+    *, config: ConfigSource | None = None, overrides: Mapping[str, Any] | None = None
+) -> ConfigResult:
+    """Explain the settings that a command would use, and the source of each value.
 
     Args:
-        config_path: preset or file of settings; None for the defaults.
-        sets: strings `section.key=value`.
+        config: preset's name, YAML file of settings, or a `Config`; None for the defaults.
+        overrides: values by the key of their setting.
+
+    Raises:
+        BadInput: An unknown setting, or a value of the wrong type, range or choice.
     """
-    config, overrides = resolve_config(config_path, sets)
-    values = flatten(config)
-    sources = {override.key: override.source for override in overrides}
+    resolved, given = resolve_config([*base_layers(config), *given_layers(overrides)])
+    sources = {override.key: override.source for override in given}
     settings = {
-        key: {
-            "value": values[key],
-            "source": sources.get(key, "default"),
-            **{name: getattr(option, name) for name in ("default", "meaning", "unit", "allowed")},
-        }
-        for key, option in OPTIONS.items()
+        key: ExplainedSetting(
+            value,
+            sources.get(key, "default"),
+            default_of(resolved, key),
+            OPTIONS[key].meaning,
+            OPTIONS[key].unit,
+            OPTIONS[key].allowed,
+        )
+        for key, value in flatten(resolved).items()
     }
-    presets = preset_purposes()
-    print("# Presets:")
-    for name, purpose in presets.items():
-        lines = textwrap.wrap(f"{name}: {purpose}", _WIDTH - 4, subsequent_indent="  ")
-        print("\n".join(f"#   {line}" for line in lines))
-    print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
-    print(_as_yaml(settings))
-    warnings = config_warnings(config)
-    warn(warnings)
-    return {"settings": settings, "warnings": warnings, "presets": presets}
+    return ConfigResult(settings, config_warnings(resolved), preset_purposes())
 
 
-def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
-    """Format the settings as YAML, with meaning, range and source of each in a comment above it."""
+def to_yaml(result: ConfigResult) -> str:
+    """Format the settings as YAML; comments state presets, meanings, ranges and sources."""
     import yaml
 
-    lines, section = [], ""
-    for key, setting in settings.items():
-        option, value, source = OPTIONS[key], setting["value"], setting["source"]
+    lines, section = ["# Presets:"], ""
+    for name, purpose in result.presets.items():
+        about = textwrap.wrap(f"{name}: {purpose}", _WIDTH - 4, subsequent_indent="  ")
+        lines += [f"#   {line}" for line in about]
+    lines.append(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
+    for key, setting in result.settings.items():
+        option, value, source = OPTIONS[key], setting.value, setting.source
         if option.section != section:
             section = option.section
             lines.append(f"{section}:")

@@ -1,14 +1,13 @@
-"""Types, ranges and meanings of settings and flags, and the validation of their values.
+"""Values that a user can give, for `--help` and messages: settings and flags.
 
-A setting is declared by its field in `settings.schema`, any other flag in its command's
-`define_flags` (`cli.command_flags`). Validation, `--help`, `bigbird-ja config`, the site's page
-and the echo follow from the declaration.
+The types of `settings.schema` declare the settings, a command's `define_flags` its other flags. An
+`Option` is what `--help`, the site's page, `bigbird-ja config` and the echo show of either.
 """
 
-import dataclasses
+from __future__ import annotations
+
 import itertools
 import math
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,25 +18,68 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
-INT64_MAX = 2**63 - 1
-MAX_STEPS = 10**12  # steps: more than anything trains for, and exact in float64
 _ENDLESS = 10**6  # a larger upper bound only excludes nonsense, and is not shown
 
 
 @dataclass(frozen=True)
 class Option:
-    """Setting or flag that a user can give, with an inclusive range from `low` to `high`."""
+    """Setting or flag that a user can give."""
 
     key: str  # section.name of a setting, or --name of a flag
-    kind: type  # int, float, bool or str
+    type: Any  # annotated type of the value, by which msgspec converts it
     default: Any
-    meaning: str = ""
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    none: str = ""  # meaning of None, if None is allowed
-    filled: bool = False  # whether a text must not be empty
+    by: tuple[str, ...] = ()  # commands in which a setting has an effect
+    change: str = "fixed"  # changes that a resumed run accepts: see `schema.about`
+    # Choices without which a setting does not exist: values by the key of another setting.
+    only_with: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def section(self) -> str:
+        """Return the part of a setting's key before the dot."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Return the part of a setting's key after the dot."""
+        return self.key.partition(".")[2]
+
+    @property
+    def kind(self) -> type:
+        """Return the type of a value that is not None: int, float, bool or str."""
+        return str if self.choices else _bare(self.type)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the choices; none if any text is allowed."""
+        return choices_of(self.type)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Return the lowest and the highest value of a number with a range."""
+        for meta in metas(self.type):
+            if meta.ge is not None and meta.le is not None:
+                return meta.ge, meta.le
+        return None
+
+    @property
+    def meaning(self) -> str:
+        """Return the description, a noun phrase."""
+        return next((m.description for m in reversed(metas(self.type)) if m.description), "")
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the value."""
+        return str(details(self.type).get("unit", ""))
+
+    @property
+    def none(self) -> str:
+        """Return the meaning of None, if None is allowed."""
+        return str(details(self.type).get("none", ""))
+
+    @property
+    def filled(self) -> bool:
+        """Tell whether a text must not be empty."""
+        return any(meta.min_length for meta in metas(self.type))
 
     @property
     def allowed(self) -> str:
@@ -51,12 +93,12 @@ class Option:
 
     def _range(self, endless: float) -> str:
         """Format the range, without an upper bound from `endless` on."""
-        if self.low is None or self.high is None:
+        if self.span is None:
             return ""
-        if self.low <= -(2**63):
+        low, high = self.span
+        if low <= -(2**63):
             return "any whole number of 64 bits"
-        lower = _bound(self.low)
-        return f"at least {lower}" if self.high >= endless else f"{lower} to {_bound(self.high)}"
+        return f"at least {_bound(low)}" if high >= endless else f"{_bound(low)} to {_bound(high)}"
 
     @property
     def default_text(self) -> str:
@@ -68,102 +110,59 @@ class Option:
 
         Args:
             value: None, bool, int, float or str.
-            source: file or `--set`, for the message.
+            source: file or parameter, for the message.
 
         Raises:
-            BadInput: another type, not finite, out of range, or not one of the choices.
+            BadInput: Another type, not finite, out of range, or not one of the choices.
         """
-        if value is None and self.none:
-            return None
-        prefix = f"{source}: " if source else ""
-        written = f"{prefix}{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
         try:
             # As msgspec does: 2.0 is an int, 1e-4 as text a float, true and 1 a switch.
-            read: Any = msgspec.convert(value, self.kind, strict=False)
+            return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            raise BadInput(f"{written} is not a valid {self.kind.__name__}") from error
-        if self.filled and not read:
-            raise BadInput(f"{self.key} is empty: give a value, or leave it out")
-        if self.choices and read not in self.choices:
-            near = nearest(str(read), self.choices)
-            raise BadInput(f"{written}{near}: one of {', '.join(self.choices)}")
-        # msgspec's own bounds end at 63 bits, and let NaN pass.
-        if self.low is not None and self.high is not None and not self.low <= read <= self.high:
-            raise BadInput(f"{written}: must be {self._range(math.inf)}")
-        return read
+            written = f"{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
+            where = f"{source}: " if source else ""
+            raise BadInput(f"{where}{written}{self._refusal(value)}") from error
+
+    def _refusal(self, value: Any) -> str:
+        """Say what is wrong with a value."""
+        if self.choices:
+            return f"{nearest(str(value), self.choices)}: one of {', '.join(self.choices)}"
+        try:
+            msgspec.convert(value, self.kind, strict=False)
+        except msgspec.ValidationError:
+            return f" is not a valid {self.kind.__name__}"
+        if self.kind is not str:
+            return f": must be {self._range(math.inf)}"
+        if value == "":
+            return " is empty: give a value, or leave it out"
+        return f": must be {details(self.type)['pattern']}"
 
 
-@dataclass(frozen=True)
-class Setting(Option):
-    """Setting of a run, `section.name`."""
-
-    by: tuple[str, ...] = ()  # commands in which it has an effect
-    # Changes that a resumed run accepts. "free": any; "logged": one on the command line, recorded
-    # as an event; "fixed": none.
-    change: str = "fixed"
-    # Conditions without which it has no effect: values by the key of another setting.
-    only_with: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    needs_flag: str = ""  # flag, or flag=value, without which it has no effect in a command
-    modernbert: Any = None  # default with model.architecture=modernbert, if another
-
-    @property
-    def section(self) -> str:
-        """Return the part of the key before the dot."""
-        return self.key.partition(".")[0]
-
-    @property
-    def name(self) -> str:
-        """Return the part of the key after the dot, which is also its flag's name."""
-        return self.key.partition(".")[2]
+def metas(hint: Any) -> list[msgspec.Meta]:
+    """List the constraints and descriptions of a type, the innermost first."""
+    inner = [meta for part in typing.get_args(hint) for meta in metas(part)]
+    own = getattr(hint, "__metadata__", ())
+    return [*(metas(hint.__origin__) if own else inner), *own]
 
 
-def setting(
-    default: Any,
-    meaning: str,
-    span: tuple[float, float] | None = None,
-    unit: str = "",
-    **declared: Any,
-) -> Any:
-    """Declare a field that is a setting.
-
-    Args:
-        default: value if none is given.
-        meaning: noun phrase for `--help`.
-        span: lowest and highest value, unless the field's `Annotated` type states them.
-        unit: unit of the value, with `span`.
-        declared: other fields of `Setting`. Common ones of a section are declared by its field in
-            `Config`.
-    """
-    if span is not None:
-        declared |= {"low": span[0], "high": span[1], "unit": unit}
-    return field(default=default, metadata={"meaning": meaning, **declared})
+def details(hint: Any) -> dict[str, Any]:
+    """Merge what `schema.about` adds to the constraints of a type."""
+    return {key: value for meta in metas(hint) for key, value in (meta.extra or {}).items()}
 
 
-def settings_of(config_class: type) -> dict[str, Setting]:
-    """Collect the settings by key, in the order of definition, from a dataclass of sections."""
-    settings = {}
-    kinds = typing.get_type_hints(config_class)
-    for section in dataclasses.fields(config_class):
-        hints = typing.get_type_hints(kinds[section.name], include_extras=True)
-        for declared in dataclasses.fields(kinds[section.name]):
-            key = f"{section.name}.{declared.name}"
-            kind, bounds = _kind(hints[declared.name])
-            about = {**section.metadata, **bounds, **declared.metadata}
-            settings[key] = Setting(key, kind, declared.default, **about)
-    return settings
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """Return the choices of a type; none if any text is allowed."""
+    bare = _bare(hint)
+    return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 
 
-def _kind(hint: Any) -> tuple[type, dict[str, Any]]:
-    """Split a field's type into the type of a value, and its range or choices."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return str, {"choices": inner}
-    if origin in (typing.Union, types.UnionType):  # of `X | None`
-        return _kind(inner[0])
-    if origin is not Annotated:
-        return hint, {}
-    (bounds,) = hint.__metadata__
-    return inner[0], {"low": bounds.ge, "high": bounds.le, **(bounds.extra or {})}
+def _bare(hint: Any) -> Any:
+    """Return a type without its annotations, and without None."""
+    if typing.get_origin(hint) is Annotated:
+        return _bare(hint.__origin__)
+    if type(None) in typing.get_args(hint):
+        return _bare(typing.get_args(hint)[0])
+    return hint
 
 
 def format_value(value: Any) -> str:
@@ -177,7 +176,7 @@ def format_value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _bound(value: float | None) -> str:
+def _bound(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else format_value(value)
 
 

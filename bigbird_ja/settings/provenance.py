@@ -1,30 +1,36 @@
 """Values that were set, where each came from, and their display.
 
-`Override` is one value of one setting with its source; the last override of a setting wins.
+A `Layer` is a source with its values; the last layer that states a setting wins. `Override` is one
+value of one setting with its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.data_facts import DATA_KEYS, PAD_ID, Data, data_entries
+from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
 from bigbird_ja.settings.option import format_value, shortened
-from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.settings.variants import OPTIONS, default_of
 
-_MAX_LENGTH = 1024  # maximum length of a text, in characters
-# Keys that a file of 0.1.0, or one that states every setting, may also hold, with these values.
-_UNUSED: dict[str, Any] = {
-    "training.first_seq_length": None,
-    "training.first_seq_length_steps": None,
-    "training.optimizer_sharding": False,
-    "training.gradient_sum_dtype": "float32",
-    PAD_ID: 0,
-}
+
+class Layer(NamedTuple):
+    """Values from one source.
+
+    Attributes:
+        source: "preset NAME", the path of a file, or a parameter's name in backticks.
+        values: values by the key of their setting.
+        is_complete: whether the source states every setting, so that no value of it was chosen.
+    """
+
+    source: str
+    values: Mapping[str, Any]
+    is_complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,18 @@ class Override:
 
     key: str
     value: Any
-    source: str  # "preset NAME", path of a file, "--set" or "--flag_name"
-    is_complete: bool = False  # whether it is of a file that states every setting
+    source: str
+    is_complete: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the setting's name in its section."""
+        return self.key.partition(".")[2]
 
     @property
     def is_explicit(self) -> bool:
-        """Tell whether it was set on the command line itself."""
-        return self.source.startswith("--")
+        """Tell whether a parameter of the command set it."""
+        return self.source.startswith("`")
 
     @property
     def is_of_preset(self) -> bool:
@@ -47,23 +58,23 @@ class Override:
         return self.source.startswith("preset ")
 
 
-def read_override(key: str, value: Any, source: str, is_complete: bool = False) -> Override | None:
-    """Validate a value by the declaration of its setting; return None for a key without effect.
+def read_layer(layer: Layer) -> list[Override]:
+    """Validate the values of a layer by the declarations of their settings.
 
     Raises:
-        BadInput: an unknown setting, or a value of the wrong type.
+        BadInput: An unknown setting, or a value of the wrong type, range or choice.
     """
-    if key in _UNUSED and (value == _UNUSED[key] or (key == PAD_ID and is_complete)):
-        return None
-    if key not in OPTIONS:
-        near = nearest(key, OPTIONS)
-        raise BadInput(
-            f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
-        )
-    value = OPTIONS[key].read(value, source)
-    if isinstance(value, str) and (not value.isprintable() or len(value) > _MAX_LENGTH):
-        raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_MAX_LENGTH} characters")
-    return Override(key, value, source, is_complete)
+    source, values, is_complete = layer
+    for key in values:
+        if key not in OPTIONS:
+            raise BadInput(
+                f"{source}: unknown setting {shortened(key)}{nearest(str(key), OPTIONS)};"
+                " `bigbird-ja config` lists them"
+            )
+    return [
+        Override(key, OPTIONS[key].read(value, source), source, is_complete)
+        for key, value in values.items()
+    ]
 
 
 def echo_settings(
@@ -88,12 +99,12 @@ def echo_settings(
     preset = {o.key: o for o in every if o.is_of_preset or o.source == run}
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
-        base = preset[key].value if key in preset else OPTIONS[key].default
+        base = preset[key].value if key in preset else default_of(config, key)
         by_data = key not in DATA_KEYS and override.is_of_preset and final[key] != base
         if key not in uses or (override.value == base and not by_data):
             continue
         origin = "default" if key not in preset else "run" if run else "preset"
-        shown = OPTIONS[key].default_text if origin == "default" else format_value(base)
+        shown = (base is None and OPTIONS[key].none) or format_value(base)
         source = "the data" if by_data else override.source
         lines.append(f"  {key} = {format_value(final[key])}  ({origin} {shown}; from {source})")
     lines += [f"  {line}" for line in decided_by_data(last.values(), data)] if data else []

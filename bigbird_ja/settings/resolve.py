@@ -1,62 +1,106 @@
-"""Config of a command: defaults, a file, `--set`, flags; then the data set.
+"""Config of a command: defaults, a file, another model, overrides; then the data set.
 
-The last one wins. Each value is validated once, here or by the parser of its flag. The data set
-determines its own facts (`Data`): an explicit value that disagrees is an error (`fit_to_data`).
-Without a data set, the config's `make_data` describes one to be made (`requested_data`).
+The last one wins. The data set determines its own facts (`Data`): an explicit value that disagrees
+is an error (`fit_to_data`). Without a data set, the config's `make_data` describes one to be made
+(`requested_data`).
 """
 
+from __future__ import annotations
+
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
 from bigbird_ja.settings.checks import validate_config, validate_on_data
-from bigbird_ja.settings.config_file import locate, read_overrides
-from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
-from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.provenance import Override, read_override
-from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.config_file import locate, read_file
+from bigbird_ja.settings.data_facts import Data, data_entries
+from bigbird_ja.settings.option import format_value
+from bigbird_ja.settings.provenance import Layer, Override, read_layer
+from bigbird_ja.settings.schema import Config, Section
 from bigbird_ja.settings.values import flatten, replace_settings
+from bigbird_ja.settings.variants import (
+    OPTIONS,
+    SELECTORS,
+    VARIANTS,
+    accepts,
+    conditions,
+    default,
+    parameter_of,
+    select,
+)
 
 # From settings of another model to the config that a command's flags specify, and all overrides.
-Resolve = Callable[[Iterable[Override]], tuple[Config, list[Override]]]
+Resolve = Callable[[Iterable[Layer]], tuple[Config, list[Override]]]
+
+ConfigSource = str | os.PathLike[str] | Config  # a preset's name, a file, or a config
+
+
+def base_layers(config: ConfigSource | None) -> list[Layer]:
+    """Return the layer of a command's `config`; none for the defaults.
+
+    Raises:
+        BadInput: No such preset or file, or not a file of settings.
+    """
+    if config is None:
+        return []
+    if isinstance(config, Config):
+        return [Layer("the config", flatten(config), is_complete=True)]
+    path, source = locate(os.fspath(config))
+    return [read_file(path, source)]
+
+
+def given_layers(
+    overrides: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None = None
+) -> list[Layer]:
+    """Return the layers of a command's `overrides`, and of the parameters that set one setting.
+
+    Args:
+        overrides: values by key.
+        arguments: values of parameters by the key that they set; None where one is not given.
+    """
+    given = {key: value for key, value in (arguments or {}).items() if value is not None}
+    return [
+        Layer("`overrides`", overrides or {}),
+        *(Layer(f"`{parameter_of(key)}`", {key: value}) for key, value in given.items()),
+    ]
 
 
 def resolve_config(
-    config_path: str | None = None,
-    sets: Iterable[str] = (),
-    flags: Iterable[Override] = (),
-    uses: Sequence[str] = tuple(OPTIONS),
-    adopted: Iterable[Override] = (),
+    layers: Iterable[Layer] = (), uses: Sequence[str] = tuple(OPTIONS)
 ) -> tuple[Config, list[Override]]:
-    """Build the config from a file, another model, `key=value` strings and flags; the last wins.
+    """Build the config from the defaults and layers of values; the last layer wins.
 
     Args:
-        config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
-            defaults.
-        sets: strings `section.key=value`; the value is read as YAML.
-        flags: settings given by flags of their own, already read.
-        uses: keys of the settings that the command uses: `sets` of others are refused. A file may
-            hold all sections.
-        adopted: settings of the model that `--init_from` names.
+        layers: values by source, in order: `base_layers`, those of another model, `given_layers`.
+        uses: keys of the settings that the command uses. A parameter cannot set others; a file may
+            state all settings.
 
     Returns:
         The config, not yet fitted to a data set, and every override in order.
 
     Raises:
-        BadInput: an unknown key (near ones are named), one that the command does not use, a value
-            of the wrong type, range or choice.
+        BadInput: An unknown key (near ones are named), one that the command or the chosen
+            architecture, masks or schedule do not use, or a value of the wrong type, range or
+            choice.
     """
-    given: list[Override | None] = []
-    if config_path is not None:
-        given += read_overrides(*locate(config_path))
-    given += [read_override(o.key, o.value, o.source, o.is_complete) for o in adopted]
-    given += [_read_set(text, uses) for text in sets]
-    overrides = [*(override for override in given if override), *flags]
-    overrides = _of_architecture(_without_final_rate(overrides))
-    config = replace_settings(Config(), {override.key: override.value for override in overrides})
+    overrides = [override for layer in layers for override in read_layer(Layer(*layer))]
+    for override in overrides:
+        if override.is_explicit and override.key not in uses:
+            raise BadInput(
+                f"{override.source}: {override.key} has no effect in this command: leave it out"
+            )
+    overrides = _without_final_rate(overrides)
+    sections: dict[str, Any] = {}
+    for section in VARIANTS:
+        own = [o for o in overrides if o.key.startswith(f"{section}.")]
+        left = _left_out(section, own)
+        overrides = [o for o in overrides if o not in left]
+        values = {o.name: o.value for o in own if o not in left}
+        sections[section] = select(section, values)(**values)
+    config = Config(**sections)
     validate_config(config)
-    _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
 
 
@@ -68,31 +112,81 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
-def _of_architecture(overrides: list[Override]) -> list[Override]:
-    """Add the defaults of a ModernBERT, and drop a preset's settings for a BigBird."""
-    key = "model.architecture"
-    architecture = next((o for o in reversed(overrides) if o.key == key), None)
-    if architecture is None or architecture.value == OPTIONS[key].default:
-        return overrides
-    source, is_presets = f"{key}={architecture.value}", architecture.is_of_preset
-    left = [o for o in overrides if o.is_of_preset and _is_of_bigbird(o.key) and not is_presets]
-    if left:
-        log(f"{source}: left out of {left[0].source}: {', '.join(o.key for o in left)}")
-    own = {k: o.modernbert for k, o in OPTIONS.items() if o.modernbert is not None}
-    defaults = [Override(k, value, source) for k, value in own.items()]
-    return defaults + [o for o in overrides if o not in left]
+def _left_out(section: str, overrides: list[Override]) -> list[Override]:
+    """List the overrides of a section that a later choice of its class leaves out, and log them.
+
+    These are the settings that the chosen class lacks and, of a preset for another class, those
+    whose default depends on the class.
+
+    Raises:
+        BadInput: A setting that the chosen class lacks was set next to the choice, or after it.
+    """
+    last = {override.key: override for override in overrides}
+    chosen = select(section, {o.name: o.value for o in last.values()})
+    selectors = SELECTORS[section]
+    sources = [override.source for override in overrides]
+    left: list[Override] = []
+    for override in overrides:
+        name = override.name
+        end = len(sources) - sources[::-1].index(override.source)
+        earlier = select(section, {o.name: o.value for o in overrides[:end]})
+        is_earlier = not override.is_explicit and earlier is not chosen
+        is_last = last[override.key] is override
+        if name not in chosen.__struct_fields__ or (
+            is_last and not accepts(chosen, name, override.value)
+        ):
+            if not is_earlier:
+                raise _without_effect(override, chosen, last)
+            left.append(override)
+        elif (
+            is_earlier
+            and override.is_of_preset
+            and name not in selectors
+            and default(earlier, name) != default(chosen, name)
+        ):
+            left.append(override)
+    if shown := [o for o in left if o.name not in selectors]:
+        chosen_by = [o for o in last.values() if o.name in selectors and o not in left]
+        by = ", ".join(f"{o.key}={o.value}" for o in chosen_by)
+        log(f"{by}: left out of {shown[0].source}: {', '.join(o.key for o in shown)}")
+    return left
 
 
-def _is_of_bigbird(key: str) -> bool:
-    """Tell whether a setting is for BigBird only, or has another default for it."""
-    option = OPTIONS[key]
-    is_conditional = option.only_with.get("model.architecture") == ["bigbird"]
-    return option.modernbert is not None or is_conditional
+def _without_effect(
+    override: Override, chosen: type[Section], last: Mapping[str, Override]
+) -> BadInput:
+    """Return the error for a setting, or a value, that the chosen class of its section lacks."""
+    section, name = override.key.split(".")
+    for key, allowed in conditions(section, name, override.value).items():
+        other = key.partition(".")[2]
+        if other not in chosen.__struct_fields__:
+            continue
+        value = last[key].value if key in last else default(chosen, other)
+        if value not in allowed:
+            where = "" if override.is_explicit else f"{override.source}: "
+            return BadInput(
+                f"{where}{override.key}={format_value(override.value)} has no effect with"
+                f" {key}={value}: leave it out, or choose {key}={'|'.join(allowed)}"
+            )
+    raise AssertionError(override.key)
 
 
-def _depends_on_data(key: str) -> bool:
-    option = OPTIONS[key]
-    return option.section != "make_data" and any(other in DATA_KEYS for other in option.only_with)
+def refuse_settings(overrides: Iterable[Override], keys: Iterable[str], missing: str) -> None:
+    """Refuse settings that a parameter set and that have no effect without another parameter.
+
+    Args:
+        overrides: values that were set.
+        keys: keys of the settings.
+        missing: the other parameter in backticks, with its value if it needs one.
+
+    Raises:
+        BadInput: One of them was set.
+    """
+    for override in overrides:
+        if override.is_explicit and override.key in keys:
+            raise BadInput(
+                f"{override.key} has no effect without {missing}: add that, or leave it out"
+            )
 
 
 def fit_to_data(
@@ -107,7 +201,7 @@ def fit_to_data(
         data_dir: folder of the data set, for the message; empty without one.
 
     Raises:
-        BadInput: an explicit value disagrees with the data set, or has no effect on it.
+        BadInput: An explicit value disagrees with the data set, or has no effect on it.
     """
     last = {override.key: override for override in overrides}
     for key, value in data_entries(data).items():
@@ -119,15 +213,34 @@ def fit_to_data(
     is_other = vocab_size != tokens and rows.is_explicit
     if data_dir and (is_other or vocab_size < tokens):  # an encoder may have more rows
         raise _disagrees("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
-    follows = {
+    rates = [last[key] for key in _RATES if key in last]
+    if data.masking != "dynamic":
+        _refuse_rates(rates, data)
+    follows: dict[str, Any] = {
         "model.vocab_size": vocab_size,
         "model.max_position_embeddings": config.model.max_position_embeddings or data.seq_length,
         "data.mask_unit": config.data.mask_unit or data.mask_unit,
     }
-    config = replace_settings(config, follows | _without_preset_rates(data, last))
-    _check_effective(flatten(config, data), [o for o in overrides if _depends_on_data(o.key)])
+    if data.masking != "dynamic" or data.masked_lm_prob != _USUAL_MASK_RATE:
+        follows |= {o.key: None for o in rates if o.is_of_preset}
+    config = replace_settings(config, follows)
     validate_on_data(config, data)
     return config
+
+
+# A preset's rates are meant for dynamic masks at the usual rate of a data set.
+_RATES = ("training.masked_lm_prob", "training.final_masked_lm_prob")
+_USUAL_MASK_RATE = OPTIONS["make_data.masked_lm_prob"].default
+
+
+def _refuse_rates(rates: Iterable[Override], data: Data) -> None:
+    """Refuse mask rates that a parameter set, for masks that the data set fixes."""
+    for override in rates:
+        if override.is_explicit and override.value is not None:
+            raise BadInput(
+                f"{override.key}={override.value} has no effect with make_data.masking="
+                f"{data.masking}: leave it out, or choose make_data.masking=dynamic"
+            )
 
 
 def _disagrees(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
@@ -135,39 +248,3 @@ def _disagrees(key: str, stated: Any, source: str, data_dir: str, value: Any) ->
         f"{key}={stated} ({source}) disagrees with {data_dir}/manifest.json, which has {value}:"
         " leave it out, or make the data again"
     )
-
-
-def _without_preset_rates(data: Data, last: Mapping[str, Override]) -> dict[str, None]:
-    """Drop a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
-    usual = OPTIONS["make_data.masked_lm_prob"].default
-    if data.masking == "dynamic" and data.masked_lm_prob == usual:
-        return {}
-    rates = ("training.masked_lm_prob", "training.final_masked_lm_prob")
-    return {key: None for key in rates if key in last and last[key].is_of_preset}
-
-
-def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -> None:
-    """Refuse explicit values that have no effect with the other settings."""
-    for override in overrides:
-        if not override.is_explicit:
-            continue
-        for key, needed in OPTIONS[override.key].only_with.items():
-            value = values[key]
-            if value not in needed:
-                raise BadInput(
-                    f"{override.key}={override.value} has no effect with {key}={value}: leave it"
-                    f" out, or choose {key}={'|'.join(needed)}"
-                )
-
-
-def _read_set(text: str, uses: Sequence[str]) -> Override | None:
-    from bigbird_ja.storage import decode
-
-    flag = "--set"
-    key, separator, value = text.partition("=")
-    key = key.strip()
-    if not separator:
-        raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
-    if key in OPTIONS and key not in uses:
-        raise BadInput(f"{flag} {key}: this command does not use it: --help lists what it uses")
-    return read_override(key, decode.read_yaml(value, f"{flag} {key}"), flag)

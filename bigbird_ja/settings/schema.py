@@ -1,24 +1,20 @@
 """Every setting of a run: type, default, range or choices, unit and meaning.
 
 A new setting is one field here. Flags, validation, `--help`, the site's page, `bigbird-ja config`,
-the echo, its commands and the changes that a resumed run accepts follow from it; `option.Setting`
-lists the arguments of `setting`.
+the echo, its commands and the changes that a resumed run accepts follow from it.
+
+A section whose settings depend on a choice is a union of classes, as `Model` is: each class states
+the choices that it is for as a `Literal`. So a setting without effect is an unknown key of the
+chosen class, and a default that depends on a choice is the class's default.
 """
 
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
-from bigbird_ja.settings.option import INT64_MAX, MAX_STEPS, Setting, setting, settings_of
-
-_BIGBIRD = {"model.architecture": ["bigbird"]}
-_MODERNBERT = {"model.architecture": ["modernbert"]}
-_IN_BLOCKS = {**_BIGBIRD, "model.attention_type": ["block_sparse", "simulated_sparse"]}
-_DYNAMIC = {"make_data.masking": ["dynamic"]}
-_STATIC = {"make_data.masking": ["static"]}
-_WSD = {"training.schedule": ["wsd"]}
+INT64_MAX = 2**63 - 1
+MAX_STEPS = 10**12  # steps: more than anything trains for, and exact in float64
 
 # Commands, for `by`: settings that only a run uses, settings of the compiled step (`preflight`),
 # and those that operations, steps and the work lost to preemptions depend on (`plan`).
@@ -28,282 +24,471 @@ _PLAN = (*_RUN, "plan")
 _ALL = (*_RUN, "preflight", "plan")
 _MAKING = (*_ALL, "make-data")
 
-_fact = partial(setting, by=("make-data", *_ALL), change="fixed")
-_in_step = partial(setting, by=_STEP)
-_in_blocks = partial(setting, by=_MAKING, only_with=_IN_BLOCKS)
-_rotary = partial(setting, by=_STEP, only_with=_MODERNBERT)
-_windowed = partial(setting, only_with=_MODERNBERT)
-_logged = partial(setting, by=_RUN, change="free")
-_evaluated = partial(_logged, needs_flag="mode=train_and_eval")
 
-SEEDS = (-(2**63), 2**64 - 1)
+def about(
+    meaning: str = "",
+    ge: float | None = None,
+    le: float | None = None,
+    unit: str = "",
+    by: tuple[str, ...] = (),
+    change: str = "",
+    none: str = "",
+) -> Meta:
+    """Describe a setting, or what the settings of a section have in common.
+
+    Args:
+        meaning: noun phrase for `--help`.
+        ge: minimum.
+        le: maximum.
+        unit: unit of the value.
+        by: commands in which the setting has an effect; by default those of the section.
+        change: changes that a resumed run accepts; by default those of the section. "free": any;
+            "logged": one on the command line, recorded as an event; "fixed": none.
+        none: meaning of None, if None is allowed.
+    """
+    extra = {"unit": unit, "by": by, "change": change, "none": none}
+    given = {key: value for key, value in extra.items() if value}
+    return Meta(description=meaning or None, ge=ge, le=le, extra=given or None)
+
+
+def fact(meaning: str, **details: Any) -> Meta:
+    """Describe a setting of `make-data` and `tokenize` that the data set then determines."""
+    return about(meaning, **{"by": _MAKING, "change": "fixed", **details})
+
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-SeqLength = Annotated[int, Meta(ge=8, le=1_000_000, extra={"unit": "tokens"})]
+Seed = Annotated[int, Meta(ge=-(2**63), le=INT64_MAX)]
+SeqLength = Annotated[int, about(ge=8, le=1_000_000, unit="tokens")]
 Masking = Literal["dynamic", "static"]
-Predictions = Annotated[int, Meta(ge=1, le=1_000_000, extra={"unit": "tokens"})]
+Predictions = Annotated[int, about(ge=1, le=1_000_000, unit="tokens")]
 MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
 MaskUnit = Literal["subword", "whole_word", "span"]
 
-Steps = Annotated[int, Meta(ge=1, le=MAX_STEPS, extra={"unit": "steps"})]
-StepsOrZero = Annotated[int, Meta(ge=0, le=MAX_STEPS, extra={"unit": "steps"})]
-Minutes = Annotated[float, Meta(ge=0.0, le=1e6, extra={"unit": "minutes"})]
-Entries = Annotated[int, Meta(ge=1, le=10_000_000, extra={"unit": "entries"})]
-Tokens = Annotated[int, Meta(ge=1, le=10_000_000, extra={"unit": "tokens"})]
-Batches = Annotated[int, Meta(ge=1, le=1_000_000_000, extra={"unit": "batches"})]
+Steps = Annotated[int, about(ge=1, le=MAX_STEPS, unit="steps")]
+StepsOrZero = Annotated[int, about(ge=0, le=MAX_STEPS, unit="steps")]
+Minutes = Annotated[float, about(ge=0.0, le=1e6, unit="minutes")]
+Entries = Annotated[int, about(ge=1, le=10_000_000, unit="entries")]
+Tokens = Annotated[int, about(ge=1, le=10_000_000, unit="tokens")]
+Batches = Annotated[int, about(ge=1, le=1_000_000_000, unit="batches")]
 Factor = Annotated[float, Meta(ge=0.0, le=10.0)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Meta(ge=0.0, le=0.9)]
 Theta = Annotated[float, Meta(ge=1.0, le=1e12)]
 Rate = Annotated[float, Meta(ge=0.0001, le=0.9999)]
+Text = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^[!-~]*$",
+        extra={"pattern": "at most 1024 ASCII characters without spaces"},
+    ),
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenizeConfig:
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base class of sections of settings."""
+
+
+class TokenizeConfig(Section, frozen=True, kw_only=True):
     """Settings for training the SentencePiece model."""
 
-    vocab_size: int = _fact(
-        32_000,
-        "Vocabulary size, special tokens included.",
-        (16, 10_000_000),
-        by=("tokenize", *_ALL),
+    vocab_size: Annotated[
+        int,
+        fact(
+            "Vocabulary size, special tokens included.",
+            ge=16,
+            le=10_000_000,
+            by=("tokenize", *_ALL),
+        ),
+    ] = 32_000
+    model_type: Annotated[Literal["unigram", "bpe"], about("Type of SentencePiece model.")] = (
+        "unigram"
     )
-    model_type: Literal["unigram", "bpe"] = setting("unigram", "Type of SentencePiece model.")
-    character_coverage: float = setting(
-        0.9995, "Share of the text's characters that get an entry of their own.", (0.98, 1.0)
-    )
-    max_sentence_length: int = setting(
-        16_384, "Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes"
-    )
-    max_sentences: int = setting(
-        2_000_000, "Lines drawn from the whole corpus; 0: all.", (0, MAX_STEPS), "lines"
-    )
+    character_coverage: Annotated[
+        float,
+        about("Share of the text's characters that get an entry of their own.", ge=0.98, le=1.0),
+    ] = 0.9995
+    max_sentence_length: Annotated[
+        int,
+        about(
+            "Longest line to train on; longer ones are split.", ge=16, le=2**31 - 1, unit="bytes"
+        ),
+    ] = 16_384
+    max_sentences: Annotated[
+        int, about("Lines drawn from the whole corpus; 0: all.", ge=0, le=MAX_STEPS, unit="lines")
+    ] = 2_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class MakeDataConfig:
+class MakeDataConfig(Section, frozen=True, kw_only=True):
     """Settings for making a data set."""
 
-    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.")
-    masking: Masking = _fact(
-        "dynamic",
-        "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
+    seq_length: Annotated[SeqLength, fact("Sequence length, [CLS] and [SEP] included.")] = 4096
+    masking: Annotated[
+        Masking,
+        fact(
+            "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records."
+        ),
+    ] = "dynamic"
+    max_predictions_per_seq: Annotated[
+        Predictions | None,
+        fact(
+            "Maximum number of predicted tokens.",
+            none="as many as seq_length and masked_lm_prob need",
+        ),
+    ] = None
+    masked_lm_prob: Annotated[MaskRate, fact("Share of the tokens to predict.")] = 0.15
+    mask_unit: Annotated[
+        MaskUnit,
+        fact(
+            "Unit that is masked as a whole: a token, a word, or a span of words.",
+            by=("make-data", *_PLAN),
+        ),
+    ] = "whole_word"
+    word_boundaries: Annotated[
+        Literal["script", "mecab"],
+        about("Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."),
+    ] = "script"
+    nsp: Annotated[bool, fact("Pairs of segments (A and B) for next-sentence prediction.")] = False
+    eval_fraction: Annotated[
+        float, about("Share of documents held out for evaluation.", ge=0.0, le=0.5)
+    ] = 0.01
+    num_shards: Annotated[
+        int, about("Train shards; 0: a multiple of 32, by size.", ge=0, le=100_000)
+    ] = 0
+    seed: Annotated[Seed, about("Seed for shuffling, held-out documents and static masks.")] = (
+        12_345
     )
-    dupe_factor: int = setting(10, "Copies, each masked anew.", (1, 1000), only_with=_STATIC)
-    max_predictions_per_seq: Predictions | None = _fact(
-        None,
-        "Maximum number of predicted tokens.",
-        none="as many as seq_length and masked_lm_prob need",
-    )
-    masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
-    mask_unit: MaskUnit = _fact(
-        "whole_word",
-        "Unit that is masked as a whole: a token, a word, or a span of words.",
-        by=("make-data", *_PLAN),
-    )
-    word_boundaries: Literal["script", "mecab"] = setting(
-        "script", "Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."
-    )
-    nsp: bool = _fact(False, "Pairs of segments (A and B) for next-sentence prediction.")
-    eval_fraction: float = _fact(0.01, "Share of documents held out for evaluation.", (0.0, 0.5))
-    num_shards: int = setting(0, "Train shards; 0: a multiple of 32, by size.", (0, 100_000))
-    seed: int = setting(12_345, "Seed for shuffling, held-out documents and static masks.", SEEDS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class DynamicMasks(MakeDataConfig, frozen=True, kw_only=True):
+    """Settings for making a data set whose masks are drawn in training."""
+
+    masking: Literal["dynamic"] = "dynamic"
+
+
+class StaticMasks(MakeDataConfig, frozen=True, kw_only=True):
+    """Settings for making a data set whose records contain the masks."""
+
+    masking: Literal["static"] = "static"
+    dupe_factor: Annotated[int, about("Copies, each masked anew.", ge=1, le=1000)] = 10
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
     """Settings of the encoder.
 
     BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or ModernBERT (Warner et
     al. 2024, arXiv:2412.13663).
     """
 
-    architecture: Literal["bigbird", "modernbert"] = setting(
-        "bigbird",
-        "Architecture. modernbert: pre-norm, rotary positions, gated MLPs, local and global layers;"
-        " by default its exact gelu, layer norms (1e-5) and no dropout.",
-    )
-    vocab_size: Entries | None = setting(None, "Rows of the embeddings.", none="from the data set")
-    hidden_size: int = setting(768, "Width of the encoder.", (1, 65_536))
-    num_layers: int = setting(12, "Layers of the encoder.", (1, 1000), "layers")
-    num_attention_heads: int = setting(12, "Attention heads of a layer.", (1, 1024), "heads")
-    intermediate_size: int = setting(3072, "Width of the feed-forward networks.", (1, 1_000_000))
-    hidden_act: Literal["gelu_new", "gelu", "relu"] = _in_step(
-        "gelu_new", "Activation; gelu_new: tanh approximation, as in BigBird.", modernbert="gelu"
-    )
-    max_position_embeddings: Tokens | None = _in_step(
-        None, "Rows of the position table: the longest input.", none="the data's seq_length"
-    )
-    hidden_dropout_prob: Dropout = _in_step(
-        0.1, "Dropout of hidden states; block-sparse attention has none.", modernbert=0.0
-    )
-    initializer_range: Factor = setting(
-        0.02, "Standard deviation of the initial weights (truncated normal).", by=_RUN
-    )
-    initializer: Literal["normal", "subspaces"] = setting(
-        "normal",
-        "Initialization. subspaces (BigBird only): each head starts by attending to one neighbor.",
-        modernbert="normal",
-        by=_RUN,
-    )
-    layer_norm_eps: Fraction = _in_step(1e-12, "Epsilon of layer norms.", modernbert=1e-5)
-    attention_type: Literal["block_sparse", "original_full", "simulated_sparse"] = setting(
-        "block_sparse",
-        "Block-sparse, full, or full with the sparse mask (for comparisons).",
-        only_with=_BIGBIRD,
-        by=_MAKING,
-    )
-    block_size: int = _in_blocks(64, "Tokens per attention block.", (1, 4096), "tokens")
-    num_random_blocks: int = _in_blocks(
-        3, "Random key blocks per query block (`rolled` rounds up to even).", (0, 64), "blocks"
-    )
-    random_pattern: Literal["rolled", "independent"] = _in_blocks(
-        "rolled",
-        "Random blocks. rolled: whole tiles, with one shift for all rows of a head; independent:"
-        " drawn for each row and head.",
-    )
-    pattern_seed: int = setting(0, "Seed for random blocks.", (0, 2**32 - 1), only_with=_IN_BLOCKS)
-    attention_implementation: Literal["auto", "xla", "kernel"] = _in_step(
-        "auto",
-        "Computation of attention. kernel: one kernel each way, without scores in memory; needs"
-        " the engine pjrt and a newer TPU. auto: if measured faster (v5e, v6e).",
-        change="free",
-    )
-    attend_across_documents: bool = _in_step(True, "Attention between the documents of a sequence.")
-    local_attention: int = _windowed(
-        128, "Window of a local layer, half on each side.", (2, 1_000_000), "tokens"
-    )
-    global_attn_every_n_layers: int = _windowed(
-        3, "Layers 0, n, 2n, ... attend globally, the others locally.", (1, 1000), "layers"
-    )
-    global_rope_theta: Theta = _rotary(
-        160_000.0, "Base of rotary positions in global layers; 160,000 for 8,192 tokens."
-    )
-    local_rope_theta: Theta = _rotary(10_000.0, "Base of rotary positions in local layers.")
+    architecture: Annotated[
+        Literal["bigbird", "modernbert"],
+        about(
+            "Architecture. modernbert: pre-norm, rotary positions, gated MLPs, local and global"
+            " layers; by default its exact gelu, layer norms (1e-5) and no dropout."
+        ),
+    ] = "bigbird"
+    vocab_size: Annotated[
+        Entries | None, about("Rows of the embeddings.", none="from the data set")
+    ] = None
+    hidden_size: Annotated[int, about("Width of the encoder.", ge=1, le=65_536)] = 768
+    num_layers: Annotated[int, about("Layers of the encoder.", ge=1, le=1000, unit="layers")] = 12
+    num_attention_heads: Annotated[
+        int, about("Attention heads of a layer.", ge=1, le=1024, unit="heads")
+    ] = 12
+    intermediate_size: Annotated[
+        int, about("Width of the feed-forward networks.", ge=1, le=1_000_000)
+    ] = 3072
+    hidden_act: Annotated[
+        Literal["gelu_new", "gelu", "relu"],
+        about("Activation; gelu_new: tanh approximation, as in BigBird.", by=_STEP),
+    ] = "gelu_new"
+    max_position_embeddings: Annotated[
+        Tokens | None,
+        about(
+            "Rows of the position table: the longest input.", by=_STEP, none="the data's seq_length"
+        ),
+    ] = None
+    hidden_dropout_prob: Annotated[
+        Dropout, about("Dropout of hidden states; block-sparse attention has none.", by=_STEP)
+    ] = 0.1
+    initializer_range: Annotated[
+        Factor, about("Standard deviation of the initial weights (truncated normal).", by=_RUN)
+    ] = 0.02
+    initializer: Annotated[
+        Literal["normal", "subspaces"],
+        about(
+            "Initialization. subspaces (BigBird only): each head starts by attending to one"
+            " neighbor.",
+            by=_RUN,
+        ),
+    ] = "normal"
+    layer_norm_eps: Annotated[Fraction, about("Epsilon of layer norms.", by=_STEP)] = 1e-12
+    attention_implementation: Annotated[
+        Literal["auto", "xla", "kernel"],
+        about(
+            "Computation of attention. kernel: one kernel each way, without scores in memory; needs"
+            " the engine pjrt and a newer TPU. auto: if measured faster (v5e, v6e).",
+            by=_STEP,
+            change="free",
+        ),
+    ] = "auto"
+    attend_across_documents: Annotated[
+        bool, about("Attention between the documents of a sequence.", by=_STEP)
+    ] = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class AnyBigBirdModel(ModelConfig, frozen=True, kw_only=True):
+    """Settings of a BigBird with any attention."""
+
+    architecture: Literal["bigbird"] = "bigbird"
+    attention_type: Annotated[
+        Literal["block_sparse", "original_full", "simulated_sparse"],
+        about("Block-sparse, full, or full with the sparse mask (for comparisons).", by=_MAKING),
+    ] = "block_sparse"
+
+
+class BigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
+    """Settings of a BigBird with its sparse attention."""
+
+    attention_type: Literal["block_sparse", "simulated_sparse"] = "block_sparse"
+    block_size: Annotated[
+        int, about("Tokens per attention block.", ge=1, le=4096, unit="tokens", by=_MAKING)
+    ] = 64
+    num_random_blocks: Annotated[
+        int,
+        about(
+            "Random key blocks per query block (`rolled` rounds up to even).",
+            ge=0,
+            le=64,
+            unit="blocks",
+            by=_MAKING,
+        ),
+    ] = 3
+    random_pattern: Annotated[
+        Literal["rolled", "independent"],
+        about(
+            "Random blocks. rolled: whole tiles, with one shift for all rows of a head;"
+            " independent: drawn for each row and head.",
+            by=_MAKING,
+        ),
+    ] = "rolled"
+    pattern_seed: Annotated[int, about("Seed for random blocks.", ge=0, le=2**32 - 1)] = 0
+
+
+class FullBigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
+    """Settings of a BigBird with full attention, as a BERT or RoBERTa has it."""
+
+    attention_type: Literal["original_full"] = "original_full"
+
+
+class ModernBertModel(ModelConfig, frozen=True, kw_only=True):
+    """Settings of a ModernBERT."""
+
+    architecture: Literal["modernbert"] = "modernbert"
+    hidden_act: Literal["gelu_new", "gelu", "relu"] = "gelu"
+    hidden_dropout_prob: Dropout = 0.0
+    initializer: Literal["normal"] = "normal"
+    layer_norm_eps: Fraction = 1e-5
+    local_attention: Annotated[
+        int, about("Window of a local layer, half on each side.", ge=2, le=1_000_000, unit="tokens")
+    ] = 128
+    global_attn_every_n_layers: Annotated[
+        int, about("Layers 0, n, 2n, ... attend globally, the others locally.", ge=1, le=1000)
+    ] = 3
+    global_rope_theta: Annotated[
+        Theta,
+        about("Base of rotary positions in global layers; 160,000 for 8,192 tokens.", by=_STEP),
+    ] = 160_000.0
+    local_rope_theta: Annotated[
+        Theta, about("Base of rotary positions in local layers.", by=_STEP)
+    ] = 10_000.0
+
+
+Model = BigBirdModel | FullBigBirdModel | ModernBertModel
+
+
+class DataConfig(Section, frozen=True, kw_only=True):
     """Settings for reading a data set."""
 
-    mask_unit: MaskUnit | None = setting(
-        None, "Unit of dynamic masks, if not the data set's.", none="from the data set"
-    )
-    shuffle_window: int = setting(8, "Shards that are shuffled together.", (1, 100_000), "shards")
-    seed: int = setting(12_345, "Seed for shuffling and dynamic masking.", SEEDS)
+    mask_unit: Annotated[
+        MaskUnit | None,
+        about("Unit of dynamic masks, if not the data set's.", none="from the data set"),
+    ] = None
+    shuffle_window: Annotated[
+        int, about("Shards that are shuffled together.", ge=1, le=100_000, unit="shards")
+    ] = 8
+    seed: Annotated[Seed, about("Seed for shuffling and dynamic masking.")] = 12_345
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Section, frozen=True, kw_only=True):
     """Settings of the optimizer and its schedule. One optimizer step is one `global_step`."""
 
-    num_train_steps: Steps = setting(
-        1_400_000, "Total steps; raise it to continue a finished run.", change="free"
-    )
-    global_batch_size: int = setting(
-        16, "Sequences per step, all cores and micro-batches together.", (1, 1_000_000), "sequences"
-    )
-    gradient_accumulation_steps: int = setting(1, "Micro-batches per step and core.", (1, 100_000))
-    learning_rate: Factor = setting(0.0001, "Peak learning rate.")
-    warmup_steps: StepsOrZero = setting(10_000, "Steps of linear warm-up.")
-    schedule: Literal["linear", "cosine", "wsd", "google"] = _in_step(
-        "linear",
-        "Learning rate after the warm-up. linear, cosine: to zero; wsd: constant, then decay;"
-        " google: as in BERT's code, linear from step 0 on.",
-    )
-    decay_fraction: Fraction = _in_step(
-        0.1, "Fraction of the steps in the final decay phase.", only_with=_WSD
-    )
-    optimizer: Literal["adamw", "muon"] = _in_step(
-        "adamw",
-        "Optimizer. muon: Muon for the layers' matrices, AdamW for the rest, with AdamW's learning"
-        " rate and decay; its work is divided over the devices.",
-        change="fixed",
-    )
-    update_rule: Literal["adamw", "google"] = _in_step(
-        "adamw", "Variant of AdamW. google: no bias correction, as in BERT's and BigBird's code."
-    )
-    weight_decay: Factor = _in_step(0.01, "Decoupled weight decay; not for biases and layer norms.")
-    adam_beta2: float = _in_step(0.999, "Decay rate of AdamW's second moment.", (0.0, 0.999999))
-    adam_epsilon: float = _in_step(1e-06, "Epsilon of AdamW.", (1e-30, 1.0))
-    clip_norm: float = _in_step(1.0, "Maximum global gradient norm; 0 disables it.", (0.0, 1e9))
-    dtype: Literal["bfloat16", "float32"] = _in_step(
-        "bfloat16", "Compute dtype; parameters stay in float32."
-    )
-    masked_lm_prob: Rate | None = setting(
-        None,
-        "Masking rate at the first step, for dynamic masks; evaluation uses the data set's.",
-        only_with=_DYNAMIC,
-        none="the data set's, at every step",
-    )
-    final_masked_lm_prob: Rate | None = setting(
-        None,
-        "Masking rate at the last step; the rate changes linearly from training.masked_lm_prob.",
-        none="training.masked_lm_prob, at every step",
-    )
-    gradient_checkpointing: bool = _in_step(
-        False, "Recomputation of each layer in the backward pass: less memory, more time."
-    )
-    seed: int = _in_step(
-        12_345, "Seed for weight initialization and dropout.", (-(2**63), INT64_MAX), change="fixed"
-    )
-    log_every_steps: Steps = _logged(100, "Steps between log entries in metrics.jsonl.")
-    eval_every_steps: Steps = _evaluated(10_000, "Steps between evaluations.")
-    eval_max_batches: Batches | None = _evaluated(
-        None, "Maximum number of batches of 16,384 tokens.", none="all held-out records"
-    )
-    stall_minutes: Minutes = _logged(
-        10.0, "Abort if no step completes for this many minutes; 0 disables the watchdog."
-    )
+    num_train_steps: Annotated[
+        Steps, about("Total steps; raise it to continue a finished run.", change="free")
+    ] = 1_400_000
+    global_batch_size: Annotated[
+        int,
+        about(
+            "Sequences per step, all cores and micro-batches together.",
+            ge=1,
+            le=1_000_000,
+            unit="sequences",
+        ),
+    ] = 16
+    gradient_accumulation_steps: Annotated[
+        int, about("Micro-batches per step and core.", ge=1, le=100_000)
+    ] = 1
+    learning_rate: Annotated[Factor, about("Peak learning rate.")] = 0.0001
+    warmup_steps: Annotated[StepsOrZero, about("Steps of linear warm-up.")] = 10_000
+    schedule: Annotated[
+        Literal["linear", "cosine", "wsd", "google"],
+        about(
+            "Learning rate after the warm-up. linear, cosine: to zero; wsd: constant, then decay;"
+            " google: as in BERT's code, linear from step 0 on.",
+            by=_STEP,
+        ),
+    ] = "linear"
+    optimizer: Annotated[
+        Literal["adamw", "muon"],
+        about(
+            "Optimizer. muon: Muon for the layers' matrices, AdamW for the rest, with AdamW's"
+            " learning rate and decay; its work is divided over the devices.",
+            by=_STEP,
+            change="fixed",
+        ),
+    ] = "adamw"
+    update_rule: Annotated[
+        Literal["adamw", "google"],
+        about(
+            "Variant of AdamW. google: no bias correction, as in BERT's and BigBird's code.",
+            by=_STEP,
+        ),
+    ] = "adamw"
+    weight_decay: Annotated[
+        Factor, about("Decoupled weight decay; not for biases and layer norms.", by=_STEP)
+    ] = 0.01
+    adam_beta2: Annotated[
+        float, about("Decay rate of AdamW's second moment.", ge=0.0, le=0.999999, by=_STEP)
+    ] = 0.999
+    adam_epsilon: Annotated[float, about("Epsilon of AdamW.", ge=1e-30, le=1.0, by=_STEP)] = 1e-06
+    clip_norm: Annotated[
+        float, about("Maximum global gradient norm; 0 disables it.", ge=0.0, le=1e9, by=_STEP)
+    ] = 1.0
+    dtype: Annotated[
+        Literal["bfloat16", "float32"],
+        about("Compute dtype; parameters stay in float32.", by=_STEP),
+    ] = "bfloat16"
+    masked_lm_prob: Annotated[
+        Rate | None,
+        about(
+            "Masking rate at the first step, for dynamic masks; evaluation uses the data set's.",
+            none="the data set's, at every step",
+        ),
+    ] = None
+    final_masked_lm_prob: Annotated[
+        Rate | None,
+        about(
+            "Masking rate at the last step; the rate changes linearly from"
+            " training.masked_lm_prob.",
+            none="training.masked_lm_prob, at every step",
+        ),
+    ] = None
+    gradient_checkpointing: Annotated[
+        bool,
+        about(
+            "Recomputation of each layer in the backward pass: less memory, more time.", by=_STEP
+        ),
+    ] = False
+    seed: Annotated[
+        Seed, about("Seed for weight initialization and dropout.", by=_STEP, change="fixed")
+    ] = 12_345
+    log_every_steps: Annotated[
+        Steps, about("Steps between log entries in metrics.jsonl.", by=_RUN, change="free")
+    ] = 100
+    eval_every_steps: Annotated[
+        Steps, about("Steps between evaluations (mode train_and_eval).", by=_RUN, change="free")
+    ] = 10_000
+    eval_max_batches: Annotated[
+        Batches | None,
+        about(
+            "Maximum number of batches of 16,384 tokens (mode train_and_eval).",
+            by=_RUN,
+            change="free",
+            none="all held-out records",
+        ),
+    ] = None
+    stall_minutes: Annotated[
+        Minutes,
+        about(
+            "Abort if no step completes for this many minutes; 0 disables the watchdog.",
+            by=_RUN,
+            change="free",
+        ),
+    ] = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointsConfig:
+class SteadyTraining(TrainingConfig, frozen=True, kw_only=True):
+    """Settings of the optimizer with a schedule that has no phase of its own for the decay."""
+
+    schedule: Literal["linear", "cosine", "google"] = "linear"
+
+
+class WsdTraining(TrainingConfig, frozen=True, kw_only=True):
+    """Settings of the optimizer with the schedule wsd: warm-up, stable, decay."""
+
+    schedule: Literal["wsd"] = "wsd"
+    decay_fraction: Annotated[
+        Fraction, about("Fraction of the steps in the final decay phase.", by=_STEP)
+    ] = 0.1
+
+
+Training = SteadyTraining | WsdTraining
+
+
+class CheckpointsConfig(Section, frozen=True, kw_only=True):
     """Settings for saving: by time against preemption, by step for keeps."""
 
-    save_every_minutes: Minutes = setting(
-        10.0, "Minutes between checkpoints; 0 disables it.", by=_PLAN
+    save_every_minutes: Annotated[
+        Minutes, about("Minutes between checkpoints; 0 disables it.", by=_PLAN)
+    ] = 10.0
+    save_every_steps: Annotated[StepsOrZero, about("Steps between checkpoints; 0 disables it.")] = (
+        5000
     )
-    save_every_steps: StepsOrZero = setting(5000, "Steps between checkpoints; 0 disables it.")
-    keep_last: int = setting(5, "Newest checkpoints to keep.", (1, 100_000), "checkpoints")
-    keep_every_steps: StepsOrZero = setting(
-        100_000, "Interval of checkpoints that stay; 0 disables it."
-    )
+    keep_last: Annotated[
+        int, about("Newest checkpoints to keep.", ge=1, le=100_000, unit="checkpoints")
+    ] = 5
+    keep_every_steps: Annotated[
+        StepsOrZero, about("Interval of checkpoints that stay; 0 disables it.")
+    ] = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class TpuConfig:
+class TpuConfig(Section, frozen=True, kw_only=True):
     """Settings of the machine that trains."""
 
-    num_cores: int = _in_step(8, "Cores that share a step's sequences.", (1, 4096), "cores")
-    name: str = setting(
-        "local", "Name of the TPU; local: this TPU VM's own.", needs_flag="use_tpu", filled=True
+    num_cores: Annotated[
+        int, about("Cores that share a step's sequences.", ge=1, le=4096, unit="cores", by=_STEP)
+    ] = 8
+    name: Annotated[Text, about("Name of the TPU; local: this TPU VM's own.", by=("pretrain",))] = (
+        "local"
     )
-    zone: str | None = setting(None, "Zone of the TPU.", none="the VM's own", filled=True)
+    zone: Annotated[Text | None, about("Zone of the TPU.", none="the VM's own")] = None
 
 
-def _section(default: Any, by: tuple[str, ...], change: str) -> Any:
-    """Declare a section: its defaults, and what its settings have in common."""
-    return field(default=default, metadata={"by": by, "change": change})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Section, frozen=True, kw_only=True):
     """Settings of a run; `MODEL_DIR/config.yaml` states them, with the facts of its data."""
 
-    tokenize: TokenizeConfig = _section(TokenizeConfig(), ("tokenize",), "free")
-    make_data: MakeDataConfig = _section(MakeDataConfig(), ("make-data",), "free")
-    model: ModelConfig = _section(ModelConfig(), _ALL, "fixed")
-    data: DataConfig = _section(DataConfig(), _RUN, "fixed")
-    training: TrainingConfig = _section(TrainingConfig(), _ALL, "logged")
-    checkpoints: CheckpointsConfig = _section(CheckpointsConfig(), _RUN, "free")
-    tpu: TpuConfig = _section(TpuConfig(), _RUN, "free")
+    tokenize: Annotated[TokenizeConfig, about(by=("tokenize",), change="free")] = TokenizeConfig()
+    make_data: Annotated[DynamicMasks | StaticMasks, about(by=("make-data",), change="free")] = (
+        DynamicMasks()
+    )
+    model: Annotated[Model, about(by=_ALL, change="fixed")] = BigBirdModel()
+    data: Annotated[DataConfig, about(by=_RUN, change="fixed")] = DataConfig()
+    training: Annotated[Training, about(by=_ALL, change="logged")] = SteadyTraining()
+    checkpoints: Annotated[CheckpointsConfig, about(by=_RUN, change="free")] = CheckpointsConfig()
+    tpu: Annotated[TpuConfig, about(by=_RUN, change="free")] = TpuConfig()
 
 
-OPTIONS: dict[str, Setting] = settings_of(Config)
-
-
-def used_by(command: str) -> tuple[str, ...]:
-    """List the settings that have an effect in a command."""
-    return tuple(key for key, option in OPTIONS.items() if command in option.by)
+# Settings that only evaluations during training read.
+EVALUATION_KEYS = ("training.eval_every_steps", "training.eval_max_batches")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, places_for
-from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.variants import OPTIONS, select
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
@@ -19,23 +21,28 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
     """
     values = {
         f"{section}.{key}": value
-        for section, entries in vars(config).items()
-        for key, value in vars(entries).items()
+        for section in config.__struct_fields__
+        for key, value in msgspec.structs.asdict(getattr(config, section)).items()
     }
     return values | data_entries(data) if data else values
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return the config with other values of some settings, by `section.key`."""
+    """Return the config with other values of some settings, by `section.key`.
+
+    If a value selects another class of its section, the settings that this class lacks are dropped.
+    """
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = value
-    changed: dict[str, Any] = {
-        section: dataclasses.replace(getattr(config, section), **names)
-        for section, names in sections.items()
-    }
-    return dataclasses.replace(config, **changed)
+    changed = {}
+    for section, names in sections.items():
+        before = msgspec.structs.asdict(getattr(config, section))
+        variant = select(section, before | names)
+        kept = {key: value for key, value in before.items() if key in variant.__struct_fields__}
+        changed[section] = variant(**(kept | names))
+    return msgspec.structs.replace(config, **changed)
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
@@ -73,12 +80,15 @@ def config_fingerprint(config: Config, data: Data) -> str:
 
 
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return setting -> [old, new] for each difference that is not `free`."""
+    """Return setting -> [old, new] for each difference that is not `free`; None where missing."""
     old, new = flatten(*before), flatten(*now)
-    differing = [key for key in old if old[key] != new[key] and change_of(key) != "free"]
-    return {key: [old[key], new[key]] for key in differing}
+    return {
+        key: [old.get(key), new.get(key)]
+        for key in {**old, **new}
+        if old.get(key) != new.get(key) and change_of(key) != "free"
+    }
 
 
 def change_of(key: str) -> str:
-    """Return the changes of a setting or fact that a resumed run accepts: see `Setting.change`."""
+    """Return the changes of a setting or fact that a resumed run accepts: see `schema.about`."""
     return "fixed" if key == PAD_ID else OPTIONS[key].change

@@ -24,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import sentencepiece
 
 from bigbird_ja import storage
@@ -73,7 +74,7 @@ def make_model(
         corpus.check_unchanged()
         record = files.write(
             tokenizer,
-            settings=dataclasses.asdict(settings),
+            settings=msgspec.structs.asdict(settings),
             corpus_fingerprint=fingerprint,
             seconds=round(time.monotonic() - started, 3),
             **figures,
@@ -317,7 +318,7 @@ class ModelFiles:
             return None
         differing = [
             f"{key} was {stored.settings.get(key)}, is {value}"
-            for key, value in dataclasses.asdict(settings).items()
+            for key, value in msgspec.structs.asdict(settings).items()
             if stored.settings.get(key) != value
         ]
         if stored.corpus_fingerprint != corpus_fingerprint:

@@ -34,7 +34,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings.data_facts import Data
-from bigbird_ja.settings.schema import Config, TrainingConfig
+from bigbird_ja.settings.schema import Config, Training, TrainingConfig
 
 NamedTensors = dict[str, tf.Tensor]
 
@@ -152,7 +152,7 @@ def _corrected(
     return rate * correction / (1.0 - tf.pow(_BETA1, count)), training.adam_epsilon * correction
 
 
-def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:
+def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
     """Compute the rate of the update from `global_step` to `global_step + 1`, float32 scalar.
 
     Warm-up is linear and reaches the peak with its last step; its first step has a rate above zero.

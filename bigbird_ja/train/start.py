@@ -16,10 +16,11 @@ from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process import console
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.provenance import Layer, Override, echo_settings
 from bigbird_ja.settings.resolve import Resolve, fit_to_data
-from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import hub, outputs
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines.choose import choose
@@ -119,11 +120,8 @@ def _settings(
         # With `config` the run keeps what it adopted from `init_from` when it began.
         kept = "" if settings_of_run else "model."
         source = settings_of_run or "the run"
-        adopted = [
-            Override(key, value, source, is_complete=not kept)
-            for key, value in flatten(so_far).items()
-            if key.startswith(kept)
-        ]
+        values = {key: value for key, value in flatten(so_far).items() if key.startswith(kept)}
+        adopted = [Layer(source, values, is_complete=not kept)]
     config, overrides = resolve(adopted)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
     check_length(config, manifest.seq_length)

@@ -15,8 +15,9 @@ from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.settings.config_file import preset_names
 from bigbird_ja.settings.provenance import Override, echo_settings
-from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.resolve import base_layers, resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import hub
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer
@@ -53,7 +54,7 @@ def make_data(args: flags.FlagValues, config: Config, overrides: list[Override])
     spec = spec_of(config.make_data, tokenizer, corpus, args.input_mask, args.strip_markers)
     settings = [f"make-data settings:\n{echo_settings(config, overrides, used_by('make-data'))}"]
     for name in () if args.config else preset_names():
-        if problem := _length_problem(resolve_config(name)[0], seq_length):
+        if problem := _length_problem(resolve_config(base_layers(name))[0], seq_length):
             settings.append(f"warning: the preset {name} cannot be trained on this data: {problem}")
     if spec.strip_markers and args.strip_markers is None:
         settings.append(

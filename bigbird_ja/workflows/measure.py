@@ -13,7 +13,7 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.data_facts import requested_data
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.resolve import base_layers, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
@@ -72,7 +72,7 @@ def _one(
     name: str, folder: str, corpus: str, count: int, chip: str | None, on_tpu: bool
 ) -> dict[str, Any]:
     """Make data, train and predict for one config, with its batch size per device."""
-    config, _ = resolve_config(name)
+    config, _ = resolve_config(base_layers(name))
     batch = max(config.training.global_batch_size // config.tpu.num_cores, 1) * count
     data, model = storage.join(folder, "data"), storage.join(folder, "run")
     here = ["--config", name]

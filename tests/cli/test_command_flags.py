@@ -5,7 +5,6 @@ values are generated from the declarations, so a new flag or setting needs no li
 """
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -13,9 +12,9 @@ from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.spelling import spell_flags
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.option import Option
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.variants import OPTIONS
 
 
 def flags_of(command):
@@ -39,7 +38,7 @@ def refusal(command, *arguments):
     with pytest.raises(BadInput) as error:
         resolve(parse(command, *arguments))
     assert "\n" not in str(error.value)
-    return str(error.value)
+    return spell_flags(str(error.value), {flag.name for flag in flags_of(command)})
 
 
 ALL = [
@@ -78,7 +77,7 @@ def test_a_required_flag_is_marked_and_required(command, flag):
 )
 def test_a_flag_that_needs_another_is_refused_without_it(command, flag):
     option = command_flags.declared(flag)
-    value = option.choices[0] if option.choices else option.high or "x"
+    value = option.choices[0] if option.choices else option.span[1] if option.span else "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
     name, equals, needed = option.needs.partition("=")
     if equals:  # the default of the other one may be what is needed
@@ -101,8 +100,7 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it(setting, flag):
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
     resolve(parse("pretrain", *arguments, *flag.split()))
     launched = ("--dry_run", "--config=tiny-cpu", "--max_cost=5", f"--set={setting}")
-    expected = f"no effect without {flag}" if "--mode" in flag else "no effect in this command"
-    assert f"--set {setting.partition('=')[0]} has {expected}" in refusal("launch", *launched)
+    assert f"{setting.partition('=')[0]} has no effect" in refusal("launch", *launched)
 
 
 def test_commands_use_declared_settings():
@@ -124,23 +122,9 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
     config, overrides = resolve(parse("plan", *arguments), config_name=str(path))
     assert (config.training.num_train_steps, config.training.warmup_steps) == (7, 1)
     assert config.model.num_layers == 3
-    assert overrides[-1].source == "--num_train_steps"
+    assert overrides[-1].source == "`num_train_steps`"
     args = parse("pretrain", *enough("pretrain"), "--use_tpu", "--tpu_name=mine")
-    assert resolve(args)[1][-1].source == "--tpu_name"
-
-
-def test_a_value_is_read_and_validated_once(monkeypatch):
-    calls, read = Counter(), Option.read
-
-    def count(option, value, source=""):
-        calls[option.key] += 1
-        return read(option, value, source)
-
-    monkeypatch.setattr(Option, "read", count)
-    sets = ("--learning_rate=0.001", "--set=training.weight_decay=0.02", "--config=tiny-cpu")
-    resolve(parse("pretrain", *enough("pretrain"), *sets))
-    assert calls["--learning_rate"] == calls["training.weight_decay"] == 1
-    assert calls["training.learning_rate"] == 1, "the preset's"
+    assert resolve(args)[1][-1].source == "`tpu_name`"
 
 
 def test_unknown_flags_name_near_ones_by_letters_and_meaning():
@@ -218,10 +202,9 @@ def bad_values(option):
         yield from NO_NUMBERS
         yield from ["1.5", str(2**70), str(-(2**70))] * (option.kind is int)
         step = 1 if option.kind is int else 0.5
-        if option.low is not None:
-            yield str(option.low - step)
-        if option.high is not None:
-            yield str(option.high * 1.001 + step if option.kind is float else option.high + 1)
+        low, high = option.span
+        yield str(low - step)
+        yield str(high * 1.001 + step if option.kind is float else high + 1)
 
 
 def bad_settings(option):
@@ -262,7 +245,9 @@ def test_no_flag_takes_a_bad_value(command, capsys):
             if not (value == "" and option.commas):  # no values at all
                 printed = printed_refusal(capsys, command, *words, f"--{flag.name}={value}")
                 assert printed.startswith(f"--{flag.name} "), printed
-        if option.kind is str and not (option.choices or option.needs or option.excludes):
+        if option.kind is str and not (
+            option.choices or option.needs or option.excludes or option.setting
+        ):
             for value in ODD_TEXTS:
                 parse(command, *words, f"--{flag.name}={value}")
 

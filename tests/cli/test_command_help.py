@@ -4,7 +4,7 @@ import types
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_help
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.variants import OPTIONS
 
 
 def test_help_shows_required_flags_first():
@@ -18,7 +18,7 @@ def test_help_shows_range_unit_and_default():
     def define(flags):
         flags.integer("count", 3, "How many.", unit="items", low=1, high=9)
         flags.number("share", None, "Which share.", low=0.1, high=1, none="by machine")
-        flags.setting("training.num_train_steps", "steps")
+        flags.setting("training.num_train_steps")
         flags.path("many", "Paths.", many=True)
 
     tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))

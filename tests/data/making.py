@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.data import blocks, build
 from bigbird_ja.data.manifest import spec_of
-from bigbird_ja.settings.schema import MakeDataConfig
+from bigbird_ja.settings.variants import select
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text.load import read_tokenizer
 
@@ -29,7 +29,8 @@ def request(
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = read_tokenizer(tokenizer_path)
-    config = MakeDataConfig(**{**SMALL, **changes})
+    values = {**SMALL, **changes}
+    config = select("make_data", values)(**values)
     made = spec_of(config, tokenizer, opened, input_mask)
     return build.Request(opened, tokenizer, made, output, num_workers, overwrite)
 

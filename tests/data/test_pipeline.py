@@ -9,8 +9,8 @@ import tensorflow as tf
 from bigbird_ja.data import masking, parsing, pipeline, tfrecords
 from bigbird_ja.errors import StorageError
 from bigbird_ja.process.classify import classify, mid_run
-from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
+from testkit.configs import resolve_config
 from tests.data.test_order import batches as batches_of
 
 COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)

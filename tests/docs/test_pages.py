@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.variants import OPTIONS
 from scripts import make_docs
 from testkit import ROOT
 

@@ -13,10 +13,11 @@ from bigbird_ja.huggingface import run_settings
 from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.text import articles
 from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
+from testkit.configs import resolve_config
 
 torch = pytest.importorskip("torch", reason="the models are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model.forward import encode, masked_lm_logits
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.train.warm_start import load_initial
-from testkit.configs import with_data
+from testkit.configs import resolve_config, with_data
 
 torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")

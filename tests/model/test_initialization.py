@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.settings.resolve import resolve_config
-from testkit.configs import with_data
+from testkit.configs import resolve_config, with_data
 from tests.model.tiny import tiny_config
 
 

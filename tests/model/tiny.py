@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.resolve import fit_to_data
+from bigbird_ja.settings.variants import OPTIONS
 from bigbird_ja.train.optimizer import slot_parameters
-from testkit.configs import with_data
+from testkit.configs import resolve_config, with_data
 
 _TINY = {
     "tokenize.vocab_size": 60,

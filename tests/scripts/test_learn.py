@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bigbird_ja.settings.resolve import resolve_config
 from scripts import compare, learn
 
 BENCHES = yaml.safe_load(Path(learn.__file__).with_name("recipes.yaml").read_text("utf-8"))
@@ -16,7 +15,7 @@ BENCHES = yaml.safe_load(Path(learn.__file__).with_name("recipes.yaml").read_tex
 def test_every_recipe_is_made_of_settings_that_there_are(name):
     bench = BENCHES[name]
     for run in learn.runs_of(bench):
-        resolve_config(bench["preset"], learn.settings_of(bench, run))
+        learn.resolved_settings(bench, run)
 
 
 @pytest.mark.parametrize("name", ["recipe", "recipe-parts", "recipe-tokens"])

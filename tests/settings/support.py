@@ -1,7 +1,8 @@
 """Runs and data sets that the tests of settings share."""
 
 from bigbird_ja.settings.data_facts import Data, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
+from testkit.configs import resolve_config
 
 DATA = Data(
     vocab_size=8000,

@@ -4,7 +4,8 @@ import pytest
 
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.data_facts import requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
+from testkit.configs import resolve_config
 from tests.settings.support import completed
 
 
@@ -42,4 +43,4 @@ def test_a_presets_learning_rate_at_another_length_is_warned_of(sets, warned):
         assert (
             "is meant for 65,536 tokens per step (8 x 8,192), this run has 4,096 (8 x 512)" in line
         )
-        assert "--set training.global_batch_size=128 keeps them" in line
+        assert "training.global_batch_size=128 keeps them" in line

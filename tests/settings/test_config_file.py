@@ -8,9 +8,9 @@ import pytest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.values import config_fingerprint, flatten
-from testkit.configs import with_data
+from testkit.configs import resolve_config, with_data
 from tests.settings.support import DATA, completed, write
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
@@ -22,7 +22,7 @@ CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob(
         ("modle: {num_layers: 2}", "unknown setting 'modle.num_layers' (did you mean 'model."),
         ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),
         ("training: {global_batch_size: 3, gradient_accumulation_steps: 2}", "divisible"),
-        ("model: [1, 2]", "model must hold"),
+        ("model: [1, 2]", "model must contain"),
         ("make_data: {nsp: true}\nmodel: {attend_across_documents: false}", "segment B"),
         ("- a", "sections"),
         ("# nothing yet\n", "no settings in it"),
@@ -32,15 +32,6 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(BadInput) as error:
         completed(path=write(tmp_path, text))
     assert words in str(error.value) and "\n" not in str(error.value)
-
-
-def test_removed_settings_of_0_1_0_may_be_off_in_a_file(tmp_path):
-    off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
-    old = f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}"
-    given = resolve_config(write(tmp_path, old))[0]
-    assert given == resolve_config(None, ["training.clip_norm=2"])[0]
-    with pytest.raises(BadInput, match=r"unknown setting .*first_seq_length"):
-        resolve_config(write(tmp_path, "training: {first_seq_length: 512}"))
 
 
 def test_a_run_is_read_back_from_its_file(tmp_path):

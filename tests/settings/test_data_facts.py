@@ -1,7 +1,7 @@
 """Facts of a data set that follow from the settings."""
 
 from bigbird_ja.settings.data_facts import predictions_of
-from bigbird_ja.settings.resolve import resolve_config
+from testkit.configs import resolve_config
 from tests.settings.support import run
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from bigbird_ja.settings.config_file import config_to_yaml
 from bigbird_ja.settings.provenance import echo_settings
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.schema import OPTIONS, used_by
+from bigbird_ja.settings.resolve import fit_to_data
+from bigbird_ja.settings.variants import OPTIONS, used_by
+from testkit.configs import resolve_config
 from tests.settings.support import DATA, write
 
 
@@ -18,14 +19,14 @@ def test_the_echo_has_effective_settings_that_differ_from_the_preset(tmp_path):
     same, other = "training.num_train_steps=400", "training.num_train_steps=40"
     assert echoed("tiny-cpu", same) == ["  preset tiny-cpu"]
     assert echoed("tiny-cpu", other, uses=used_by("make-data")) == ["  preset tiny-cpu"]
-    changed = "  training.num_train_steps = 40  (preset 400; from --set)"
+    changed = "  training.num_train_steps = 40  (preset 400; from `overrides`)"
     assert echoed("tiny-cpu", other) == ["  preset tiny-cpu", changed]
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
     assert echoed(path, uses=("model",)) == ["  (all defaults)"]
     assert echoed(path) == [f"  tokenize.vocab_size = 100  (default 32000; from {path})"]
     # A run that is resumed: what differs from its own settings.
     path = write(tmp_path, config_to_yaml(resolve_config(path, [other])[0]))
-    changed = "  training.num_train_steps = 50  (run 40; from --set)"
+    changed = "  training.num_train_steps = 50  (run 40; from `overrides`)"
     assert echoed(path, "training.num_train_steps=50", run=path) == [f"  {path}", changed]
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.provenance import Override
-from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import OPTIONS
-from bigbird_ja.settings.values import mask_rates, train_predictions
-from tests.settings.support import DATA, completed, run
+from bigbird_ja.settings.schema import FullBigBirdModel, ModernBertModel
+from bigbird_ja.settings.values import flatten, mask_rates, replace_settings, train_predictions
+from bigbird_ja.settings.variants import OPTIONS, used_by
+from testkit.configs import resolve_config
+from tests.settings.support import DATA, completed, run, write
 
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
@@ -29,7 +29,7 @@ def test_an_unknown_setting_names_the_nearest_ones(name, meant):
 
 def test_settings_of_another_programs_model_are_read_by_their_declarations():
     """Validate the values of a config.json, as `--init_from` reads it."""
-    adopted = [Override("model.num_layers", 10**9, "hf/config.json")]
+    adopted = [("hf/config.json", {"model.num_layers": 10**9})]
     with pytest.raises(BadInput, match=r"hf/config\.json: model\.num_layers=1000000000: must be"):
         resolve_config(adopted=adopted)
 
@@ -75,20 +75,70 @@ def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
 
 
 @pytest.mark.parametrize("key", CONDITIONAL)
-def test_a_setting_that_depends_on_another_is_refused_without_it(key):
+def test_a_setting_that_depends_on_a_choice_is_refused_without_it(key):
     option = OPTIONS[key]
     other, needed = [*option.only_with.items()][-1]
-    value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
+    value = option.choices[-1] if option.choices else option.span[0]
     for choice in OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}"]
         if choice in needed:
-            resolve_config(None, sets)
+            config, _ = resolve_config(None, sets)
+            assert flatten(config)[key] == value
         else:
             with pytest.raises(BadInput, match=f"{key}=.* has no effect with {other}={choice}"):
-                completed(*sets)
+                resolve_config(None, sets)
+
+
+def test_a_value_that_a_choice_excludes_is_refused():
+    sets = ["model.initializer=subspaces", "model.architecture=modernbert"]
+    expected = "model.initializer=subspaces has no effect with model.architecture=modernbert"
+    with pytest.raises(BadInput, match=expected):
+        resolve_config(None, sets)
+
+
+def test_a_file_cannot_state_a_setting_without_effect(tmp_path):
+    path = write(tmp_path, "model: {architecture: modernbert, block_size: 8}")
+    with pytest.raises(BadInput, match=r"config\.yaml: model\.block_size=8 has no effect"):
+        resolve_config(path)
+
+
+def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplog):
+    """A preset's values that depend on the architecture go, too; a user's stay."""
+    modernbert = ["model.architecture=modernbert"]
+    model = resolve_config("base-4096", modernbert)[0].model
+    assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0
+    assert (
+        "model.architecture=modernbert: left out of preset base-4096: model.hidden_d" in caplog.text
+    )
+    stated = write(tmp_path, "model: {hidden_dropout_prob: 0.2, block_size: 8}")
+    assert resolve_config(stated, modernbert)[0].model.hidden_dropout_prob == 0.2
+    full = [("hf/config.json", {"model.attention_type": "original_full"})]
+    assert isinstance(resolve_config("base-4096", adopted=full)[0].model, FullBigBirdModel)
+    sparse, _ = resolve_config("base-4096", ["model.attention_type=block_sparse"], adopted=full)
+    assert sparse.model.block_size == 64
 
 
 def test_a_presets_values_satisfy_the_conditions_of_others():
     resolve_config("original-2021", ["make_data.dupe_factor=3"])
     with pytest.raises(BadInput, match=r"choose make_data\.masking=static"):
         resolve_config("base-4096", ["make_data.dupe_factor=3"])
+
+
+def test_defaults_depend_on_the_architecture():
+    model = resolve_config(None, ["model.architecture=modernbert"])[0].model
+    assert (model.hidden_act, model.layer_norm_eps, model.hidden_dropout_prob) == ("gelu", 1e-5, 0)
+
+
+def test_a_config_is_a_layer_of_its_own():
+    config, _ = resolve_config("base-4096", ["training.clip_norm=2"])
+    again, overrides = resolve_config(config, ["model.num_layers=3"])
+    assert again == replace_settings(config, {"model.num_layers": 3})
+    assert overrides[-1].source == "`overrides`"
+
+
+def test_settings_that_a_command_does_not_use_are_refused_from_parameters_only(tmp_path):
+    """`make_data.eval_fraction` was accepted by `pretrain`, and changed the fingerprint."""
+    path, uses = write(tmp_path, "make_data: {eval_fraction: 0.2}"), used_by("pretrain")
+    resolve_config(path, uses=uses)
+    with pytest.raises(BadInput, match=r"`overrides`: make_data\.eval_fraction has no effect"):
+        resolve_config(path, ["make_data.eval_fraction=0.2"], uses=uses)

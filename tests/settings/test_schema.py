@@ -8,9 +8,9 @@ from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
 from bigbird_ja.settings.data_facts import DATA_KEYS, predictions_of
-from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import change_of, flatten
+from bigbird_ja.settings.variants import OPTIONS, VARIANTS
+from testkit.configs import resolve_config
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -19,8 +19,8 @@ def test_every_setting_is_fully_declared(key):
     assert option.meaning.endswith(".") and option.kind in (int, float, bool, str)
     if option.kind in (int, float):
         assert option.allowed, "a range"
-    for bound in (option.low, option.high):
-        assert bound is None or option.read(bound) == bound
+    for bound in option.span or ():
+        assert option.read(bound) == bound
     if option.default is None:
         assert option.none, "what None stands for"
     else:
@@ -55,7 +55,7 @@ def test_data_model_seed_and_optimizer_of_a_run_are_fixed():
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 
 
-HANDLING = ("bigbird_ja.settings.resolve", "dataclasses")
+HANDLING = ("bigbird_ja.settings.resolve", "bigbird_ja.settings.variants")
 
 
 HANDLING_FUNCTIONS = {"replace_settings", "flatten", "validate_config", "validate_on_data"}
@@ -77,8 +77,9 @@ def read(monkeypatch):
 
         monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
 
-    for section, values in vars(Config()).items():
-        watch(section, type(values))
+    for section, variants in VARIANTS.items():
+        for kind in variants:
+            watch(section, kind)
     return result
 
 

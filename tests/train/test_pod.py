@@ -20,7 +20,7 @@ from bigbird_ja.errors import Diverged, Stalled, StorageError
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.settings.schema import Config, TrainingConfig
+from bigbird_ja.settings.schema import Config, SteadyTraining
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.exit import ProcessExit
@@ -110,7 +110,7 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
     evaluations = []
     for member in members(2):
         here = SimpleNamespace(
-            config=Config(training=TrainingConfig(eval_every_steps=10, num_train_steps=50)),
+            config=Config(training=SteadyTraining(eval_every_steps=10, num_train_steps=50)),
             manifest=SimpleNamespace(fingerprint="data"),
             data_dir="",
             pod=member.pod,

@@ -37,7 +37,7 @@ def adopted(tmp_path):
         args = Args(**{"max_train_minutes": None, "overwrite": False, **places, **more})
         with pytest.raises(BadInput, match="nothing is resolved"):
             start.run(args, resolve, Dependencies(log=lambda text: None))
-        return {override.key: (override.value, override.source) for override in found}
+        return {k: (value, layer.source) for layer in found for k, value in layer.values.items()}
 
     return adopted
 

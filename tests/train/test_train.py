@@ -15,7 +15,7 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.folder import LOCK, ModelDir
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
@@ -28,6 +28,7 @@ from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.train import train
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
+from testkit.configs import resolve_config
 
 SETTINGS = """
     training.num_train_steps=30 training.log_every_steps=4 training.eval_every_steps=20

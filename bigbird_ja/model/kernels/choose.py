@@ -105,7 +105,7 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
     if model.architecture == "modernbert":
         reach = model.local_attention // 2
         tiles = [tile_rows(length, None), tile_rows(length, reach)]
-    elif pattern.is_full(config, length):
+    elif not pattern.is_sparse(model) or pattern.is_full(config, length):
         tiles = [tile_rows(length, None)]
     elif (model.attention_type, model.random_pattern) != ("block_sparse", "rolled"):
         return f"{model.attention_type} attention with {model.random_pattern} blocks has none"

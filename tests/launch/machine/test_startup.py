@@ -23,8 +23,9 @@ from bigbird_ja.launch.machine.startup import Emulation
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data
 from testkit import killing, pods, rented
+from testkit.configs import resolve_config
 from testkit.fakes.tpu import FakeTpu
 from tests.launch.support import wait_until, write_tool
 

@@ -1,0 +1,28 @@
+"""Parameters in messages, as flags of the command.
+
+A message of the package names a parameter in backticks, such as `overwrite`. The command line
+prints it as users type it, `--overwrite`. Other words in backticks stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+_WORD = re.compile(r"`([a-z_]+)`")
+_FLAGS = {"overrides": "set", "inputs": "input", "texts": "text", "model_dirs": "model_dir"}
+
+
+def spell_flags(message: str, flags: Container[str]) -> str:
+    """Replace the parameters in backticks by the flags of a command.
+
+    Args:
+        message: message of the package.
+        flags: names of the command's flags.
+    """
+
+    def spell(match: re.Match[str]) -> str:
+        name = match[1] if match[1] in flags else _FLAGS.get(match[1], "")
+        return f"--{name}" if name in flags else match[0]
+
+    return _WORD.sub(spell, message)

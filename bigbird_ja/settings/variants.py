@@ -1,0 +1,134 @@
+"""Classes of the sections: which one a choice selects, and the settings that each one has."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from bigbird_ja.settings.option import Option, choices_of, details
+from bigbird_ja.settings.schema import Config, Section
+
+_HINTS = typing.get_type_hints(Config, include_extras=True)
+
+
+def _variants(hint: Any) -> tuple[type[Section], ...]:
+    """List the classes of a section's type."""
+    bare = hint.__origin__
+    return typing.get_args(bare) or (bare,)
+
+
+# Classes by section; the first one is the default.
+VARIANTS: dict[str, tuple[type[Section], ...]] = {k: _variants(v) for k, v in _HINTS.items()}
+
+
+@functools.cache
+def _types(variant: type[Section]) -> dict[str, Any]:
+    """Map each setting of a class to its annotated type."""
+    return typing.get_type_hints(variant, include_extras=True)
+
+
+def _widest(section: str) -> dict[str, Any]:
+    """Map each setting of a section to its most general type, that of its first declaration."""
+    types: dict[str, Any] = {}
+    for variant in VARIANTS[section]:
+        for base in reversed(variant.__mro__):
+            if issubclass(base, Section):
+                types = {**_types(base), **types}
+    names = [name for variant in VARIANTS[section] for name in variant.__struct_fields__]
+    return {name: types[name] for name in dict.fromkeys(names)}
+
+
+def _selectors(section: str) -> dict[str, tuple[str, ...]]:
+    """Map the settings that select a section's class to all their choices."""
+    widest = {name: choices_of(hint) for name, hint in _widest(section).items()}
+    return {
+        name: choices
+        for name, choices in widest.items()
+        if all(choices_of(_types(v).get(name)) != choices for v in VARIANTS[section])
+    }
+
+
+SELECTORS = {section: _selectors(section) for section in VARIANTS}
+
+
+def select(section: str, values: Mapping[str, Any]) -> type[Section]:
+    """Return the class of a section that has these values, the first one if several have."""
+    left = VARIANTS[section]
+    for name in SELECTORS[section]:
+        if name in values:
+            left = tuple(v for v in left if values[name] in _accepted(v, name)) or left
+    return left[0]
+
+
+def _accepted(variant: type[Section], name: str) -> tuple[str, ...]:
+    """Return the choices that a class accepts for a setting; none without the setting."""
+    return choices_of(_types(variant).get(name))
+
+
+def accepts(variant: type[Section], name: str, value: Any) -> bool:
+    """Tell whether a class has a setting, with this value among its choices."""
+    choices = _accepted(variant, name)
+    return name in _types(variant) and (not choices or value is None or value in choices)
+
+
+def conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
+    """Map the keys of other settings to the choices with which a setting, or its value, exists."""
+    all_choices = SELECTORS[section]
+    having = [
+        variant
+        for variant in VARIANTS[section]
+        if (name in _types(variant) if value is None else accepts(variant, name, value))
+    ]
+    result = {}
+    for other, choices in all_choices.items():
+        found = {choice for variant in having for choice in _accepted(variant, other)}
+        if other != name and found and found != {*choices}:
+            result[f"{section}.{other}"] = tuple(c for c in choices if c in found)
+    return result
+
+
+def default(variant: type[Section], name: str) -> Any:
+    """Return a setting's default in a class."""
+    return getattr(variant(), name)
+
+
+def default_of(config: Config, key: str) -> Any:
+    """Return a setting's default in the class that a config has for its section."""
+    section, _, name = key.partition(".")
+    return default(type(getattr(config, section)), name)
+
+
+def _options() -> dict[str, Option]:
+    options = {}
+    for section, hint in _HINTS.items():
+        for name, of_setting in _widest(section).items():
+            first = next(v for v in VARIANTS[section] if name in v.__struct_fields__)
+            about = {**details(hint), **details(of_setting)}
+            options[f"{section}.{name}"] = Option(
+                key=f"{section}.{name}",
+                type=of_setting,
+                default=default(first, name),
+                by=about["by"],
+                change=about["change"],
+                only_with=conditions(section, name),
+            )
+    return options
+
+
+OPTIONS: dict[str, Option] = _options()
+
+
+def used_by(command: str) -> tuple[str, ...]:
+    """List the settings that have an effect in a command."""
+    return tuple(key for key, option in OPTIONS.items() if command in option.by)
+
+
+# Parameters of commands that set one setting, where their names are not the setting's.
+PARAMETERS = {"training.global_batch_size": "batch_size", "tpu.name": "tpu_name"}
+
+
+def parameter_of(key: str) -> str:
+    """Return the name of the parameter that sets a setting."""
+    return PARAMETERS.get(key, key.partition(".")[2])
