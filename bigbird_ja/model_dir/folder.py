@@ -235,6 +235,7 @@ class ModelDir:
             with self._held() as self.lease:
                 if not self.manifest.is_current():  # another one has trained here
                     self.files = storage.list_stats(self.path)
+                self.lease.expect({self.join(name): s.token for name, s in self.files.items()})
                 self._check_entries()
                 self.events.read()
                 self.manifest.refuse_foreign(_LOGS)
@@ -366,7 +367,7 @@ class ModelDir:
     def _held(self) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
-        return held(Lease(self.join(LOCK), busy, self._log, clock=self._monotonic))
+        return held(Lease(self.join(LOCK), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
         """Log and record what becomes of an unusable checkpoint."""

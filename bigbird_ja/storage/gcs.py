@@ -14,7 +14,7 @@ import math
 import mimetypes
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -28,7 +28,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from bigbird_ja.errors import Refused, StorageError
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.redact import redact
-from bigbird_ja.storage import paths
+from bigbird_ja.storage import environment, fences, paths
 from bigbird_ja.storage.disk import Disk, scratch_directory
 from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, encode_crc32c, split_remote
 
@@ -116,22 +116,33 @@ class ObjectReader(BlobReader):
             raise StorageError(message) from error
 
 
-def _deadline() -> float:
-    """Return the seconds from the first try to giving up."""
-    return float(os.environ.get("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0))
+def options(path: str, is_write: bool = False) -> dict[str, Any]:
+    """Return timeout and retries for a method of the client library that may be repeated.
 
-
-def options(path: str) -> dict[str, Any]:
-    """Return timeout and retries for a method of the client library that may be repeated."""
+    Args:
+        path: object of the request, for messages.
+        is_write: whether the request changes the object: behind a fence, each try begins while the
+            lease is certain to outlast it.
+    """
+    seconds = environment.storage_timeout()
+    fence = fences.fence_of(path) if is_write else None
 
     def on_error(error: Exception) -> None:
-        again = f"trying again for up to {_deadline():g} s"
-        _logger.warning("%s: %s: %s", path, reason(error), again)
+        _logger.warning("%s: %s: trying again for up to %g s", path, reason(error), seconds)
 
-    delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
-    policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
-    timeout = min(60.0, max(_deadline() / 3, 0.2))  # of silence: the deadline allows three tries
-    return {"timeout": timeout, "retry": lambda call: policy(call, on_error=on_error)}
+    def retry(call: Callable[[], Any]) -> Callable[[], Any]:
+        def fenced() -> Any:
+            if fence is not None:
+                fence.require(seconds)
+            return call()
+
+        return policy(fenced, on_error=on_error)
+
+    policy = DEFAULT_RETRY.with_delay(seconds / 600, _MAX_DELAY).with_timeout(seconds)
+    silence = min(60.0, max(seconds / 3, 0.2))  # the deadline allows three tries
+    if fence is not None:
+        silence = min(silence, fence.request_seconds)
+    return {"timeout": silence, "retry": retry}
 
 
 @contextlib.contextmanager
@@ -156,8 +167,8 @@ def translate(error: Exception, path: str) -> Exception:
     status = status_of(error)
     if isinstance(error, RetryError):
         return StorageError(
-            f"{path}: {reason(error.cause)}: failed for {_deadline():g} s: check the bucket and the"
-            " network, then run the same command again"
+            f"{path}: {reason(error.cause)}: failed for {environment.storage_timeout():g} s: check"
+            " the bucket and the network, then run the same command again"
         )
     if isinstance(error, DataCorruption):
         return DamagedError(f"{path}: damaged on the way each time: run again")
@@ -248,7 +259,7 @@ class Bucket:
         """
         mark = secrets.token_hex(8)
         with contextlib.suppress(PreconditionFailed):
-            return _put(path, io.BytesIO(data), len(data), int(token or 0), mark)
+            return _upload(path, io.BytesIO(data), len(data), int(token or 0), mark)
         with contextlib.suppress(FileNotFoundError):
             blob = current(path)
             if (blob.metadata or {}).get("writer") == mark:
@@ -272,10 +283,10 @@ class Bucket:
 
     def copy(self, source: str, target: str) -> None:
         """Copy on the bucket's side."""
-        token = None
+        token, how = None, options(target, is_write=True)
         while True:  # a large copy comes in several answers
             with faults(source):
-                token, *_ = blob_of(target).rewrite(blob_of(source), token, **options(source))
+                token, *_ = blob_of(target).rewrite(blob_of(source), token, **how)
             if not token:
                 return
 
@@ -287,7 +298,7 @@ class Bucket:
     def delete(self, path: str, generation: int | None = None) -> None:
         """Delete an object, or one generation if it is still the current one."""
         with contextlib.suppress(FileNotFoundError, PreconditionFailed), faults(path):
-            blob_of(path).delete(if_generation_match=generation, **options(path))
+            blob_of(path).delete(if_generation_match=generation, **options(path, is_write=True))
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """List the objects directly below, in the bucket's order, which is alphabetical."""
@@ -363,7 +374,27 @@ def _stat(blob: Any) -> Stat:
     return Stat(int(blob.size), str(blob.generation), blob.crc32c)
 
 
-def _put(
+def _put(path: str, file: BinaryIO, size: int) -> None:
+    """Upload a file; behind a fence, replace only the generation that the lease's holder knows."""
+    fence = fences.fence_of(path)
+    if fence is None:
+        _upload(path, file, size)
+        return
+    for _ in range(MAX_RESTARTS):
+        known = fence.generations.get(path, 0)
+        try:
+            fence.generations[path] = int(_upload(path, file, size, known))
+            return
+        except PreconditionFailed:
+            fence.check()
+            try:  # made before, stored by a try without a reply, or changed by the user
+                fence.generations[path] = int(current(path).generation)
+            except FileNotFoundError:
+                fence.generations.pop(path, None)
+    raise StorageError(f"{path}: others keep changing it: run the same command again")
+
+
+def _upload(
     path: str, file: BinaryIO, size: int, generation: int | None = None, mark: str = ""
 ) -> str:
     """Upload a file, and return the generation.
@@ -393,7 +424,7 @@ def _put(
                     content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
                     checksum="crc32c",
                     if_generation_match=generation,
-                    **options(path),
+                    **options(path, is_write=True),
                 )
             return str(blob.generation)
         except (FileNotFoundError, StorageError) as error:

@@ -6,8 +6,10 @@ process ends, however it ends, and it is never taken from a process that lives.
 **On a bucket** the holder creates the object if it is absent, and renews it: each renewal is a new
 generation. A holder whose generation hasn't changed for `stale_seconds`, watched by our own
 monotonic clock, is considered dead, and its object is replaced by a compare-and-swap, so that one
-of several wins. A holder that lost the lease (its machine slept) learns of it from `renew` or
-`check`, and must not write any more.
+of several wins. While a lease is held, its folder is fenced: `storage` changes an object there only
+while the lease is certain to outlast the request (`fences`). So a holder that lost the lease (it
+was cut off, or its machine slept) changes nothing more: `renew`, `check` and every write raise
+`LeaseLost`.
 
 The content names the holder, for messages. The time in it is only shown: clocks may differ.
 """
@@ -21,12 +23,12 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.storage import decode, paths
+from bigbird_ja.storage import decode, environment, fences, paths
 
 _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
@@ -34,9 +36,9 @@ _FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
 _ADVICE = "not a lock file of ours: make sure that no process works here, then remove it"
 
 
-def max_silence() -> float:
-    """Return the silence on a bucket after which a holder is considered dead, in seconds."""
-    return float(os.environ.get("BIGBIRD_JA_LEASE_SECONDS", 40.0))
+def boot_clock() -> float:
+    """Return monotonic seconds; on Linux they count while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class LeaseLost(StorageError):
@@ -67,7 +69,7 @@ class Lease:
         busy: error message if another process holds it; `{owner}` in it becomes that process.
         log: called with a line when a holder on a bucket is watched, or a stale lease is taken.
         stale_seconds: silence on a bucket after which a holder is considered dead.
-        clock: seconds, monotonic.
+        clock: monotonic seconds, which count while the machine sleeps.
         sleep: waits some seconds.
         owner: the holder to be; this process by default.
         wall: UNIX seconds, written to the file and never compared.
@@ -75,6 +77,7 @@ class Lease:
     Attributes:
         owner: the acquisition that this lease stands for.
         renew_seconds: time between two renewals.
+        request_seconds, generations: see `fences.Fence`.
     """
 
     def __init__(
@@ -83,14 +86,16 @@ class Lease:
         busy: str,
         log: Callable[[str], None],
         stale_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boot_clock,
         sleep: Callable[[float], None] = time.sleep,
         owner: Holder | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._busy, self._log = path, busy, log
-        self._stale_seconds = stale_seconds or max_silence()
+        self._stale_seconds = stale_seconds or environment.lease_seconds()
         self.renew_seconds = self._stale_seconds / 4
+        self.request_seconds = self._stale_seconds / 2
+        self.generations: dict[str, int] = {}
         self._clock, self._sleep, self._wall = clock, sleep, wall
         self.owner = owner or Holder(
             host=socket.gethostname(),
@@ -100,6 +105,7 @@ class Lease:
         )
         self._is_object = paths.is_remote(path)
         self._token: str | None = None  # of the object
+        self._end = 0.0  # by `clock`: until then nobody can have taken over
         self._file: int | None = None  # descriptor of the locked file
         self._lock = threading.Lock()
 
@@ -114,6 +120,7 @@ class Lease:
             self._log(f"took over the stale lock of {before.name} ({self._path}): it has ended")
         if self._is_object:
             self._token = self._token_if_ours()
+            fences.put_up(self._path, self)
         return before
 
     def _acquire_file(self) -> Holder | None:
@@ -133,16 +140,22 @@ class Lease:
                     os.close(file)  # and again, if it was removed by its holder this moment
 
     def _acquire_object(self) -> Holder | None:
-        while not storage.create_exclusive(self._path, self._content()):
+        while not self._write_object(""):
             try:
                 holder, token = self._read_object()
             except FileNotFoundError:
                 continue  # released this moment
-            if self._is_silent(holder, token) and storage.replace_if(
-                self._path, self._content(), token
-            ):
+            if self._is_silent(holder, token) and self._write_object(token):
                 return holder
         return None
+
+    def _write_object(self, token: str) -> str | None:
+        """Replace one version of the object; return the new token, or None."""
+        began = self._clock()
+        new = storage.replace_if(self._path, self._content(), token)
+        if new is not None:  # another watches this version for `stale_seconds` before it takes over
+            self._end = began + self._stale_seconds
+        return new
 
     def renew(self) -> None:
         """Show that the holder lives.
@@ -156,8 +169,25 @@ class Lease:
                 self.check()
                 self._write()
                 return
-            token = self._token and storage.replace_if(self._path, self._content(), self._token)
+            token = self._write_object(self._token or self._token_if_ours())
             self._token = token or self._token_if_ours()
+
+    def require(self, seconds: float) -> None:
+        """Return once the lease is certain to last `request_seconds`: see `fences.Fence`."""
+        give_up = self._clock() + seconds
+        while self._end - self._clock() < self.request_seconds:
+            try:
+                self.renew()
+            except LeaseLost:
+                raise
+            except StorageError:
+                if self._clock() >= give_up:
+                    raise
+
+    def expect(self, versions: Mapping[str, str]) -> None:
+        """State the tokens of files that may be replaced; other files are expected to be missing."""
+        if self._is_object:
+            self.generations.update((path, int(token)) for path, token in versions.items())
 
     def check(self) -> None:
         """Verify that the lease is still ours, before anything that others rely on is written.
@@ -175,8 +205,9 @@ class Lease:
         with self._lock:
             if self._is_object:
                 self._token = None
-                with contextlib.suppress(LeaseLost):
+                with contextlib.suppress(LeaseLost):  # then the fence stays
                     storage.delete_if(self._path, self._token_if_ours())
+                    fences.take_down(self._path)
             elif self._file is not None:
                 if _is_at(self._file, self._path):
                     os.unlink(self._path)

@@ -109,6 +109,5 @@ def environment(url, ca_file):
         "GCS_WRITE_REQUEST_TIMEOUT_SECS": "10",
         "GCS_READ_CACHE_BLOCK_SIZE_MB": "1",
         "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "4",
-        "BIGBIRD_JA_STORAGE_BACKOFF_SECONDS": "0.01",
         "BIGBIRD_JA_LEASE_SECONDS": "6",
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja import cli, storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
@@ -21,6 +21,7 @@ from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import host_memory
 from testkit import command_line, killing
 from testkit.fakes.gcs_process import TOKEN
+from testkit.fakes.network import Network
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
@@ -246,6 +247,30 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
     )
     del read["model/lock.json"]  # taken and renewed
     assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
+
+
+@pytest.mark.parametrize("instant", [("between-files", 4), ("between-files", 6), ("save", 2)])
+def test_a_trainer_that_was_cut_off_changes_nothing_of_the_run_that_another_finished(
+    runs, bucket, fake_gcs, instant
+):
+    """Cut its network in the middle of its second save, for longer than the lease."""
+    model, lease = f"{bucket}/model", {"BIGBIRD_JA_LEASE_SECONDS": "2"}
+    command = [*runs.flags, f"--model_dir={model}"]
+    with Network(fake_gcs.url) as network:
+        # Its retries go on for as long as the other one trains.
+        apart = {"STORAGE_EMULATOR_HOST": network.url, "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "300"}
+        first = runs.zygote.start(*command, hang_at=instant, environ=lease | apart)
+        first.wait_for(first.hung)
+        network.cut()
+        second = runs.zygote.run(*command, environ=lease)
+        assert second.status == 0 and "took over the stale lock" in second.err, second.err
+        finished = {name: storage.stat(f"{model}/{name}") for name in storage.list_tree(model)}
+        network.restore()
+        first.hung.unlink()
+        ended = first.wait()
+    assert ended.status == 74 and "stopped without writing" in ended.err, ended.err
+    left = {name: storage.stat(f"{model}/{name}") for name in storage.list_tree(model)}
+    assert left == finished
 
 
 def test_missing_device_is_refused_before_tensorflow_is_imported(

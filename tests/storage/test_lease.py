@@ -15,7 +15,8 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage.decode import FORMAT_VERSION
-from bigbird_ja.storage.lease import Holder, Lease, LeaseLost, held, holder_of, max_silence
+from bigbird_ja.storage.environment import lease_seconds, storage_timeout
+from bigbird_ja.storage.lease import Holder, Lease, LeaseLost, held, holder_of
 from testkit import ROOT
 
 BUSY = "{owner} is at work here"
@@ -66,7 +67,7 @@ def test_a_lease_is_taken_renewed_and_released(path):
     lease.check()
     holder = holder_of(path)
     assert holder is not None and (holder.pid, holder.renewed) == (os.getpid(), 1.0)
-    assert storage.read_bytes(path) != before and lease.renew_seconds == max_silence() / 4
+    assert storage.read_bytes(path) != before and lease.renew_seconds == lease_seconds() / 4
     lease.release()
     assert holder_of(path) is None and not storage.exists(path) and not logged
 
@@ -77,7 +78,7 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
     silent.acquire()
     lease, logged = make(remote, now, dataclasses.replace(ELSEWHERE, id="second"))
     assert lease.acquire() is not None  # of the same host, and another holder
-    assert now.now >= 1000.0 + max_silence()
+    assert now.now >= 1000.0 + lease_seconds()
     assert "far-away" in logged[0]
     for ask in (silent.renew, silent.check, silent.renew):  # the first still knows its own token
         with pytest.raises(LeaseLost, match="has taken over"):
@@ -99,7 +100,7 @@ def test_a_holder_on_a_bucket_that_renews_keeps_the_lease_whatever_its_clock(rem
     living.check()
     refused, now.then = now.now, living.release
     make(remote, now)[0].acquire()
-    assert now.now < refused + max_silence(), "one that ends makes room at once"
+    assert now.now < refused + lease_seconds(), "one that ends makes room at once"
 
 
 def test_one_of_two_takes_over_from_a_silent_holder(remote, monkeypatch):
@@ -109,6 +110,8 @@ def test_one_of_two_takes_over_from_a_silent_holder(remote, monkeypatch):
     replace_if = storage.replace_if
 
     def late(path, content, token):
+        if not token:
+            return replace_if(path, content, token)
         monkeypatch.setattr(storage, "replace_if", replace_if)
         winner._token = replace_if(path, winner._content(), token)
         now.then = winner.renew
@@ -244,3 +247,68 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
             pass  # renewed this moment
         lease.check()
     assert holder_of(remote) == ELSEWHERE  # neither renewed nor released by the loser
+
+
+@pytest.mark.parametrize("name", ["STORAGE_TIMEOUT", "LEASE"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "soon", "1e9"])
+def test_a_variable_out_of_range_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(f"BIGBIRD_JA_{name}_SECONDS", value)
+    with pytest.raises(BadInput, match=f"BIGBIRD_JA_{name}_SECONDS='{value}' in the environment"):
+        (lease_seconds if name == "LEASE" else storage_timeout)()
+
+
+def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucket, monkeypatch):
+    now, other = Time(), f"{bucket}/other"
+    lease, _ = make(remote, now, ELSEWHERE)
+    lease.acquire()
+    storage.write_bytes(f"{bucket}/made", b"1")
+    storage.write_bytes(other, b"1")
+    now.now += 0.6 * lease_seconds()  # silent, and renewed by the next write
+    storage.write_bytes(other, b"2")
+    lease.check()
+    now.now += lease_seconds()
+    theirs = json.dumps(dataclasses.asdict(dataclasses.replace(ELSEWHERE, id="new"))).encode()
+    assert storage.replace_if(remote, theirs, storage.stat(remote).token)  # taken over
+    before = storage.list_stats(bucket)
+    for write in (
+        lambda: storage.write_bytes(other, b"3"),
+        lambda: storage.write_bytes(f"{bucket}/new", b"3"),
+        lambda: storage.replace_if(other, b"3", before["other"].token),
+        lambda: storage.delete(other),
+        lambda: storage.rename(f"{bucket}/made", f"{bucket}/moved"),
+        lambda: storage.create_exclusive(f"{bucket}/new", b"3"),
+    ):
+        with pytest.raises(LeaseLost, match="has taken over"):
+            write()
+    lease.release()
+    with pytest.raises(LeaseLost):
+        storage.write_bytes(other, b"3")
+    assert storage.list_stats(bucket) == before
+
+
+def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
+    """It was sent within the lease: the bucket refuses the generation that it states."""
+    lease, _ = make(remote)
+    lease.acquire()
+    path = f"{bucket}/file"
+    storage.write_bytes(path, b"1")
+    fake_gcs.put(path, b"theirs")
+    fake_gcs.put(remote, json.dumps(dataclasses.asdict(ELSEWHERE)).encode())
+    with pytest.raises(LeaseLost):
+        storage.write_bytes(path, b"2")
+    assert storage.read_bytes(path) == b"theirs"
+
+
+def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gcs):
+    lease, _ = make(remote)
+    fake_gcs.put(f"{bucket}/a", b"1")
+    fake_gcs.put(f"{bucket}/b", b"1")
+    lease.acquire()
+    lease.expect({f"{bucket}/a": storage.stat(f"{bucket}/a").token})
+    fake_gcs.log(clear=True)
+    for name, requests in (("a", 1), ("b", 4), ("b", 1)):
+        storage.write_bytes(f"{bucket}/{name}", b"2")
+        assert len(fake_gcs.log(clear=True)) == requests, name
+    fake_gcs.put(f"{bucket}/a", b"of a user")
+    storage.write_bytes(f"{bucket}/a", b"3")
+    assert storage.read_bytes(f"{bucket}/a") == b"3"

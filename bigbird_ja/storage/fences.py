@@ -1,0 +1,59 @@
+"""Fences around leased folders on a bucket: only the holder of the lease writes below them.
+
+A lease on `FOLDER/lock.json` fences FOLDER for this process. Each try of a request that changes an
+object there begins with `Fence.require`, and is over before the lease ends. So a holder that was
+cut off from the network writes nothing after another has taken over. A request that the network
+delivers late replaces nothing either: it states the generation that it expects.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bigbird_ja.storage import paths
+
+
+class Fence(Protocol):
+    """Lease that fences its folder."""
+
+    request_seconds: float  # maximum silence of the bucket within a request
+    generations: dict[str, int]  # current generation of objects, as far as known, by path
+
+    def require(self, seconds: float) -> None:
+        """Return once the lease is certain to last `request_seconds`, renewed if need be.
+
+        Args:
+            seconds: time in which a bucket that fails may recover.
+
+        Raises:
+            LeaseLost: Another process has taken over.
+            StorageError: The lease cannot be renewed.
+        """
+
+    def check(self) -> None:
+        """Verify on the bucket that the lease is still ours.
+
+        Raises:
+            LeaseLost: It is not.
+        """
+
+
+_fences: dict[str, tuple[str, Fence]] = {}  # by folder: the lock's path, and the lease
+
+
+def put_up(lock: str, fence: Fence) -> None:
+    """Fence the folder of a lock, which itself stays outside."""
+    _fences[f"{paths.directory_of(lock)}/"] = (lock, fence)
+
+
+def take_down(lock: str) -> None:
+    """Remove the fence around the folder of a lock."""
+    _fences.pop(f"{paths.directory_of(lock)}/", None)
+
+
+def fence_of(path: str) -> Fence | None:
+    """Return the fence around a path, or None."""
+    for folder, (lock, fence) in list(_fences.items()):
+        if path.startswith(folder) and path != lock:
+            return fence
+    return None
