@@ -1,7 +1,7 @@
 """Folders that are named by the SHA-256 of their content.
 
 `SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last; its own SHA-256
-is the folder's name. So a folder without it is incomplete, and a changed file is detected.
+is the folder's name. So a folder without it is incomplete, and a changed or added file is detected.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def verify(folder: str) -> None:
     """Verify every file of a folder that is named by its content; accept any other folder.
 
     Raises:
-        BadInput: the upload was interrupted, or a file has changed since.
+        BadInput: The upload was interrupted, or a file was changed or added since.
     """
     expected = storage.base_name(folder)
     if not re.fullmatch("[0-9a-f]{64}", expected):
@@ -53,8 +53,12 @@ def verify(folder: str) -> None:
         listing = storage.read_text(storage.join(folder, LISTING))
         if hashlib.sha256(listing.encode()).hexdigest() != expected:
             raise BadInput(f"{folder}: {LISTING} has changed since it was uploaded: {advice}")
-        for line in listing.splitlines():
-            sha256, _, name = line.partition("  ")
+        lines = [line.partition("  ") for line in listing.splitlines()]
+        listed = {name: sha256 for sha256, _, name in lines}
+        # A reader may prefer such a file, as `model.safetensors` to its shards.
+        if added := sorted(set(storage.list_tree(folder)) - {LISTING, *listed}):
+            raise BadInput(f"{storage.join(folder, added[0])}: not in {LISTING}: {advice}")
+        for name, sha256 in listed.items():
             path = storage.join(folder, storage.check_inside(name))
             if _sha256(path) != sha256:
                 raise BadInput(f"{path} has changed since it was uploaded: {advice}")

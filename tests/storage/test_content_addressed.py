@@ -61,5 +61,15 @@ def test_a_changed_file_is_refused(files, base, name):
         content_addressed.verify(folder)
 
 
+@pytest.mark.parametrize("name", ["model.ckpt-99", "model-00001-of-00002.safetensors", "sub/x"])
+def test_a_file_that_the_listing_lacks_is_refused(files, base, name):
+    folder, listing = content_addressed.address(files, base)
+    content_addressed.put(files, folder, listing)
+    storage.make_directory(f"{folder}/sub")
+    storage.write_text(f"{folder}/{name}", "foreign")
+    with pytest.raises(BadInput, match=rf"{name}: not in SHA256SUMS: remove"):
+        content_addressed.verify(folder)
+
+
 def test_a_folder_of_another_name_is_accepted(tmp_path):
     content_addressed.verify(str(tmp_path))
