@@ -71,7 +71,7 @@ def translate():
 def native():
     """Call native code that does not return, with temporary files and a directory open."""
     with (
-        scratch_directory(prefix="any-command-") as directory,
+        scratch_directory() as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
         cleanup.remove_on_exit(beside.name),
     ):

@@ -84,7 +84,7 @@ def run(request: Request) -> dict[str, Any]:
     else:
         with waiting("exporting: a minute, of which most is the comparison with transformers"):
             fill = partial(_fill, request=request, model=model, manifest=manifest)
-            export_folder.write(output_dir, record, fill)
+            export_folder.write(output_dir, record, fill, request.overwrite)
         print(f"step {model.meta.step:,} exported to {output_dir}")
     result = {"step": model.meta.step, "format": request.format, "output_dir": output_dir}
     if request.format == "huggingface":

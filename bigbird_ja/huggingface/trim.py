@@ -86,7 +86,7 @@ def run(args: Any) -> dict[str, Any]:
         return {"output_dir": args.output_dir}
     trimmed = trim(encoder, corpus.texts(), args.vocab_size)
     fill_trimmed = functools.partial(fill, encoder=encoder, trimmed=trimmed)
-    export_folder.write(args.output_dir, record, fill_trimmed)
+    export_folder.write(args.output_dir, record, fill_trimmed, args.overwrite)
     print(f"wrote {args.output_dir}: {summary(encoder, trimmed)}")
     return {**results(encoder, trimmed), "output_dir": args.output_dir}
 

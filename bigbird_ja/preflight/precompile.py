@@ -13,6 +13,7 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.lease import exclusive
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.compile_cache import FOLDER, CompileCache
 
@@ -40,6 +41,8 @@ def keeping(run_dir: str) -> Iterator[str]:
             return  # no step fits
         storage.make_directory(model_dir)
         cache = CompileCache(Owned.create(model_dir, "run"), scratch, "tpu", log)
-        if not (kept := cache.keep()):
+        with exclusive(model_dir):
+            kept = cache.keep()
+        if not kept:
             raise StorageError(f"{model_dir}: run the same command again")
         print(f"kept in {model_dir}: {', '.join(kept)}")

@@ -24,7 +24,6 @@ from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_c
 # Minimum time since the last write to a temporary file, by a machine whose clock may be hours off.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
-_OWNER = f"{TEMPORARY_PREFIX}owner"  # locked file in a scratch folder
 
 
 class Disk:
@@ -251,26 +250,18 @@ def _sync_directory(path: str) -> None:
 
 
 @contextlib.contextmanager
-def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
+def scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[str]:
     """Create an empty local folder (0700) for this block; `cleanup.clean_up` removes it, too.
-
-    Its `.tmp-owner` is locked while this process lives. So the next call recognizes and removes
-    folders that a killed process has left.
 
     Args:
         parent: parent folder; the system's folder for temporary files by default.
-        prefix: prefix of the folder's name.
+        prefix: prefix of the folder's name that only holders of the caller's lease use: other
+            folders of that prefix are of killed processes, and are removed.
     """
-    pattern = f"{glob_module.escape(os.path.join(parent or tempfile.gettempdir(), prefix))}*"
-    for left in glob_module.glob(os.path.join(pattern, _OWNER)):
-        with contextlib.suppress(OSError), open(left, "rb") as file:  # locked, or another user's
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(os.path.dirname(left), ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
-        cleanup.remove_on_exit(path),
-        open(os.path.join(path, f"{_OWNER}~"), "xb") as file,
-    ):
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.rename(file.name, os.path.join(path, _OWNER))  # from here on others may look at it
+    parent = parent or tempfile.gettempdir()
+    for name in os.listdir(parent) if prefix else ():
+        if name.startswith(prefix):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    how = {"prefix": prefix or "bigbird-ja-", "dir": parent, "ignore_cleanup_errors": True}
+    with tempfile.TemporaryDirectory(**how) as path, cleanup.remove_on_exit(path):
         yield path

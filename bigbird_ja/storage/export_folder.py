@@ -14,6 +14,7 @@ from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.lease import exclusive
 from bigbird_ja.storage.ownership import Owned
 
 # Record of the export's inputs, written last: a folder without it is unfinished, and rerunning the
@@ -38,10 +39,10 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Tell whether `output_dir` already holds this export.
+    """Return whether `output_dir` already contains this export.
 
     Raises:
-        BadInput: it holds another export, and `overwrite` is false.
+        BadInput: It contains another export, and `overwrite` is false.
     """
     owned = Owned.load(output_dir)
     path = storage.join(output_dir, RECORD)
@@ -60,28 +61,37 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     )
 
 
-def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
+def write(
+    output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
+) -> None:
     """Make the folder: `fill` writes into a local one, whose files are then moved into place.
 
+    The folder's lease is held meanwhile.
+
     Args:
-        output_dir: folder, on disk or gs://. An existing export is renamed aside: call `finished`
-            first.
+        output_dir: folder, on disk or gs://.
         record: inputs of the export, written into it.
         fill: callback that gets an empty local directory.
+        overwrite: whether another export is moved aside.
 
     Raises:
-        BadInput: a file that no export made has one of the names.
+        BadInput: Another process writes there, another export has been made there, or a file that
+            no export made has one of the names.
     """
     is_remote = storage.is_remote(output_dir)
     if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
     parent = storage.directory_of(output_dir)
     scratch = None if is_remote else parent  # the same file system: files are renamed
-    prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
-    with outputs.new_folder(parent), scratch_directory(scratch, prefix) as local:
-        fill(local)
-        with outputs.new_folder(output_dir), mid_run():
-            _put_in_place(local, Owned.create(output_dir, _KIND), record)
+    with outputs.new_folder(output_dir):
+        owned = Owned.create(output_dir, _KIND)
+        prefix = f"{storage.TEMPORARY_PREFIX}{owned.place_id}."
+        with exclusive(output_dir), scratch_directory(scratch, prefix) as local:
+            if finished(output_dir, record, overwrite):  # by another process, since it was asked
+                return
+            fill(local)
+            with mid_run():
+                _put_in_place(local, owned, record)
 
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:

@@ -28,8 +28,10 @@ from dataclasses import asdict, dataclass, replace
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.console import log
 from bigbird_ja.storage import decode, environment, fences, paths
 
+LOCK_NAME = "lock.json"  # of a folder
 _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
 _FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
@@ -131,9 +133,9 @@ class Lease:
                     raise self._refusal(_read(file, self._path))
                 if _is_at(file, self._path):
                     before = _read(file, self._path)
-                    self._file = file
                     os.ftruncate(file, _FILE_BYTES)
-                    self._write()
+                    self._write(file)
+                    self._file = file
                     return before
             finally:
                 if self._file != file:
@@ -167,7 +169,7 @@ class Lease:
         with self._lock:
             if not self._is_object:
                 self.check()
-                self._write()
+                self._write(self._file)
                 return
             token = self._write_object(self._token or self._token_if_ours())
             self._token = token or self._token_if_ours()
@@ -185,7 +187,7 @@ class Lease:
                     raise
 
     def expect(self, versions: Mapping[str, str]) -> None:
-        """State the tokens of files that may be replaced; other files are expected to be missing."""
+        """State the tokens of the files that may be replaced; others are expected to be missing."""
         if self._is_object:
             self.generations.update((path, int(token)) for path, token in versions.items())
 
@@ -263,10 +265,10 @@ class Lease:
         data, token = storage.read_with_token(self._path, _MAX_BYTES)
         return _parse(data, self._path), token
 
-    def _write(self) -> None:
+    def _write(self, file: int | None) -> None:
         """Write the content into the locked file: one length, so that a reader sees it whole."""
-        assert self._file is not None
-        os.pwrite(self._file, self._content().ljust(_FILE_BYTES), 0)
+        assert file is not None
+        os.pwrite(file, self._content().ljust(_FILE_BYTES), 0)
 
     def _content(self) -> bytes:
         return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()
@@ -305,12 +307,12 @@ def _is_at(file: int, path: str) -> bool:
 
 
 def _read(file: int, path: str) -> Holder | None:
-    """Read the holder that a lock file names; None if it's empty, as after a kill.
+    """Read the holder that a lock file names; None if it's empty, as after a kill or a full disk.
 
     Raises:
         BadInput: It is no lock file of ours.
     """
-    data = os.pread(file, _MAX_BYTES, 0).strip()
+    data = os.pread(file, _MAX_BYTES, 0).strip(b"\0 \n")
     return _parse(data, path) if data else None
 
 
@@ -324,6 +326,16 @@ def holder_of(path: str) -> Holder | None:
         return _parse(storage.read_bytes(path, _MAX_BYTES), path)
     except (OSError, StorageError, BadInput):
         return None
+
+
+def exclusive(folder: str) -> contextlib.AbstractContextManager[Lease]:
+    """Hold the lease of a folder, for its only writer.
+
+    Raises:
+        BadInput: Another process holds it.
+    """
+    busy = f"{folder}: {{owner}} is writing here: wait until it has ended, or choose another folder"
+    return held(Lease(storage.join(folder, LOCK_NAME), busy, log))
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def _export(target, step, text, overwrite=False, **fill):
     """Export as the command does; return whether the folder was finished before."""
     if folder.finished(str(target), _record(step), overwrite):
         return True
-    folder.write(str(target), _record(step), _fill(text, **fill))
+    folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
     return False
 
 
@@ -89,7 +89,7 @@ def test_a_failing_export_leaves_the_previous_state(tmp_path):
     assert os.listdir(tmp_path) == []
     _export(target, 1, "one")
     with pytest.raises(OSError, match="disk full"):
-        folder.write(target, _record(2), fail)
+        folder.write(target, _record(2), fail, overwrite=True)
     assert _text(target) == "one"
     assert os.listdir(tmp_path) == ["out"]
 
@@ -109,3 +109,22 @@ def test_an_interrupted_upload_is_completed_by_the_same_command(
     assert "export.json" not in storage.list_tree(target)  # nothing looks finished
     assert not _export(target, step, "new")
     assert storage.list_tree(target) == FILES and _text(target) == "new"
+
+
+def test_the_second_of_two_exports_into_one_folder_is_refused(target):
+    def fill(directory):
+        with pytest.raises(BadInput, match=f"process {os.getpid()} on host .* is writing here"):
+            folder.write(target, _record(2), _fill("two"))
+        _fill("one")(directory)
+
+    folder.write(target, _record(1), fill)
+    assert _text(target) == "one" and storage.list_tree(target) == FILES
+
+
+def test_an_export_that_another_process_finished_meanwhile_is_kept(target):
+    assert not folder.finished(target, _record(1), overwrite=False)
+    _export(target, 1, "theirs")
+    folder.write(target, _record(1), _fill("ours"))  # the same export
+    with pytest.raises(BadInput, match="holds another export"):
+        folder.write(target, _record(2), _fill("ours"))
+    assert _text(target) == "theirs"

@@ -1,6 +1,7 @@
 """One holder at a time: with clocks and holders passed in, and with real processes and kills."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -312,3 +313,20 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
     fake_gcs.put(f"{bucket}/a", b"of a user")
     storage.write_bytes(f"{bucket}/a", b"3")
     assert storage.read_bytes(f"{bucket}/a") == b"3"
+
+
+def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
+    """The file got its length, and not its content."""
+    path = str(tmp_path / "lock.json")
+    full = make(path)[0]
+    with pytest.raises(OSError, match="No space left"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: fail(errno.ENOSPC))
+        full.acquire()
+    assert (tmp_path / "lock.json").read_bytes() == bytes(1024)
+    again = make(path)[0]
+    assert again.acquire() is None
+    again.check()
+
+
+def fail(number):
+    raise OSError(number, os.strerror(number))
