@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja import storage
+from bigbird_ja.storage import files
 from testkit import synthetic
 
 CONFIG: dict[str, dict[str, Any]] = {
@@ -43,3 +45,27 @@ def digest(model_dir):
     meta = store.read_meta(store.steps()[-1])
     content = {"step": meta.step, "files": {name: vars(file) for name, file in meta.files.items()}}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def interrupt_storage(patch, kill):
+    """Interrupt the change number `kill` of a file by this process, and all later ones.
+
+    Returns:
+        The list of changes, which grows.
+    """
+    changes: list[str] = []
+
+    def interrupted(name, act):
+        def call(*arguments, **how):
+            changes.append(name)
+            if len(changes) > kill:
+                raise KeyboardInterrupt
+            return act(*arguments, **how)
+
+        return call
+
+    for name in ("rename", "replace_if", "write_bytes", "delete"):
+        act = interrupted(name, getattr(files, name))
+        patch.setattr(files, name, act)
+        patch.setattr(storage, name, act)
+    return changes

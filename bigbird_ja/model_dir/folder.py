@@ -74,7 +74,6 @@ class ModelDir:
         overwrite: whether the run in it is moved aside, not continued.
         log: gets messages for the user.
         clock: UNIX seconds.
-        monotonic: seconds, monotonic.
 
     Attributes:
         files: size and version of its files, by name.
@@ -98,13 +97,14 @@ class ModelDir:
         *,
         log: Callable[[str], None] = console.log,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log, self._clock, self._monotonic = log, clock, monotonic
+        self._log, self._clock = log, clock
         outputs.check_folder_place(path, "`model_dir`")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
         # The ownership manifest; None if there is none yet.
         self.manifest = outputs.check_folder(path, "`model_dir`", _KIND, _ADVICE)
+        if self.manifest is not None and self.manifest.moving_to:
+            self._overwrite = overwrite = True  # a kill has interrupted the move: it is completed
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
@@ -227,7 +227,7 @@ class ModelDir:
             BadInput: A trainer is at work there, the run cannot be moved aside, or its events
                 cannot be read.
         """
-        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
+        parent = None if storage.is_remote(self.path) else self.path
         with self._moved_aside(), outputs.new_folder(self.path):
             is_new, mark = self.manifest is None, self.join(MANIFEST_NAME)
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
@@ -240,7 +240,8 @@ class ModelDir:
                 self.events.read()
                 self.manifest.refuse_foreign(_LOGS)
                 try:
-                    with scratch_directory(*parent) as self.scratch:
+                    prefix = f"{storage.TEMPORARY_PREFIX}{self.manifest.place_id}."
+                    with scratch_directory(parent, prefix) as self.scratch:
                         self.checkpoints = CheckpointStore(
                             self.path, self.scratch, self._report, owned=self.manifest
                         )
@@ -377,7 +378,8 @@ class ModelDir:
     @contextlib.contextmanager
     def _moved_aside(self) -> Iterator[None]:
         """Move the run aside if it is to be overwritten, and back if no other begins."""
-        if not (self._overwrite and self.has_work):
+        is_half_moved = self.manifest is not None and bool(self.manifest.moving_to)
+        if not (is_half_moved or (self._overwrite and self.has_work)):
             yield
             return
         with self._held():
@@ -392,7 +394,8 @@ class ModelDir:
 
     def _move_back(self, moved: str) -> None:
         if storage.is_remote(self.path):
-            storage.rename_all(storage.list_tree(moved), moved, self.path)
+            with self._held():
+                Owned.open(moved).move_back(self.path)
         else:
             path = os.path.realpath(self.path)
             os.rmdir(path)
@@ -405,10 +408,10 @@ class ModelDir:
             BadInput: It cannot be renamed.
         """
         if storage.is_remote(self.path):
-            moved = storage.free_name(self.path)
-            # By copies on the bucket's side; the lock stays.
-            names = [name for name in storage.list_tree(self.path) if name != LOCK]
-            storage.rename_all(names, self.path, moved)
+            # By copies on the bucket's side; the lock stays, and the manifest goes last.
+            names = set(storage.list_tree(self.path)) - {LOCK, MANIFEST_NAME}
+            moved = self.owned.set_aside(sorted(names), is_whole=True)
+            storage.delete(self.join(MANIFEST_NAME))
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another `model_dir`, or move it yourself"

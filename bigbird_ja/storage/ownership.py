@@ -66,6 +66,8 @@ class _Manifest:
     kind: str
     files: dict[str, Versions]
     format_version: str = ""
+    # Suffix of the folder to which `set_aside` moves files.
+    moving_to: Annotated[str, msgspec.Meta(pattern=r"^(\.replaced-\d+)?\Z")] = ""
 
 
 class Owned:
@@ -97,6 +99,17 @@ class Owned:
         for name in manifest.files:
             storage.check_inside(name)
         return cls(path, manifest, token)
+
+    @classmethod
+    def open(cls, path: str) -> Owned:
+        """Read the manifest of a folder that is ours.
+
+        Raises:
+            StorageError: The manifest was removed.
+        """
+        if (owned := cls.load(path)) is None:
+            raise StorageError(f"{storage.join(path, MANIFEST_NAME)}: removed by others: stopped")
+        return owned
 
     @classmethod
     def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
@@ -237,26 +250,54 @@ class Owned:
         self.forget(ours)
         return ours
 
-    def set_aside(self, names: Iterable[str]) -> str:
+    @property
+    def moving_to(self) -> str:
+        """Folder of a `set_aside` that a kill has interrupted; empty without one."""
+        suffix = self._manifest.moving_to
+        return suffix and self.path.rstrip("/") + suffix
+
+    def set_aside(self, names: Iterable[str], is_whole: bool = False) -> str:
         """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
+
+        The folder is noted before the first file moves, so that the next call completes a move that
+        a kill has interrupted.
 
         Args:
             names: names of files, in this order; the first is moved before all others.
+            is_whole: whether files that are not ours move, too.
         """
-        existing = self._existing(set(self.files))
+        names = [name for name in names if is_whole or name in self.files]
+        existing = self._existing(set(names))
         first, *others = [name for name in names if name in existing] or [""]
-        if not first:
+        if not (first or self.moving_to):
             return ""
-        target = storage.free_name(self.path)
-        for folder in {storage.directory_of(storage.join(target, name)) for name in existing}:
+        target = self.moving_to or storage.free_name(self.path)
+        self._change(moving_to=target.removeprefix(self.path.rstrip("/")))
+        parents = {storage.directory_of(storage.join(target, name)) for name in existing}
+        for folder in {target, *parents}:
             storage.make_directory(folder)
-        moved = {name: self._manifest.files[name] for name in (first, *others)}
-        aside = replace(self._manifest, files=moved)
+        before = Owned.load(target)
+        moved = dict(before._manifest.files) if before else {}
+        moved |= {n: self._manifest.files[n] for n in existing if n in self.files}
+        aside = replace(self._manifest, files=moved, moving_to="")
         storage.write_bytes(storage.join(target, MANIFEST_NAME), msgspec.json.encode(aside))
-        storage.rename_all([first], self.path, target)
+        storage.rename_all([first] if first else [], self.path, target)
         storage.rename_all(others, self.path, target)
-        self.forget(moved)
+        self._change(gone=moved, moving_to="")
         return target
+
+    def move_back(self, path: str) -> None:
+        """Undo a `set_aside` of a whole folder, whose manifest this is, to a `path` without one.
+
+        If a kill interrupts this, the next `set_aside` there moves everything aside again.
+        """
+        suffix = self.path.removeprefix(path.rstrip("/"))
+        old = msgspec.json.encode(replace(self._manifest, moving_to=suffix))
+        storage.write_bytes(storage.join(path, MANIFEST_NAME), old)
+        names = [name for name in storage.list_tree(self.path) if name != MANIFEST_NAME]
+        storage.rename_all(names, self.path, path)
+        storage.delete(storage.join(self.path, MANIFEST_NAME))
+        Owned.open(path)._change(moving_to="")
 
     def _existing(self, names: Collection[str]) -> set[str]:
         """Return the names that exist, as links that lead nowhere do."""
@@ -270,9 +311,9 @@ class Owned:
         self,
         gone: Collection[str] = (),
         added: Mapping[str, FileVersion | None] | None = None,
-        kind: str = "",
+        **fields: str,
     ) -> None:
-        """Change the list, or the kind, by compare-and-swap."""
+        """Change the list, or other fields of the manifest, by compare-and-swap."""
         where = storage.join(self.path, MANIFEST_NAME)
         with self._lock:
             while True:
@@ -280,7 +321,7 @@ class Owned:
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
                 by_name = dict(sorted(files.items()))  # the same bytes, whatever came first
-                new = replace(self._manifest, files=by_name, kind=kind or self.kind)
+                new = replace(self._manifest, files=by_name, **fields)
                 if new == self._manifest:
                     return
                 token = storage.replace_if(where, msgspec.json.encode(new), self._token)

@@ -65,9 +65,7 @@ def _prepare_and_train(
         args["init_from"].value = hub.fetched(args.init_from, "`init_from`", weights=True)
     if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"`data_dir`": args.data_dir}, args.model_dir, "`model_dir`")
-    model_dir = ModelDir(
-        args.model_dir, args.overwrite, log=deps.log, clock=deps.clock, monotonic=deps.monotonic
-    )
+    model_dir = ModelDir(args.model_dir, args.overwrite, log=deps.log, clock=deps.clock)
     config, overrides, manifest, notices = _settings(args, resolve, model_dir, deps.log)
     model_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)

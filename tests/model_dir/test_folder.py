@@ -1,5 +1,6 @@
 """MODEL_DIR before the first step, and its scratch folder."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.folder import ModelDir, next_batch
-from bigbird_ja.storage.disk import scratch_directory
+from testkit import killing
 from testkit.configs import fitted, with_data
 
 
@@ -79,17 +80,18 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
     with run.locked():
         run.begin()
         run.events.append("started")
-    for name in (".scratch-thesis", "bigbird-ja-thesis"):
+    for name in (".tmp-thesis", "bigbird-ja-thesis"):
         (place / name).mkdir()
     run = ModelDir(base)
     with run.locked():
         scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
-        left = shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
-        with scratch_directory(*((str(place), ".scratch-") if place == Path(base) else ())):
-            assert Path(scratch).exists() and not Path(left).exists()
+        shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
+    run = ModelDir(base)
+    with run.locked():
+        pass
     folders = {path.name for path in place.iterdir() if path.is_dir()}
-    assert folders == {".scratch-thesis", "bigbird-ja-thesis"}
+    assert folders == {".tmp-thesis", "bigbird-ja-thesis"}
 
 
 def test_run_on_a_bucket_is_moved_aside(bucket):
@@ -105,3 +107,32 @@ def test_run_on_a_bucket_is_moved_aside(bucket):
         with run.locked():
             run.begin()
             assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before
+
+
+@pytest.mark.parametrize("with_overwrite", [True, False])
+def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, with_overwrite):
+    """Killed before each change, while the run moves aside, and back after a refused start."""
+    for kill in range(100):
+        path = f"{bucket}/{kill}"
+        run = ModelDir(path)
+        with run.locked():
+            run.begin()
+            run.events.append("started")
+            storage.write_bytes(f"{path}/{run_log.METRICS}", b'{"step": 1}\n')
+            storage.write_bytes(f"{path}/notes/mine", b"the user's")
+        before = storage.list_tree(path)
+        with monkeypatch.context() as patch:
+            calls = killing.interrupt_storage(patch, kill)
+            ended = contextlib.suppress(KeyboardInterrupt, BadInput)
+            with ended, ModelDir(path, overwrite=True).locked():
+                raise BadInput("the start is refused")
+        is_whole = storage.list_tree(path) == before
+        run = ModelDir(path, with_overwrite)
+        with run.locked():
+            run.begin()
+            moved = storage.list_tree(f"{path}.replaced-1")
+            assert moved == before or (is_whole and not with_overwrite and not moved), kill
+        assert not storage.list_tree(f"{path}.replaced-2")
+        if len(calls) <= kill:
+            assert is_whole and kill > 15
+            return

@@ -1,5 +1,6 @@
 """Files in an ownership manifest are ours; others stay, and so does what is replaced."""
 
+import contextlib
 import shutil
 import threading
 
@@ -11,6 +12,7 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, FileVersion, Owned
+from testkit import killing
 
 
 def _content(base):
@@ -105,6 +107,29 @@ def test_a_folder_is_set_aside_file_by_file_with_its_manifest(base):
     )
     owned.write("sub/a", b"new")
     assert owned.set_aside(["sub/a"]) == f"{folder}.replaced-2"
+
+
+@pytest.mark.parametrize("kill", range(8))
+def test_a_move_that_was_killed_is_completed_by_the_next(base, monkeypatch, kill):
+    """Killed before each request or rename that changes something."""
+    folder = f"{base}/export"
+    storage.make_directory(folder)
+    owned = Owned.create(folder, "export")
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        owned.write(name, name.encode())
+
+    with monkeypatch.context() as patch:
+        calls = killing.interrupt_storage(patch, kill)
+        with contextlib.suppress(KeyboardInterrupt):
+            owned.set_aside(names)
+    assert kill < 7 or len(calls) == 7, "no kill comes later"
+    again = Owned.load(folder)
+    assert again.set_aside(names) in (f"{folder}.replaced-1", "")
+    assert _content(f"{folder}.replaced-1") == {name: name.encode() for name in names}
+    assert set(Owned.load(f"{folder}.replaced-1").files) == set(names)
+    assert _content(folder) == {} and not again.files and not again.moving_to
+    assert not storage.exists(f"{folder}.replaced-2")
 
 
 def test_only_listed_files_are_removed(base):
