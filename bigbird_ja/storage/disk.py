@@ -262,6 +262,10 @@ def scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[s
     for name in os.listdir(parent) if prefix else ():
         if name.startswith(prefix):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-    how = {"prefix": prefix or "bigbird-ja-", "dir": parent, "ignore_cleanup_errors": True}
-    with tempfile.TemporaryDirectory(**how) as path, cleanup.remove_on_exit(path):
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=prefix or "bigbird-ja-", dir=parent, ignore_cleanup_errors=True
+        ) as path,
+        cleanup.remove_on_exit(path),
+    ):
         yield path
