@@ -93,9 +93,8 @@ def session(tmp_path, monkeypatch, sample_corpus):
     def execute(name, ends_at=None, **places):
         notebook = nbformat.reads(json.dumps(read(name)), as_version=4)
         (cell,) = [c for c in notebook.cells if c.metadata.get("tags") == ["parameters"]]
-        for key, value in {**given, **places}.items():
-            line = f"{key} = {value!r}"
-            cell.source = re.sub(rf"(?m)^((?:\w+ = )*?){key} = .*?$", rf"\g<1>{line}", cell.source)
+        lines = [f"{key} = {value!r}" for key, value in {**given, **places}.items()]
+        cell.source = "\n".join([cell.source, *lines])
         if ends_at is not None:
             starts = [c.source.partition("\n")[0] for c in notebook.cells]
             text = f"from testkit import clocked\n\nclocked.end_at_step({ends_at})"
