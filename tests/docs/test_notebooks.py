@@ -124,7 +124,6 @@ def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, t
     shutil.copytree(made, inputs / "bigbird-ja-data/bigbird-ja")
     outputs = [tmp_path / place / "bigbird-ja" for place in ("first", "second", "third")]
     for number, (output, ends_at) in enumerate(zip(outputs, (5, 9, None), strict=True)):
-        output.mkdir(parents=True)
         printed = session("kaggle-train", ends_at, INPUTS=str(inputs), ROOT=str(output))
         assert ("continues step" in printed) == (number > 0), printed
         assert ("not finished: make a dataset" in printed) == (number < 2), printed
@@ -143,7 +142,6 @@ def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, t
     for number in range(3):
         shutil.rmtree(inputs / f"session-{number}")
     whole = tmp_path / "whole/bigbird-ja"
-    whole.mkdir(parents=True)
     session("kaggle-train", INPUTS=str(inputs), ROOT=str(whole))
     assert killing.digest(str(outputs[2] / "model")) == killing.digest(str(whole / "model"))
 
@@ -204,7 +202,7 @@ def test_a_session_without_tpu_or_data_or_with_half_a_run_stops(inputs, no_pip, 
     assert "kaggle-data is not attached" in run_cells("kaggle-train", [1, 2], **places)
     made = inputs / "data/bigbird-ja"
     (made / "data").mkdir(parents=True)
-    (made / "settings.yaml").write_text("{}")
+    (made / "settings.json").write_text(json.dumps({"config": "base-4096", "settings": {}}))
     assert "no finished data set" in run_cells("kaggle-train", [1, 2], **places)
     (made / "data/manifest.json").touch()
     assert "TPU v5e-8" in run_cells("kaggle-train", [1, 2, 3], **places)  # a CPU image
@@ -220,20 +218,23 @@ def test_a_session_without_tpu_or_data_or_with_half_a_run_stops(inputs, no_pip, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "preset"),
-    [("modernbert", "continue-8192"), ("bert", "base-4096"), ("xlm-roberta", "base-4096")],
+    ("kind", "preset", "attention"),
+    [
+        ("modernbert", "continue-8192", None),
+        ("bert", "base-4096", "original_full"),
+        ("xlm-roberta", "base-4096", "original_full"),
+    ],
 )
-def test_the_settings_follow_from_the_encoder(kind, preset, inputs, no_pip, tmp_path):
+def test_preset_and_settings_follow_from_the_encoder(
+    kind, preset, attention, inputs, no_pip, tmp_path
+):
     encoder, out = tmp_path / "encoder", tmp_path / "out"
     encoder.mkdir()
     (encoder / "config.json").write_text(json.dumps({"model_type": kind}))
     places = {"INPUTS": str(inputs), "ROOT": str(out), "ENCODER": str(encoder)}
     places["SETTINGS"] = {"training.num_train_steps": 7}
     assert run_cells("kaggle-data", [1, 2], **places) is None
-    settings = yaml.safe_load((out / "settings.yaml").read_text())
-    assert settings["training"]["num_train_steps"] == 7
-    expected = yaml.safe_load((ROOT / f"configs/{preset}.yaml").read_text())
-    assert settings["make_data"] == expected["make_data"]
-    is_kept = settings["model"].get("attention_type") == "original_full"
-    assert is_kept == (kind != "modernbert")
+    stored = json.loads((out / "settings.json").read_text())
+    assert stored["config"] == preset and stored["settings"]["training.num_train_steps"] == 7
+    assert stored["settings"].get("model.attention_type") == attention
     assert (out / "encoder/config.json").exists()
