@@ -1,10 +1,63 @@
-"""Pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud TPUs."""
+"""Pretrain and continue long-sequence encoders (Japanese first) on preemptible Cloud TPUs.
+
+Each command of `bigbird-ja` is also a function here. Its arguments are the flags, its result is a
+frozen dataclass with the keys of `--json`. Errors are in `bigbird_ja.errors`. Nothing heavy is
+imported before a function is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bigbird_ja import errors as errors
+    from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
+    from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
+    from bigbird_ja.report.page import report as report
+    from bigbird_ja.settings.explain import config as config
+    from bigbird_ja.settings.schema import Config as Config
+
+    __version__: str
+
+# Modules of the functions, in the order of use.
+FUNCTIONS = {
+    "config": "settings.explain",
+    "evaluate": "evaluation.checkpoints",
+    "fill_mask": "evaluation.fill_mask",
+    "report": "report.page",
+}
+_OTHERS = {"Config": "settings.schema"}
+
+__all__ = ["Config", "config", "errors", "evaluate", "fill_mask", "report"]
 
 
-def __getattr__(name: str) -> str:
-    """Find `__version__` when it is asked for: in a checkout that runs git."""
-    if name == "__version__":
+def __getattr__(name: str) -> Any:
+    """Import a function, `Config` or `errors` when it is first used."""
+    if name == "__version__":  # in a checkout it runs git
         from bigbird_ja.version import find_version
 
         return find_version()
+    if name == "errors":
+        return importlib.import_module("bigbird_ja.errors")
+    if module := FUNCTIONS.get(name) or _OTHERS.get(name):
+        return getattr(importlib.import_module(f"bigbird_ja.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+class _Package(types.ModuleType):
+    """Package whose functions stay visible next to subpackages of the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # An import of bigbird_ja.report would hide the function `report`.
+        if not (name in FUNCTIONS and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

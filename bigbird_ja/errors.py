@@ -19,8 +19,8 @@ class CommandError(Exception):
         self.results = results or {}
 
 
-class BadInput(CommandError):
-    """Mistake in flags, config, input, data set, permissions or environment."""
+class BadInput(CommandError, ValueError):
+    """Mistake in parameters, config, input, data set, permissions or environment."""
 
     status, reason = 2, "bad_input"
 

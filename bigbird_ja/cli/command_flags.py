@@ -196,23 +196,26 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
             raise BadInput(f"unknown flag {word.split('=')[0]}{see}")  # absl would read the file
+    positional = getattr(command, "POSITIONAL", "")
     try:
         words = args([f"bigbird-ja {name}", *arguments])[1:]
+        has_positional = bool(positional and words and not args[positional].present)
+        if has_positional:
+            args[positional].parse(words.pop(0))
     except flags.UnrecognizedFlagError as error:
         if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
     except flags.Error as error:
+        if isinstance(error.__context__, BadInput):
+            raise error.__context__ from error
         raise BadInput(" ".join(str(error).split()) + see) from error
     if args.help:
         return args
-    positional = getattr(command, "POSITIONAL", "")
-    if positional and words and not args[positional].present:
-        args[positional].parse(words.pop(0))
-        if words:
-            raise BadInput(f"unexpected argument {words[0]!r}{see}")
-    elif words:
+    if words and has_positional:
+        raise BadInput(f"unexpected argument {words[0]!r}{see}")
+    if words:
         raise _stray(args, words, see)
     _check_required(args, see)
     for flag in own_flags(args):
