@@ -1,14 +1,34 @@
-"""Errors that end a command, each with its exit status and `reason`."""
+"""Errors that end a command, each with its exit status and `reason`.
+
+Functions of this package raise them in Python, too; a command prints the message as one line.
+
+    CommandError       1  bug            any other failure
+      BadInput         2  bad_input      a mistake in the input; also a ValueError
+        Refused        2  bad_input      a bucket refuses, or credentials are missing
+      Diverged        70  diverged       NaN or infinite loss or gradients
+      OutOfMemory     71  out_of_memory  host or device memory
+      StorageError    74  io_error       a full disk, a failing bucket
+        LeaseLost     74  io_error       another process has taken the folder over
+      Interrupted     75  interrupted    a signal or a time limit: rerun the command to continue
+      Stalled         76  stalled        the watchdog saw no progress
+
+The command line maps exceptions of Python and of libraries to these (`process.classify`).
+"""
 
 from typing import Any
 
 
 class CommandError(Exception):
-    """Error that ends a command with `status`, `reason` and a message of one line.
+    """Base class of the errors of this package.
 
     Args:
         message: what happened, where, and what to do.
-        results: additional keys of the `--json` line.
+        results: results so far: additional keys of the `--json` line.
+
+    Attributes:
+        status: exit status of a command that ends with this error.
+        reason: its name in `--json` results and logs.
+        results: results so far.
     """
 
     status = 1

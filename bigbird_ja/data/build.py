@@ -25,6 +25,7 @@ from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import hub, outputs
+from bigbird_ja.storage.lease import LeaseShare
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
@@ -69,7 +70,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
             plans, counts = _pack(request, work)
             names = [plan.name(k) for plan in plans for k in range(plan.num_shards)]
             owned = work.claim_output(names, request.spec)
-            made = _write_shards(request, work, plans)
+            made = _write_shards(request, work, plans, lease.share())
             lease.check()
             return _finish(request, work, owned, plans, made, counts), False
 
@@ -220,8 +221,12 @@ def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
     return shards.plan_split(split, stored, work.blocks, request.spec)
 
 
-def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
+def _start_writer(
+    plans: list[SplitPlan], spec: DataSpec, work: Work, lease: LeaseShare | None
+) -> None:
     _worker.update(plans=plans, spec=spec, work=work)
+    if lease is not None:
+        lease.put_up()
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
@@ -234,13 +239,17 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
     return made
 
 
-def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[str, MadeShard]:
+def _write_shards(
+    request: Request, work: Work, plans: list[SplitPlan], lease: LeaseShare
+) -> dict[str, MadeShard]:
     """Write the shards of both splits that do not exist yet."""
     every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
     made = work.finished_shards([plans[i].name(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
     num_workers = max(1, min(request.num_workers, len(tasks)))
-    done = run_tasks(_write_shard, tasks, num_workers, _start_writer, (plans, request.spec, work))
+    # This process is fenced by the lease itself.
+    writer = (plans, request.spec, work, lease if num_workers > 1 else None)
+    done = run_tasks(_write_shard, tasks, num_workers, _start_writer, writer)
     with contextlib.closing(done), Progress(len(tasks), "shards") as progress:
         for one in done:
             made[one.shard.name] = one

@@ -16,8 +16,11 @@ from bigbird_ja.storage import paths
 class Fence(Protocol):
     """Lease that fences its folder."""
 
-    request_seconds: float  # maximum silence of the bucket within a request
     generations: dict[str, int]  # current generation of objects, as far as known, by path
+
+    @property
+    def request_seconds(self) -> float:
+        """Maximum silence of the bucket within a request."""
 
     def require(self, seconds: float) -> None:
         """Return once the lease is certain to last `request_seconds`, renewed if need be.

@@ -14,6 +14,8 @@ was cut off, or its machine slept) changes nothing more: `renew`, `check` and ev
 The content names the holder, for messages. The time in it is only shown: clocks may differ.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -24,7 +26,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
@@ -144,7 +146,7 @@ class Lease:
     def _acquire_object(self) -> Holder | None:
         while not self._write_object(""):
             try:
-                holder, token = self._read_object()
+                holder, token = _read_object(self._path)
             except FileNotFoundError:
                 continue  # released this moment
             if self._is_silent(holder, token) and self._write_object(token):
@@ -186,6 +188,10 @@ class Lease:
                 if self._clock() >= give_up:
                     raise
 
+    def share(self) -> LeaseShare:
+        """Return the fence for the worker processes of this one."""
+        return LeaseShare(self._path, self.owner.id, self._stale_seconds)
+
     def expect(self, versions: Mapping[str, str]) -> None:
         """State the tokens of the files that may be replaced; others are expected to be missing."""
         if self._is_object:
@@ -200,7 +206,7 @@ class Lease:
         if self._is_object:
             self._token_if_ours()
         elif self._file is None or not _is_at(self._file, self._path):
-            raise self._lost("another process")
+            raise _lost(self._path, "another process")
 
     def release(self) -> None:
         """Delete the file, if it is still ours."""
@@ -222,14 +228,8 @@ class Lease:
         Raises:
             LeaseLost: It names another holder, or does not exist.
         """
-        name = "another process"
-        with contextlib.suppress(FileNotFoundError, BadInput):
-            holder, token = self._read_object()
-            if holder.id == self.owner.id:
-                return token
-            name = holder.name
         self._token = None
-        raise self._lost(name)
+        return _read_ours(self._path, self.owner.id)[1]
 
     def _is_silent(self, holder: Holder, token: str) -> bool:
         """Watch whether the holder renews; False if the object has vanished meanwhile.
@@ -255,16 +255,6 @@ class Lease:
         name = holder.name if holder else "another process"
         return BadInput(self._busy.replace("{owner}", name))
 
-    def _lost(self, name: str) -> LeaseLost:
-        return LeaseLost(
-            f"{self._path}: {name} has taken over while this process was silent: stopped without"
-            " writing"
-        )
-
-    def _read_object(self) -> tuple[Holder, str]:
-        data, token = storage.read_with_token(self._path, _MAX_BYTES)
-        return _parse(data, self._path), token
-
     def _write(self, file: int | None) -> None:
         """Write the content into the locked file: one length, so that a reader sees it whole."""
         assert file is not None
@@ -272,6 +262,44 @@ class Lease:
 
     def _content(self) -> bytes:
         return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()
+
+
+@dataclass
+class LeaseShare:
+    """Fence of a worker process, on the machine of the holder that renews the lease."""
+
+    path: str
+    owner_id: str
+    stale_seconds: float
+    generations: dict[str, int] = field(default_factory=dict)
+    _end: float = 0.0  # UNIX seconds: until then nobody can have taken over
+
+    @property
+    def request_seconds(self) -> float:
+        """Maximum silence of the bucket within a request."""
+        return self.stale_seconds / 2
+
+    def put_up(self) -> None:
+        """Fence the folder of the lease for this process, if it is on a bucket."""
+        if paths.is_remote(self.path):
+            fences.put_up(self.path, self)
+
+    def require(self, seconds: float) -> None:
+        """Return once the lease is certain to last `request_seconds`: see `fences.Fence`."""
+        give_up = boot_clock() + seconds
+        while self._ends_soon():
+            self.check()
+            if self._ends_soon():
+                if boot_clock() >= give_up:
+                    raise StorageError(f"{self.path}: not renewed: run the same command again")
+                time.sleep(min(_POLL_SECONDS, self.stale_seconds / 8))
+
+    def check(self) -> None:
+        """Verify on the bucket that the lease is still the holder's, and when it was renewed."""
+        self._end = _read_ours(self.path, self.owner_id)[0].renewed + self.stale_seconds
+
+    def _ends_soon(self) -> bool:
+        return self._end - time.time() < self.request_seconds
 
 
 def _open(path: str) -> int:
@@ -304,6 +332,33 @@ def _is_at(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
         return False
+
+
+def _read_object(path: str) -> tuple[Holder, str]:
+    """Read the holder that a lock on a bucket names, and the object's token."""
+    data, token = storage.read_with_token(path, _MAX_BYTES)
+    return _parse(data, path), token
+
+
+def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
+    """Read a lock on a bucket that names this holder.
+
+    Raises:
+        LeaseLost: It names another one, or does not exist.
+    """
+    name = "another process"
+    with contextlib.suppress(FileNotFoundError, BadInput):
+        holder, token = _read_object(path)
+        if holder.id == owner_id:
+            return holder, token
+        name = holder.name
+    raise _lost(path, name)
+
+
+def _lost(path: str, name: str) -> LeaseLost:
+    return LeaseLost(
+        f"{path}: {name} has taken over while this process was silent: stopped without writing"
+    )
 
 
 def _read(file: int, path: str) -> Holder | None:

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -330,3 +331,25 @@ def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
 
 def fail(number):
     raise OSError(number, os.strerror(number))
+
+
+def test_a_worker_writes_while_its_parent_renews(remote, bucket, fake_gcs):
+    """With few requests: it reads the lock once in a while."""
+    lease = Lease(remote, BUSY, print, stale_seconds=2.0)
+    lease.acquire()
+    share = pickle.loads(pickle.dumps(lease.share()))
+    share.put_up()
+    fake_gcs.log(clear=True)
+    for number in range(5):
+        storage.write_bytes(f"{bucket}/{number}", b"1")
+    assert len(fake_gcs.log(clear=True)) == 6
+    renewing = threading.Timer(0.5, lease.renew)
+    time.sleep(2.1)
+    renewing.start()
+    storage.write_bytes(f"{bucket}/0", b"2")
+    renewing.join()
+    fake_gcs.put(remote, json.dumps(dataclasses.asdict(ELSEWHERE)).encode())
+    time.sleep(1.1)
+    with pytest.raises(LeaseLost, match="far-away has taken over"):
+        storage.write_bytes(f"{bucket}/0", b"3")
+    assert storage.read_bytes(f"{bucket}/0") == b"2"
