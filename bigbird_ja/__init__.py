@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bigbird_ja import errors as errors
     from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
+    from bigbird_ja.export.export_run import export as export
     from bigbird_ja.report.page import report as report
     from bigbird_ja.settings.explain import config as config
     from bigbird_ja.settings.schema import Config as Config
@@ -28,10 +29,11 @@ FUNCTIONS = {
     "evaluate": "evaluation.checkpoints",
     "fill_mask": "evaluation.fill_mask",
     "report": "report.page",
+    "export": "export.export_run",
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = ["Config", "config", "errors", "evaluate", "fill_mask", "report"]
+__all__ = ["Config", "config", "errors", "evaluate", "export", "fill_mask", "report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,11 +19,15 @@ saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, s
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
 """
 
-import dataclasses
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import define_model_flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.export.export_run import ExportResult
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -56,18 +60,24 @@ def define_flags(flags: Flags) -> None:
         none=f"{known} ja for a Japanese vocabulary",
         needs=card,
     )
-    flags.text(
-        "push_to_hub",
-        "Repository (NAME/REPO) on the Hugging Face Hub to upload the finished folder to; a new one"
-        " is private. Needs --license and a token (`hf auth login`).",
-        none="no upload",
-        needs=card,
+
+
+def run(args: Args) -> ExportResult:
+    """Make the folder, and print what transformers says of it."""
+    from bigbird_ja.export import export_run, parity
+
+    result = export_run.export(
+        model_dir=args.model_dir,
+        output_dir=args.output_dir,
+        step=args.step,
+        format=args.format,
+        overwrite=args.overwrite,
+        data_dir=args.data_dir,
+        model_name=args.model_name,
+        license=args.license,
+        language=args.language,
     )
-
-
-def run(args: Args) -> dict[str, Any]:
-    """Make the folder, unless it is there."""
-    from bigbird_ja.export import export_run
-
-    names = (field.name for field in dataclasses.fields(export_run.Request))
-    return export_run.run(export_run.Request(**{name: getattr(args, name) for name in names}))
+    print(f"step {result.step:,} exported to {result.output_dir}")
+    if result.parity is not None:
+        print(parity.as_text(result.parity))
+    return result

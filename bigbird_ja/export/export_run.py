@@ -1,15 +1,16 @@
-"""Export of one checkpoint of a run: the request, its checks, the folder, the upload."""
+"""Export of one checkpoint of a run: the request, its checks, the folder."""
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.errors import BadInput, CommandError
-from bigbird_ja.export import publish
-from bigbird_ja.process.console import waiting
+from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode, export_folder
 
@@ -17,23 +18,30 @@ if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.model_dir.model import TrainedModel
 
+_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
+_CODES = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*(,[a-z]{2,3}(-[A-Za-z0-9]+)*)*")
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """An export to be made.
+
+@dataclass(frozen=True)
+class ExportResult:
+    """Result of an export.
 
     Attributes:
-        model_dir: folder of the run.
-        step: global step of the checkpoint; None for the newest.
-        output_dir: folder to make, on disk or gs://.
+        step: global step of the checkpoint.
         format: "huggingface" or "saved_model".
-        overwrite: whether another export in `output_dir` is set aside.
-        data_dir: data set that the run was trained on, for the card and the comparison.
-        model_name: title of the model card; None for the name of `output_dir`.
-        license: identifier of the Hub; None for the source's.
-        language: language codes, joined by commas; None for the source's, or by the vocabulary.
-        push_to_hub: repository, NAME/REPO; None for no upload.
+        output_dir: the folder.
+        parity: content of parity_report.json; None for a SavedModel.
     """
+
+    step: int
+    format: str
+    output_dir: str
+    parity: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """An export to be made: the parameters of `export`."""
 
     model_dir: str
     step: int | None
@@ -44,7 +52,6 @@ class Request:
     model_name: str | None
     license: str | None
     language: str | None
-    push_to_hub: str | None
 
     @property
     def name(self) -> str:
@@ -55,52 +62,92 @@ class Request:
         """Refuse, before any work, what cannot succeed.
 
         Raises:
-            BadInput: a package is missing, or a flag's value is refused.
+            BadInput: A package is missing, or a parameter is refused.
         """
-        publish.check_card(self.license, self.language)
+        if self.format not in ("huggingface", "saved_model"):
+            raise BadInput(f"`format` {self.format}: one of huggingface, saved_model")
+        if self.license is not None and not _LICENSE.fullmatch(self.license):
+            raise BadInput(
+                f"`license` {self.license}: use an identifier of"
+                " https://huggingface.co/docs/hub/repositories-licenses, such as apache-2.0"
+            )
+        if self.language is not None and not _CODES.fullmatch(self.language):
+            raise BadInput(f"`language` {self.language}: use language codes, such as ja, or ja,en")
         if self.format == "huggingface":
             require("safetensors", "transformers")
-        if self.push_to_hub:
-            publish.check_push(self.push_to_hub, self.license, self.output_dir)
-        inputs = {"--model_dir": self.model_dir, "--data_dir": self.data_dir}
+        inputs = {"`model_dir`": self.model_dir, "`data_dir`": self.data_dir}
         export_folder.check(self.output_dir, inputs)
 
 
-def run(request: Request) -> dict[str, Any]:
-    """Make the folder, unless it is there, and return the `--json` results.
+def export(
+    *,
+    model_dir: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    step: int | None = None,
+    format: Literal["huggingface", "saved_model"] = "huggingface",
+    overwrite: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
+    model_name: str | None = None,
+    license: str | None = None,
+    language: str | None = None,
+) -> ExportResult:
+    """Make a Hugging Face folder or a SavedModel, unless it is there.
+
+    Args:
+        model_dir: folder of the run, on disk or gs://.
+        output_dir: folder to make, on disk or gs://.
+        step: global step of the checkpoint; None for the newest.
+        format: "huggingface" or "saved_model".
+        overwrite: whether another export in `output_dir` moves to OUTPUT_DIR.replaced-N.
+        data_dir: data set that the run was trained on, for the model card and the comparison with
+            transformers.
+        model_name: title of the model card; None for the name of `output_dir`.
+        license: identifier of the Hub; None for the source's.
+        language: language codes, joined by commas; None for the source's, or by the vocabulary.
 
     Raises:
-        CommandError: the exported model computes something else; the folder is kept.
+        BadInput: A parameter is refused, or `output_dir` contains other files.
+        CommandError: The exported model computes something else; the folder is kept.
     """
+    request = _Request(
+        model_dir=os.fspath(model_dir),
+        step=step,
+        output_dir=os.fspath(output_dir),
+        format=format,
+        overwrite=overwrite,
+        data_dir=None if data_dir is None else os.fspath(data_dir),
+        model_name=model_name,
+        license=license,
+        language=language,
+    )
     request.check()
     from bigbird_ja.export import parity
     from bigbird_ja.model_dir.model import load_run  # imports TensorFlow
 
-    model, output_dir = load_run(request.model_dir, request.step), request.output_dir
+    model, folder = load_run(request.model_dir, step), request.output_dir
     manifest = _training_data(model, request.data_dir) if request.data_dir else None
     record = _record(request, model, manifest)
-    if export_folder.finished(output_dir, record, request.overwrite):
-        print(f"finished before: {output_dir} holds this export of step {model.meta.step:,}")
+    if export_folder.finished(folder, record, overwrite):
+        log(f"finished before: {folder} contains this export of step {model.meta.step:,}")
     else:
         with waiting("exporting: a minute, of which most is the comparison with transformers"):
             fill = partial(_fill, request=request, model=model, manifest=manifest)
-            export_folder.write(output_dir, record, fill, request.overwrite)
-        print(f"step {model.meta.step:,} exported to {output_dir}")
-    result = {"step": model.meta.step, "format": request.format, "output_dir": output_dir}
-    if request.format == "huggingface":
-        path = storage.join(output_dir, "parity_report.json")
-        result["parity"] = report = decode.read_json(path, dict[str, Any])
-        print(parity.as_text(report))
+            export_folder.write(folder, record, fill, overwrite)
+    report = None
+    if format == "huggingface":
+        report = decode.read_json(storage.join(folder, "parity_report.json"), dict[str, Any])
         if problem := parity.disagreement(report):
+            log(parity.as_text(report))
+            result = ExportResult(model.meta.step, format, folder, report)
             raise CommandError(
-                f"{output_dir}: {problem}: the folder is kept, and its card says so; do not"
-                " publish it, and report this with its parity_report.json",
-                result,
+                f"{folder}: {problem}: the folder is kept, and its card says so; do not publish"
+                " it, and report this with its parity_report.json",
+                vars(result),
             )
-    return result | (publish.push(request.push_to_hub, output_dir) if request.push_to_hub else {})
+    return ExportResult(model.meta.step, format, folder, report)
 
 
-def _fill(local: str, request: Request, model: TrainedModel, manifest: Manifest | None) -> None:
+def _fill(local: str, request: _Request, model: TrainedModel, manifest: Manifest | None) -> None:
     """Write the export's files into an empty local directory."""
     if request.format == "saved_model":
         from bigbird_ja.export.saved_model import fill_saved_model
@@ -118,21 +165,21 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
     """Load the data set that the model was trained on: for card and comparison.
 
     Raises:
-        BadInput: it is another data set.
+        BadInput: It is another data set.
     """
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest, meta = manifest_lib.load(data_dir), model.meta
     if manifest.fingerprint != meta.data_fingerprint:
         raise BadInput(
-            f"--data_dir {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
+            f"`data_dir` {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
             f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give that one,"
-            " or leave --data_dir out"
+            " or leave `data_dir` out"
         )
     return manifest
 
 
-def _record(request: Request, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
+def _record(request: _Request, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
     """Return the inputs that determine the export."""
     return {
         "format_version": decode.FORMAT_VERSION,

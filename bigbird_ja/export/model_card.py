@@ -69,8 +69,8 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     codes = languages(model, options, stated)
     code = codes[0] if len(codes) == 1 else ""
     masked_text, long_text = _EXAMPLES.get(code, _EXAMPLES["en"])
-    license = options.license or stated.get("license")
-    license = license if license in hub.licenses() else "other"
+    source_license = stated.get("license")
+    license = options.license or (source_license if isinstance(source_license, str) else "other")
     model_type = stated.get("config", {}).get("model_type")
     stock = hf_config.stock_class(model_type, config.model, model.data.nsp)
     shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)

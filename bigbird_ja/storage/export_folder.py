@@ -20,7 +20,7 @@ from bigbird_ja.storage.ownership import Owned
 # Record of the export's inputs, written last: a folder without it is unfinished, and rerunning the
 # same command completes it.
 RECORD = "export.json"
-FLAG = "--output_dir"
+FLAG = "`output_dir`"
 _KIND = "export"
 
 
@@ -28,8 +28,8 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
     """Refuse, before any work, a folder that cannot become an export.
 
     Args:
-        output_dir: value of `--output_dir`.
-        inputs: path by flag of folders and files that are read.
+        output_dir: path of the folder.
+        inputs: path by parameter of folders and files that are read.
 
     Raises:
         BadInput: it overlaps with an input, is a file, or holds what no export made.
@@ -56,8 +56,8 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
     difference = ", ".join(f"{k}: {recorded.get(k)} -> {record.get(k)}" for k in keys[:4])
     raise BadInput(
-        f"{FLAG} {output_dir} holds another export ({difference}): choose another one, or replace"
-        " it with --overwrite"
+        f"{FLAG} {output_dir} contains another export ({difference}): choose another one, or"
+        " replace it by `overwrite`"
     )
 
 

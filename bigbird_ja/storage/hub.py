@@ -1,7 +1,6 @@
-"""Downloads from and uploads to the Hugging Face Hub, by `huggingface_hub`."""
+"""Downloads from the Hugging Face Hub, by `huggingface_hub`."""
 
 import hashlib
-import importlib.resources
 import importlib.util
 import os
 import re
@@ -9,12 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from bigbird_ja.errors import BadInput, CommandError, StorageError
 from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.console import log
-from bigbird_ja.process.extras import require
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _ROWS = re.compile(
@@ -32,12 +28,6 @@ def cached_name(path: str) -> tuple[str, str]:
     """Return NAME/REPO and the commit of a path in the client's cache, else two empty texts."""
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
-
-
-def licenses() -> list[str]:
-    """Return the license identifiers of the Hub."""
-    text = importlib.resources.files("bigbird_ja.storage").joinpath("licenses.yaml").read_text()
-    return list(yaml.safe_load(text))
 
 
 def download_advice(path: str) -> str:
@@ -162,48 +152,6 @@ def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Ma
     except Exception as error:  # of `datasets`, the client, its HTTP library or a parser
         kind = BadInput if isinstance(error, ValueError) else _kind(error)
         raise kind(f"--input hf:{name}: {summary_line(error)}") from error
-
-
-def check_push(repo: str) -> None:
-    """Refuse, before any work, a push that cannot succeed.
-
-    Raises:
-        BadInput: no client, no such name, or no token.
-    """
-    if not NAME.fullmatch(repo):
-        raise BadInput(f"--push_to_hub {repo}: a repository of the Hub, as NAME/REPO")
-    require("huggingface_hub")
-    import huggingface_hub
-
-    if not huggingface_hub.get_token():
-        raise BadInput(
-            f"--push_to_hub {repo}: no token of the Hub here: run `hf auth login`, or set HF_TOKEN"
-        )
-
-
-def push(folder: str, names: list[str], repo: str) -> str:
-    """Put files of a folder into a repository in one commit; a new repository is private.
-
-    Returns:
-        The commit's address.
-
-    Raises:
-        BadInput: the Hub refuses.
-        StorageError: the Hub fails, or the network does.
-    """
-    import huggingface_hub
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    try:
-        huggingface_hub.create_repo(repo, private=True, exist_ok=True)
-        commit = huggingface_hub.upload_folder(
-            repo_id=repo, folder_path=folder, allow_patterns=names, commit_message="bigbird-ja"
-        )
-    except Exception as error:  # of the client, its HTTP library or its uploader
-        advice = f"{folder} holds the export: run the same command again to repeat the push only"
-        raise _kind(error)(f"--push_to_hub {repo}: {summary_line(error)}: {advice}") from error
-    return str(commit.commit_url)
 
 
 def _kind(error: Exception) -> type[CommandError]:
