@@ -62,7 +62,7 @@ def evaluate_model(
         `seconds`. None in a process that does not combine the parts.
 
     Raises:
-        BadInput: no held-out records.
+        BadInput: The data set has no held-out records.
     """
     from bigbird_ja.data import pipeline
     from bigbird_ja.text.load import tokenizer_of

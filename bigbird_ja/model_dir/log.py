@@ -96,7 +96,7 @@ def read_events(model_dir: str) -> list[EventRecord]:
     """Read all events of a run, in the order of writing.
 
     Raises:
-        BadInput: a line is no event.
+        BadInput: A line is not an event.
     """
     return _read(model_dir, EVENTS, EventRecord)
 

@@ -50,7 +50,7 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
     """Load a MODEL_DIR's checkpoint, the newest by default.
 
     Raises:
-        BadInput: no checkpoint, no tokenizer, or files that do not match.
+        BadInput: There is no checkpoint or no tokenizer, or files do not match.
     """
     config, data, params, meta = load_parameters(model_dir, step)
     tokenizer = load_tokenizer(model_dir, meta)

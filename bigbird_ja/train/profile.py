@@ -23,7 +23,7 @@ def read_profile_steps(text: str, total: int) -> range:
     """Read the value of `profile_steps`, such as "100-110", both steps included.
 
     Raises:
-        BadInput: another form, or steps that the run does not have.
+        BadInput: The text has another form, or names steps that the run does not have.
     """
     match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)

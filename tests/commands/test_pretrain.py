@@ -188,21 +188,6 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
     assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
 
 
-def test_resume_keeps_files_of_the_user(runs, tmp_path):
-    start, model = runs.copied(tmp_path), tmp_path / "model"
-    (model / "model.ckpt-7.index").write_text("the user's")
-    (model / ".tmp-notes-20261125").write_text("the user's")
-    os.utime(model / ".tmp-notes-20261125", (0, 0))
-    config = (model / "config.yaml").read_text()
-    (model / "config.yaml").write_text(f"# the user's words\n{config}")
-    ended = runs.zygote.run(*start, "--num_train_steps", str(STEPS + 10))
-    assert ended.status == 0, ended.err
-    assert (model / "config.yaml.replaced-1").read_text().startswith("# the user's words")
-    assert (model / ".tmp-notes-20261125").exists()
-    assert (model / "model.ckpt-7.index").read_text() == "the user's"
-    assert CheckpointStore(str(model)).steps() == [STEPS + 5, STEPS + 10]
-
-
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
     """Unless it is one that states every setting, as a preset does."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]

@@ -88,16 +88,13 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
     assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 
 
-@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.slow), "bucket"])
-def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(
-    runs, place, tmp_path, fake_gcs, request
-):
+def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, fake_gcs):
     """SIGKILL before the first save, in it and in the last one; SIGTERM and a time limit between.
 
-    Each start has saves by steps only where its phase needs them, which a run may change.
+    Each start has saves by steps only where its phase needs them, which a run may change. On a
+    disk: testkit.soak.
     """
-    on_bucket = place == "bucket"
-    model = f"{request.getfixturevalue('bucket')}/model" if on_bucket else str(tmp_path / "model")
+    model = f"{bucket}/model"
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
     never = ["--set", "checkpoints.save_every_steps=0"]
 
@@ -125,9 +122,8 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(
 
     kill(*never, at=("between-files", 2))
     assert store.steps()[-1] == step
-    if on_bucket:
-        fake_gcs.fault("upload", "status", code=503, times=3)
-        fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
+    fake_gcs.fault("upload", "status", code=503, times=3)
+    fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
     ended = runs.zygote.run(*start)
     assert ended.status == 0, ended.err
     assert ended.result["interruptions"] == 5 and "cleaned" in events(model)
