@@ -63,8 +63,8 @@ def watch(mark, limits=None):
                 owner = getattr(owner, part)
             setattr(owner, name, _marked(getattr(owner, name), phase, when, mark))
     if limits is not None:
-        start = importlib.import_module("bigbird_ja.train.start")
-        start.Dependencies = functools.partial(start.Dependencies, timer=limits.timer)
+        job = importlib.import_module("bigbird_ja.train.job")
+        job.Dependencies = functools.partial(job.Dependencies, timer=limits.timer)
 
 
 def _marked(call, phase, when, mark):

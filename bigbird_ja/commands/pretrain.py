@@ -13,15 +13,15 @@ two CPU cores, base-4096 7.0 hours on a v5e-8; `bigbird-ja plan` estimates time 
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+import shlex
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.config import read_sets
 from bigbird_ja.settings.variants import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.train.job import Dependencies
+    from bigbird_ja.train.job import PretrainResult
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # packages of an engine: see train/engines
@@ -73,9 +73,37 @@ def define_flags(flags: Flags) -> None:
     flags.switch("wandb", "Also logs to Weights & Biases, which must be installed.")
 
 
-def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
-    """Train or resume; tests give dependencies that stop the process at chosen instants."""
-    from bigbird_ja.train import start
+def run(args: Args) -> PretrainResult:
+    """Train or resume, and name the command that comes next."""
+    from bigbird_ja.process import console, streams
     from bigbird_ja.train.job import Dependencies
+    from bigbird_ja.train.start import pretrain
 
-    return start.run(args, functools.partial(resolve, args), deps or Dependencies())
+    result = pretrain(
+        data_dir=args.data_dir,
+        model_dir=args.model_dir,
+        config=args.config or None,
+        overrides=read_sets(args.set),
+        num_train_steps=args.num_train_steps,
+        learning_rate=args.learning_rate,
+        batch_size=args.batch_size,
+        engine=args.engine,
+        use_tpu=args.use_tpu,
+        tpu_name=args.tpu_name,
+        pod_wait_seconds=args.pod_wait_seconds,
+        init_from=args.init_from,
+        mode=args.mode,
+        max_train_minutes=args.max_train_minutes,
+        overwrite=args.overwrite,
+        profile_steps=args.profile_steps,
+        wandb=args.wandb,
+        deps=Dependencies(leave=streams.leave),
+    )
+    from bigbird_ja.data import manifest
+
+    data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)
+    command = f"export --model_dir {model} --output_dir NEW_FOLDER"
+    if args.mode == "train" and manifest.load(args.data_dir).eval.sequences:
+        command = f"evaluate --model_dir {model} --data_dir {data}"
+    console.log(f"next: bigbird-ja {command}")
+    return result

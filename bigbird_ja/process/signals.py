@@ -12,6 +12,7 @@ arrive (`signal.set_wakeup_fd`), and passes them to the innermost `Listener`.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import signal
@@ -86,6 +87,7 @@ class Listener:
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
         self.receive, self._handler = receive, handler
+        self._outer_handlers: dict[int, Any] = {}  # empty unless it is entered
 
     def __enter__(self) -> Self:
         self._outer_wakeup = _start_listening()
@@ -191,7 +193,8 @@ class StopRequest(Listener):
         leave: Callable[[str], None],
         timeout: float = SAVING_SECONDS,
     ) -> None:
-        super().__init__(self._receive)
+        super().__init__(self._receive, self._handle)
+        self._is_over = False  # whether the main thread is interrupted
         self._log, self._leave, self._timeout = log, leave, timeout
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -221,6 +224,15 @@ class StopRequest(Listener):
             again = "; Ctrl-C again leaves at once" if name == name_of(signal.SIGINT) else ""
             self._log(f"{name}: finishing the step and saving{again}")
 
+    def interrupt(self, error: BaseException) -> None:
+        """Raise KeyboardInterrupt in the main thread, from any thread, for an error."""
+        self._is_over = True
+        _thread.interrupt_main()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over:
+            raise KeyboardInterrupt
+
     def answered(self) -> None:
         """Note that the main thread has seen the request; saving is not limited in time."""
         self._is_answered = True
@@ -232,6 +244,8 @@ class StopRequest(Listener):
         self.answered()
 
     def _receive(self, number: int) -> None:
+        if self._is_over:  # it is of `interrupt`
+            return
         if number == signal.SIGINT and self.is_set():
             self._leave("interrupted again: left at once; a checkpoint saved before is good")
         else:

@@ -9,7 +9,6 @@ import os
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.data import order
@@ -28,24 +27,15 @@ from bigbird_ja.train.run_logger import package_versions
 ALONE = (0, 1, "")  # result of `find_process` without a pod
 _METADATA_SECONDS = 2.0
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-_SHARED_FLAGS = ("mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir")
-
-
-def _shared(args: Any, count: int, config: Config, manifest: Manifest) -> dict[str, str]:
-    """Return the values that must be equal in all processes of a pod, by name."""
-    return {
-        "bigbird-ja": __version__,
-        **package_versions(),
-        "fingerprint of the data": manifest.fingerprint[:16],
-        _COUNT: str(count),
-        **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
-        **{key: str(value) for key, value in flatten(config, manifest).items()},
-    }
 
 
 @contextlib.contextmanager
 def joined(
-    args: Any,
+    *,
+    engine: str,
+    use_tpu: bool,
+    wait_seconds: float,
+    shared: Mapping[str, str],
     config: Config,
     manifest: Manifest,
     stop: StopRequest,
@@ -55,7 +45,10 @@ def joined(
     """Join the pod of this process, and yield it once all processes have joined.
 
     Args:
-        args: arguments of `pretrain`.
+        engine: the parameter of `pretrain`.
+        use_tpu: the parameter of `pretrain`.
+        wait_seconds: maximum wait for the other processes.
+        shared: parameters that must be equal in all processes, by name in backticks.
         config: config of the run, which must be equal in all processes.
         manifest: manifest of the data set, which must be equal in all processes.
         stop: request to stop this process, set when any process of the pod is to stop.
@@ -73,20 +66,27 @@ def joined(
             raise Interrupted("stopped before training: run the same command again")
 
     check()
-    on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
+    on_tpu = use_tpu and engine != "estimator" and devices.is_there(devices.TPU_FILES)
     index, count, address = find_process(os.environ, slice_place if on_tpu else None)
     if count == 1:
         yield SingleProcess()
         return
-    if args.engine == "estimator":
+    if engine == "estimator":
         raise BadInput("`engine` estimator drives all hosts from one process: leave it out")
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
     pod = Pod(index, count, socket.gethostname(), stop, exit_process)
     with _ending_together(pod, exit_process):
-        pod.connect(address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
+        pod.connect(address, devices.prepare(use_tpu), wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
-        ours = _shared(args, count, config, manifest)
+        ours = {
+            "bigbird-ja": __version__,
+            **package_versions(),
+            "fingerprint of the data": manifest.fingerprint[:16],
+            _COUNT: str(count),
+            **shared,
+            **{key: str(value) for key, value in flatten(config, manifest).items()},
+        }
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
         yield pod
 
@@ -112,7 +112,7 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
 
     Args:
         name: name of this process.
-        ours: packages, data, flags and settings of this process.
+        ours: packages, data, arguments and settings of this process.
         first: those of process 0.
 
     Raises:
@@ -122,7 +122,7 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
     if different:
         named = "; ".join(f"{k}={ours.get(k)} and not {first.get(k)}" for k in different[:4])
         raise BadInput(
-            f"{name} differs from process 0 ({named[:400]}): give every host the same flags,"
+            f"{name} differs from process 0 ({named[:400]}): give every host the same arguments,"
             " settings, packages and data, with `model_dir` on gs:// or on a disk that all share"
         )
 

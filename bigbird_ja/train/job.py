@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bigbird_ja.errors import CommandError
 from bigbird_ja.process import console
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.processes import Processes, SingleProcess
@@ -27,13 +28,28 @@ def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
 class Dependencies:
     """Log, clocks and timers, which tests replace.
 
-    `timer(seconds, act)` returns an object with `start` and `cancel`.
+    `timer(seconds, act)` returns an object with `start` and `cancel`. `leave` ends the process with
+    an error if the main thread is stuck; None in a program that calls us, which goes on.
     """
 
     log: Callable[[str], None] = console.log
     clock: Callable[[], float] = time.time  # UNIX seconds
     monotonic: Callable[[], float] = time.monotonic
+    leave: Callable[[CommandError], None] | None = None
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """Totals of a run."""
+
+    global_step: int
+    loss: float | None  # of the last logged step
+    reason: str  # "finished", or the `reason` of an error of `bigbird_ja.errors`
+    train_seconds: float
+    tokens_seen: int  # without padding
+    interruptions: int  # starts that no `finished` followed
+    model_dir: str
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,14 @@
 
 import concurrent.futures
 import contextlib
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from bigbird_ja import errors
 from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.train.job import Job
+from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import in_thread
@@ -30,7 +28,7 @@ class Outcome:
     logger: RunLogger
     saver: CheckpointSaver
 
-    def done(self, reason: str, is_new: bool = True) -> dict[str, Any]:
+    def done(self, reason: str, is_new: bool = True) -> PretrainResult:
         """Return the results of a run that is finished or interrupted.
 
         In a pod the writer decides which of the two it is.
@@ -53,9 +51,10 @@ class Outcome:
             if not step:
                 what = "no step was made, so there is nothing to continue"
             stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
-            stopped.results = logger.results(reason)
+            stopped.results = asdict(logger.results(reason))
             raise stopped
-        self._log_next_command()
+        loss = "" if logger.loss is None else f", loss {logger.loss:.4f}"
+        self.job.deps.log(f"finished: step {logger.step:,}{loss}, in {self.model_dir.path}")
         return logger.results(reason)
 
     @contextlib.contextmanager
@@ -74,7 +73,7 @@ class Outcome:
             self.logger.ended(reason, known or error)
             if known is None:
                 raise
-            known.results = self.logger.results(reason)
+            known.results = asdict(self.logger.results(reason))
             raise known from error
 
     def record_exit(self, error: errors.CommandError) -> None:
@@ -86,21 +85,10 @@ class Outcome:
             self.logger.ended(error.reason, error)
 
         concurrent.futures.wait([in_thread("record", record)], _RECORDING_SECONDS)
-        error.results = self.logger.results(error.reason)
+        error.results = asdict(self.logger.results(error.reason))
 
     def _complete_save(self) -> None:
         """Give a save under way some seconds, and record it; ignore its failure."""
         self.saver.give_time(_SAVING_SECONDS)
         with contextlib.suppress(Exception):
             self.logger.saved(self.saver.poll())
-
-    def _log_next_command(self) -> None:
-        """Log the place of the model, its loss, and the command that comes next."""
-        job, loss, model_dir = self.job, self.logger.loss, self.model_dir.path
-        at = f"step {self.logger.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
-        data, model = shlex.quote(job.data_dir), shlex.quote(model_dir)
-        if job.evaluates or not job.manifest.eval.sequences:
-            command = f"export --model_dir {model} --output_dir NEW_FOLDER"
-        else:
-            command = f"evaluate --model_dir {model} --data_dir {data}"
-        job.deps.log(f"finished: {at}, in {model_dir}; next: bigbird-ja {command}")

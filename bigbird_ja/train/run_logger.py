@@ -22,7 +22,7 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.job import Job
+from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.progress import TrainProgress
 from bigbird_ja.train.saver import Saved
 from bigbird_ja.train.tensorboard import EventWriter
@@ -283,17 +283,17 @@ class RunLogger:
             tokenizer_sha256=manifest.tokenizer_sha256,
         )
 
-    def results(self, reason: str) -> dict[str, Any]:
-        """Return the run's totals so far, as in `--json`, with the exit reason."""
-        return {
-            "global_step": self.step,
-            "loss": self.loss,
-            "train_seconds": round(self.progress.train_seconds(), 3),
-            "tokens_seen": self._tokens_seen(),
-            "interruptions": self._resumption.interruptions,
-            "model_dir": self._model_dir.path,
-            "reason": reason,
-        }
+    def results(self, reason: str) -> PretrainResult:
+        """Return the run's totals so far, with the exit reason."""
+        return PretrainResult(
+            global_step=self.step,
+            loss=self.loss,
+            reason=reason,
+            train_seconds=round(self.progress.train_seconds(), 3),
+            tokens_seen=self._tokens_seen(),
+            interruptions=self._resumption.interruptions,
+            model_dir=self._model_dir.path,
+        )
 
     def close(self) -> None:
         """Close the progress line and TensorBoard's file; log a failure instead of raising it."""

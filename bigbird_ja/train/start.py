@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bigbird_ja.data import check
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.errors import BadInput, Interrupted
+from bigbird_ja.errors import BadInput, CommandError, Interrupted
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
@@ -17,62 +20,184 @@ from bigbird_ja.process import console
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.provenance import Layer, Override, echo_settings
-from bigbird_ja.settings.resolve import Resolve, fit_to_data
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.resolve import (
+    ConfigSource,
+    base_layers,
+    fit_to_data,
+    given_layers,
+    refuse_settings,
+    resolve_config,
+)
+from bigbird_ja.settings.schema import EVALUATION_KEYS, Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import hub, outputs
 from bigbird_ja.train import hosts
-from bigbird_ja.train.engines.choose import choose
+from bigbird_ja.train.engines.choose import ENGINES, choose
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.job import Dependencies, Job
+from bigbird_ja.train.job import Dependencies, Job, PretrainResult
 from bigbird_ja.train.notices import cpu_warning
 from bigbird_ja.train.profile import read_profile_steps
 
+MODES = ("train", "train_and_eval")
 
-def run(args: Any, resolve: Resolve, deps: Dependencies) -> dict[str, Any]:
-    """Train or resume as the flags of `pretrain` specify; return the `--json` results.
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """Arguments of `pretrain` that describe the run."""
+
+    data_dir: str
+    model_dir: str
+    config: ConfigSource | None
+    overrides: Mapping[str, Any] | None
+    arguments: Mapping[str, Any]  # by the key of the setting that each sets; None if not given
+    engine: str
+    use_tpu: bool
+    pod_wait_seconds: int
+    init_from: str | None
+    mode: str
+    overwrite: bool
+    profile_steps: str | None
+    wandb: bool
+
+
+def pretrain(
+    *,
+    data_dir: str | os.PathLike[str],
+    model_dir: str | os.PathLike[str],
+    config: ConfigSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    num_train_steps: int | None = None,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
+    engine: str = "auto",
+    use_tpu: bool = False,
+    tpu_name: str | None = None,
+    pod_wait_seconds: int = 300,
+    init_from: str | os.PathLike[str] | None = None,
+    mode: str = "train",
+    max_train_minutes: float | None = None,
+    overwrite: bool = False,
+    profile_steps: str | None = None,
+    wandb: bool = False,
+    deps: Dependencies | None = None,
+) -> PretrainResult:
+    """Train or resume a run.
+
+    Called again with the same arguments, it continues from the last checkpoint. In the main thread,
+    Ctrl-C (a notebook's interrupt), SIGTERM and SIGHUP save and stop, and the handlers before are
+    back when the call ends.
 
     Args:
-        args: arguments of `pretrain`.
-        resolve: returns the config, and the values that were set, in order.
-        deps: log, clocks and timers.
+        data_dir: data set made by `make_data`, on disk or gs://.
+        model_dir: folder of the run, on disk or gs://.
+        config: a preset's name, a YAML file or a `Config`; None for a run's own settings, or the
+            defaults.
+        overrides: values of settings by key, such as `{"training.seed": 7}`.
+        num_train_steps: length of the run, in steps.
+        learning_rate: peak learning rate.
+        batch_size: sequences in a step, over all devices.
+        engine: "estimator" (TPUEstimator), "pjrt" (JAX's runtime), or "auto".
+        use_tpu: whether to train on a TPU instead of CPU or GPU.
+        tpu_name: name of the TPU for the engine "estimator".
+        pod_wait_seconds: maximum wait at the start for the other processes of a pod.
+        init_from: initial weights: a Hugging Face folder or its name on the Hub, a MODEL_DIR, or
+            Google's BigBird TensorFlow checkpoint.
+        mode: "train", or "train_and_eval" to evaluate on held-out records, too.
+        max_train_minutes: time after which the run is saved and stopped; None for no limit.
+        overwrite: whether an existing run is moved to MODEL_DIR.replaced-N.
+        profile_steps: steps to profile, such as "100-110".
+        wandb: whether to log to Weights & Biases, too.
+        deps: log, clocks and timers; the defaults for None.
+
+    Returns:
+        The totals of the finished run.
 
     Raises:
-        CommandError: See `train.train`; or the run is refused.
+        BadInput: The run is refused before anything is written.
+        Interrupted: It was saved and stopped; the same call continues it.
+        Diverged, OutOfMemory, StorageError, Stalled: See `bigbird_ja.errors`.
     """
-    exit_process = ProcessExit()
+    for name, value, choices in (("engine", engine, ENGINES), ("mode", mode, MODES)):
+        if value not in choices:
+            raise BadInput(f"`{name}` {value}: use one of {', '.join(choices)}")
+    deps = deps or Dependencies()
+    request = _Request(
+        data_dir=os.fspath(data_dir),
+        model_dir=os.fspath(model_dir),
+        config=config,
+        overrides=overrides,
+        arguments={
+            "training.num_train_steps": num_train_steps,
+            "training.learning_rate": learning_rate,
+            "training.global_batch_size": batch_size,
+            "tpu.name": tpu_name,
+        },
+        engine=engine,
+        use_tpu=use_tpu,
+        pod_wait_seconds=pod_wait_seconds,
+        init_from=None if init_from is None else os.fspath(init_from),
+        mode=mode,
+        overwrite=overwrite,
+        profile_steps=profile_steps,
+        wandb=wandb,
+    )
+    is_main = threading.current_thread() is threading.main_thread()
+    stop = StopRequest(deps.log, lambda message: exit_process(Interrupted(message)))
+    interrupt = stop.interrupt if is_main else lambda error: deps.log(str(error))
+    exit_process = ProcessExit(deps.leave or interrupt)
     with (
-        StopRequest(deps.log, lambda message: exit_process(Interrupted(message))) as stop,
         console.outlive_reader(lambda: stop.ask("the reader of the log has gone")),
         contextlib.ExitStack() as at_end,
     ):
-        if args.max_train_minutes is not None:
-            limit = f"`max_train_minutes` {args.max_train_minutes:g}"
-            # Not urgent: the machine stays, so a long step may end first.
-            timer = deps.timer(
-                args.max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False)
+        if is_main:
+            at_end.enter_context(stop)
+        else:
+            deps.log(
+                "not in the main thread: an interrupt is left to the program and saves nothing"
             )
+            at_end.callback(stop.answered)
+        if max_train_minutes is not None:
+            limit = f"`max_train_minutes` {max_train_minutes:g}"
+            # Not urgent: the machine stays, so a long step may end first.
+            timer = deps.timer(max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False))
             timer.start()
             at_end.callback(timer.cancel)
-        return _prepare_and_train(args, resolve, deps, stop, exit_process)
+        try:
+            return _prepare_and_train(request, deps, stop, exit_process)
+        except (KeyboardInterrupt, CommandError) as error:
+            if exit_process.error is None:
+                raise
+            raise exit_process.error from error
 
 
 def _prepare_and_train(
-    args: Any, resolve: Resolve, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
-) -> dict[str, Any]:
-    if args.init_from:
-        args["init_from"].value = hub.fetched(args.init_from, "`init_from`", weights=True)
-    if args.overwrite:  # the run in MODEL_DIR moves away
-        outputs.refuse_overlap({"`data_dir`": args.data_dir}, args.model_dir, "`model_dir`")
-    model_dir = ModelDir(args.model_dir, args.overwrite, log=deps.log, clock=deps.clock)
-    config, overrides, manifest, notices = _settings(args, resolve, model_dir, deps.log)
+    request: _Request, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
+) -> PretrainResult:
+    if request.init_from:
+        folder = hub.fetched(request.init_from, "`init_from`", weights=True)
+        request = replace(request, init_from=folder)
+    if request.overwrite:  # the run in MODEL_DIR moves away
+        outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")
+    model_dir = ModelDir(request.model_dir, request.overwrite, log=deps.log, clock=deps.clock)
+    config, overrides, manifest, notices = _settings(request, model_dir, deps.log)
     model_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
-    if args.profile_steps is not None:
-        profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
-    with hosts.joined(args, config, manifest, stop, exit_process, deps.log) as pod:
-        engine = choose(args.engine, args.use_tpu, config, pod.count)
+    if request.profile_steps is not None:
+        profiled = read_profile_steps(request.profile_steps, config.training.num_train_steps)
+    shared = ("mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir")
+    with hosts.joined(
+        engine=request.engine,
+        use_tpu=request.use_tpu,
+        wait_seconds=request.pod_wait_seconds,
+        shared={f"`{name}`": str(getattr(request, name)) for name in shared},
+        config=config,
+        manifest=manifest,
+        stop=stop,
+        exit_process=exit_process,
+        log=deps.log,
+    ) as pod:
+        engine = choose(request.engine, request.use_tpu, config, pod.count)
         if engine.name == "pjrt":
             _refuse_cores(overrides)
         from bigbird_ja.train.train import train  # after refusals, as this takes seconds
@@ -80,16 +205,16 @@ def _prepare_and_train(
         for notice in (*notices, str(engine)):
             deps.log(notice)
         if warning := cpu_warning(config, manifest, engine):
-            deps.log(f"warning: {warning}")
+            console.warn([warning])
         job = Job(
             config=config,
             manifest=manifest,
-            data_dir=args.data_dir,
+            data_dir=request.data_dir,
             engine=engine,
             pod=pod,
-            init_from=args.init_from,
-            evaluates=args.mode == "train_and_eval",
-            wandb=args.wandb and pod.is_writer,
+            init_from=request.init_from,
+            evaluates=request.mode == "train_and_eval",
+            wandb=request.wandb and pod.is_writer,
             profiled=profiled,
             deps=deps,
         )
@@ -97,39 +222,59 @@ def _prepare_and_train(
 
 
 def _settings(
-    args: Any, resolve: Resolve, model_dir: ModelDir, log: Callable[[str], None]
+    request: _Request, model_dir: ModelDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
     """Return config, overrides in order, manifest, and notices.
 
     The config is completed by the data set. The notices are logged once nothing is refused.
     """
-    manifest = check.fast_check(args.data_dir)
-    if args.mode == "train_and_eval":
-        check.check_held_out(manifest, args.data_dir)
+    data_dir, init_from = request.data_dir, request.init_from
+    manifest = check.fast_check(data_dir)
+    if request.mode == "train_and_eval":
+        check.check_held_out(manifest, data_dir)
     so_far = model_dir.settings[0] if model_dir.settings else None
-    settings_of_run = model_dir.join("config.yaml") if so_far and args.config is None else None
+    settings_of_run = model_dir.join("config.yaml") if so_far and request.config is None else None
     if settings_of_run:
-        log(f"no `config`: the run in {args.model_dir} continues with its own settings")
-    adopted = []
+        log(f"no `config`: the run in {model_dir.path} continues with its own settings")
+    adopted: list[Layer] = []
     if so_far is None:
-        if args.init_from:
-            adopted = adopted_settings(args.init_from, manifest, args.data_dir)
-    elif settings_of_run or (args.init_from and state_dict.has_weights(args.init_from)):
+        if init_from:
+            adopted = adopted_settings(init_from, manifest, data_dir)
+    elif settings_of_run or (init_from and state_dict.has_weights(init_from)):
         # With `config` the run keeps what it adopted from `init_from` when it began.
         kept = "" if settings_of_run else "model."
-        source = settings_of_run or "the run"
         values = {key: value for key, value in flatten(so_far).items() if key.startswith(kept)}
-        adopted = [Layer(source, values, is_complete=not kept)]
-    config, overrides = resolve(adopted)
-    config = fit_to_data(config, manifest, overrides, args.data_dir)
+        adopted = [Layer(settings_of_run or "the run", values, is_complete=not kept)]
+    config, overrides = _resolve(request, adopted)
+    config = fit_to_data(config, manifest, overrides, data_dir)
     check_length(config, manifest.seq_length)
     echo = echo_settings(config, overrides, used_by("pretrain"), settings_of_run, manifest)
     notices = [f"settings:\n{echo}"]
-    if args.init_from and so_far is None:
-        notices += filter(None, [attention_notice(args.init_from, config, manifest)])
-    warnings = config_warnings(config, not args.init_from, overrides, manifest)
+    if init_from and so_far is None:
+        notices += filter(None, [attention_notice(init_from, config, manifest)])
+    warnings = config_warnings(config, not init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
     return config, overrides, manifest, notices
+
+
+def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
+    """Return the config of a run, and the values that were set, in order.
+
+    Args:
+        request: arguments of `pretrain`.
+        adopted: settings of the run in MODEL_DIR, or of the model that `init_from` names.
+    """
+    layers = [
+        *base_layers(request.config),
+        *adopted,
+        *given_layers(request.overrides, request.arguments),
+    ]
+    config, overrides = resolve_config(layers, used_by("pretrain"))
+    if request.mode != "train_and_eval":
+        refuse_settings(overrides, EVALUATION_KEYS, "`mode` train_and_eval")
+    if not request.use_tpu:
+        refuse_settings(overrides, ["tpu.name"], "`use_tpu`")
+    return config, overrides
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

@@ -11,7 +11,6 @@ process 0 writes; the others follow it. `outcome` records how the run ends.
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from bigbird_ja.train.engines.build import check_run, make_engine
 from bigbird_ja.train.engines.protocol import Engine, StepResult
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.exit import ProcessExit
-from bigbird_ja.train.job import Job
+from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.periodic import Periodic
 from bigbird_ja.train.profile import Profile
@@ -39,8 +38,8 @@ HEARTBEAT_SECONDS = 15.0
 
 def train(
     job: Job, model_dir: ModelDir, stop: StopRequest, exit_process: ProcessExit
-) -> dict[str, Any]:
-    """Train or resume to the last step; return the `--json` results.
+) -> PretrainResult:
+    """Train or resume to the last step; return the run's totals.
 
     Args:
         job: the run.
@@ -114,7 +113,7 @@ class Trainer:
         self.outcome = Outcome(job, model_dir, stop, self.logger, self.saver)
         exit_process.before(self.outcome.record_exit)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> PretrainResult:
         """Train, and record the outcome."""
         step = self.resumption.step
         self.evaluations.begin(step, self.model_dir.evaluations)

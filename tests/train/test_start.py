@@ -1,45 +1,68 @@
 """Start of a run: the settings that it adopts."""
 
-from types import SimpleNamespace
+import signal
+import time
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.folder import ModelDir
+from bigbird_ja.process.signals import SIGNALS
+from bigbird_ja.settings.resolve import base_layers
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train import start
-from bigbird_ja.train.job import Dependencies
 from testkit import synthetic
 from testkit.configs import fitted, with_data
 
 
-class Args(SimpleNamespace):
-    """Arguments of `pretrain`."""
-
-    def __getitem__(self, name):
-        return SimpleNamespace()  # its value may be set
-
-
 @pytest.fixture
-def adopted(tmp_path):
+def adopted(tmp_path, monkeypatch):
     """`adopted(config=None)`: settings, by key with their source, that a start adopts."""
     synthetic.write(tmp_path / "data")
 
-    def adopted(**more):
-        found = []
+    def adopted(config, **more):
+        found = {}
 
-        def resolve(overrides):
-            found.extend(overrides)
+        def resolve(layers, uses):
+            for layer in layers[len(base_layers(config)) :]:
+                found.update({key: (value, layer.source) for key, value in layer.values.items()})
             raise BadInput("nothing is resolved here")
 
-        places = {"data_dir": str(tmp_path / "data"), "model_dir": str(tmp_path / "model")}
-        args = Args(**{"max_train_minutes": None, "overwrite": False, **places, **more})
+        monkeypatch.setattr(start, "resolve_config", resolve)
+        places = {"data_dir": tmp_path / "data", "model_dir": tmp_path / "model"}
         with pytest.raises(BadInput, match="nothing is resolved"):
-            start.run(args, resolve, Dependencies(log=lambda text: None))
-        return {k: (value, layer.source) for layer in found for k, value in layer.values.items()}
+            start.pretrain(config=config, **places, **more)
+        return found
 
     return adopted
+
+
+def test_an_interrupt_stops_the_call_and_handlers_are_restored(tmp_path, monkeypatch):
+    """A second one interrupts a main thread that does not answer; the program goes on."""
+    synthetic.write(tmp_path / "data")
+    before = [signal.getsignal(number) for number in SIGNALS]
+
+    def train(job, model_dir, stop, exit_process):
+        signal.raise_signal(signal.SIGINT)
+        end = time.monotonic() + 30
+        while not stop.is_set():
+            assert time.monotonic() < end
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(30)
+        raise AssertionError("not interrupted")
+
+    monkeypatch.setattr("bigbird_ja.train.train.train", train)
+    places = {"data_dir": tmp_path / "data", "model_dir": tmp_path / "model"}
+    with pytest.raises(Interrupted, match="interrupted again"):
+        start.pretrain(config="tiny-cpu", **places)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_wrong_choices_are_refused_by_their_names(tmp_path):
+    places = {"data_dir": tmp_path, "model_dir": tmp_path}
+    with pytest.raises(BadInput, match="`engine` jax: use one of auto, estimator, pjrt"):
+        start.pretrain(**places, engine="jax")
 
 
 def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path):

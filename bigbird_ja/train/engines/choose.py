@@ -15,6 +15,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import Devices
 
+ENGINES = ("auto", "estimator", "pjrt")
 # TPUs on which TensorFlow 2.15 is known to work.
 _ESTIMATOR_TPUS = ("v2", "v3")
 _KERNEL = "model.attention_implementation=kernel"
