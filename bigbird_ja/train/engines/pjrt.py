@@ -77,6 +77,12 @@ class PjrtEngine:
         """Trace and compile the step, and bring the state to the devices."""
         # TensorFlow reads the input on the CPU, and must not take a GPU's memory.
         tf.config.set_visible_devices([], "GPU")
+        if self.devices.platform == "cpu":
+            training, here = self.config.training, len(self.devices.of_process().devices)
+            micro_batches = len(self.devices.devices) * training.gradient_accumulation_steps
+            sequences = training.global_batch_size * here // micro_batches
+            needed = host_memory.estimate_step(self._step_config, self.data, sequences)
+            host_memory.refuse_if_too_large(host_memory.GROWTH * needed)
         if self.cache is not None:
             self.cache.begin()
         self._step = self._compile_with_fallback()
@@ -178,8 +184,8 @@ class PjrtEngine:
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self.devices.platform == "cpu":
-            local = sum(d.process_index == jax.process_index() for d in self.devices.devices)
-            host_memory.refuse_if_too_large(needed * local)
+            devices = len(self.devices.of_process().devices)
+            host_memory.refuse_if_too_large(int(needed * devices * host_memory.OVERHEAD))
             return
         available = self.devices.memory_bytes
         if available is not None and needed > available:

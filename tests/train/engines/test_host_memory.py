@@ -1,0 +1,41 @@
+"""Memory of a step on a CPU: estimated by shapes, and by the compiler."""
+
+import pytest
+
+from bigbird_ja.errors import OutOfMemory
+from bigbird_ja.train.engines import devices, host_memory, pjrt
+from testkit.configs import fitted, with_data
+
+pytest.importorskip("jax")
+SMALL = """
+    model.hidden_size=64 model.num_attention_heads=4 model.intermediate_size=256
+    model.attention_type=original_full model.vocab_size=512 make_data.seq_length=256
+    training.dtype=float32
+""".split()
+
+
+def make_engine(*settings, name=None):
+    run = with_data(fitted(name, settings))
+    return pjrt.PjrtEngine(*run, dict, lambda *_: None, devices.find(False)), run  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(("layers", "sequences"), [(1, 32), (4, 8)])
+def test_estimate_is_near_the_compilers_figure(layers, sequences, monkeypatch):
+    figures: list[int] = []
+    monkeypatch.setattr(host_memory, "refuse_if_too_large", figures.append)
+    size = [f"model.num_layers={layers}", f"training.global_batch_size={sequences}"]
+    engine, run = make_engine(*SMALL, *size)
+    engine._compile()
+    (compiled,) = figures
+    estimate = host_memory.estimate_step(*run, sequences)
+    assert 0.7 < estimate / (compiled / host_memory.OVERHEAD) < 1.1
+
+
+def test_step_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
+    """At 512 tokens, too: the compiler was killed there on a machine with 20 GB left."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 20 * 10**9)
+    monkeypatch.setattr(pjrt.PjrtEngine, "_compile", lambda engine: pytest.fail("compiled"))
+    for length, needed in ((4096, 207), (512, 24)):
+        engine, _ = make_engine(f"make_data.seq_length={length}", name="base-4096")
+        with pytest.raises(OutOfMemory, match=rf"needs about {needed}\.\d+ GB of memory and this"):
+            engine.begin()
