@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from bigbird_ja.report.page import report as report
     from bigbird_ja.settings.explain import config as config
     from bigbird_ja.settings.schema import Config as Config
+    from bigbird_ja.train.start import pretrain as pretrain
 
     __version__: str
 
 # Modules of the functions, in the order of use.
 FUNCTIONS = {
     "config": "settings.explain",
+    "pretrain": "train.start",
     "evaluate": "evaluation.checkpoints",
     "fill_mask": "evaluation.fill_mask",
     "report": "report.page",
@@ -33,7 +35,7 @@ FUNCTIONS = {
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = ["Config", "config", "errors", "evaluate", "export", "fill_mask", "report"]
+__all__ = ["Config", "config", "errors", "evaluate", "fill_mask", "pretrain", "report"]
 
 
 def __getattr__(name: str) -> Any:
