@@ -35,7 +35,7 @@ FUNCTIONS = {
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = ["Config", "config", "errors", "evaluate", "fill_mask", "pretrain", "report"]
+__all__ = ["Config", "config", "errors", "evaluate", "export", "fill_mask", "pretrain", "report"]
 
 
 def __getattr__(name: str) -> Any:
