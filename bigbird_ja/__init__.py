@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bigbird_ja import errors as errors
-    from bigbird_ja.demo.demo import demo as demo
-    from bigbird_ja.doctor.doctor import doctor as doctor
     from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
     from bigbird_ja.export.export_run import export as export
@@ -28,18 +26,16 @@ if TYPE_CHECKING:
 
 # Modules of the functions, in the order of use.
 FUNCTIONS = {
-    "demo": "demo.demo",
     "config": "settings.explain",
     "pretrain": "train.start",
     "evaluate": "evaluation.checkpoints",
     "fill_mask": "evaluation.fill_mask",
     "report": "report.page",
     "export": "export.export_run",
-    "doctor": "doctor.doctor",
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = ["Config", "errors", *FUNCTIONS]
+__all__ = ["Config", "config", "errors", "evaluate", "export", "fill_mask", "pretrain", "report"]
 
 
 def __getattr__(name: str) -> Any:

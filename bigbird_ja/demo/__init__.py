@@ -1,1 +1,0 @@
-"""The demo: every command on a small generated corpus, with a kill and a resume."""

@@ -1,1 +1,0 @@
-"""Checks of this machine for training and for renting TPUs."""
