@@ -20,7 +20,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo demo-3.12 test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-blind bench-trim bench-restart $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-trim bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -102,11 +102,8 @@ bench-code: $(ALL) ## the train step by machine code on v5e and v6e, against the
 bench-length: $(ALL) ## cost against sequence length, BigBird and ModernBERT, v5e and v6e; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_step --only tokens
 
-bench-clock: $(ALL) ## public programs priced by machine code against the times that real TPUs took; draws the docs' picture
-	@$(BIN)/python -m scripts.clock
-
-bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have no prediction (ONLY: part of a name)
-	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
+bench-clock: $(ALL) ## public programs priced by machine code against the times of real TPUs (ONLY: part of a name); draws the docs' picture
+	@$(BIN)/python -m scripts.clock --only "$(ONLY)"
 
 bench-trim: $(ALL) ## what `trim` saved (SOURCE, TRIMMED: the folders): parameters, a step on v5e and on this CPU
 	@$(BIN)/python -m scripts.bench_trim $(SOURCE) $(TRIMMED)

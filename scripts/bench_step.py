@@ -12,27 +12,26 @@ same way (scripts/ancestor_step.py of commit fdb3999).
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bigbird_ja.accelerators.chips import CHIPS, find
-from bigbird_ja.accelerators.measured import REACHED
+from bigbird_ja.accelerators.chips import CHIPS, Chip, find
+from bigbird_ja.accelerators.measured import HOST_SECONDS
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import log, print_log, table
-from scripts.kernel_code import LENGTHS, TOKENS
+from scripts import clock
+from scripts.clock import KERNEL_TOKENS as TOKENS
 from scripts.learn import command
 from testkit.configs import fitted, with_data
 
 BENCH = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPES = BENCH["by_length"]["shapes"]
 LAYERS = 12
+LENGTHS = (512, 1024, 4096, 8192, 16384)
 CODE_CHIPS = ("v5e", "v6e")
 PICTURE = "docs/images/cost-by-length.png"
 
@@ -100,15 +99,16 @@ def by_length() -> Iterator[dict[str, Any]]:
     """Price both shapes by machine code: cycles and dollars per token, memory, share of the peak.
 
     With as many tokens in a step nothing but attention's kernels depends on the length: these are
-    compiled for each (`scripts.kernel_code`) and take the place of those in the step. Dollars are
-    of spot chips in the cheapest zone, at the share of that rate that `plan` expects.
+    compiled for each (`clock.layer_kernel`) and take the place of those in the step. Dollars are of
+    spot chips in the cheapest zone, with the time that `plan` expects of so many cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")
-        words = [sys.executable, "-m", "scripts.kernel_code", chip.name]
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        kernels = {(p["kind"], p["length"]): p["forward"] + p["backward"] for p in lines}
+        kernels = {
+            (what, length): sum(_kernel_cycles(chip, what, length, way) for way in (False, True))
+            for what in ("rolled", "local", "full")
+            for length in LENGTHS
+        }
         spot = (load_prices().by_zone(find(f"{chip.name}-8"), "spot")[0][1] or 0.0) / 8
         for name, shape in SHAPES.items():
             few, many = (
@@ -122,9 +122,11 @@ def by_length() -> Iterator[dict[str, Any]]:
             )
             least, most = shape["compiled"]
             more = (shape["layers"] - least) / (most - least)
-            compiled, temporary = (
-                few[key] + more * (many[key] - few[key]) for key in ("code_cycles", "temp_bytes")
+            compiled, temporary, milliseconds = (
+                few[key] + more * (many[key] - few[key])
+                for key in ("code_cycles", "temp_bytes", "step_ms")
             )
+            expected = (milliseconds / 1e3 - HOST_SECONDS) * chip.clock_hz / compiled
             for length in LENGTHS:
                 cycles = compiled + sum(
                     count * (kernels[kind, length] - kernels[kind, shape["length"]])
@@ -141,8 +143,14 @@ def by_length() -> Iterator[dict[str, Any]]:
                     "cycles_per_token": cycles / TOKENS,
                     "temp_bytes": temporary,
                     "mfu": flops / seconds / chip.peak_flops,
-                    "dollars": seconds / REACHED / TOKENS * 1e9 / 3600 * spot,
+                    "dollars": seconds * expected / TOKENS * 1e9 / 3600 * spot,
                 }
+
+
+def _kernel_cycles(chip: Chip, what: str, length: int, backward: bool) -> float:
+    about = {"what": what, "size": 64, "length": length, "backward": backward, "chip": chip.name}
+    counts = clock.compile_parts(clock.DEFAULTS | about | {"kind": "kernel", "name": what})
+    return counts["rest"]["kernels"] * chip.clock_hz / 1e3
 
 
 def draw(points: Sequence[dict[str, Any]]) -> None:
