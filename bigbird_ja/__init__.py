@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
     from bigbird_ja.export.export_run import export as export
+    from bigbird_ja.plan.run import plan as plan
+    from bigbird_ja.preflight.run import preflight as preflight
     from bigbird_ja.report.page import report as report
     from bigbird_ja.settings.explain import config as config
     from bigbird_ja.settings.schema import Config as Config
@@ -30,12 +32,25 @@ FUNCTIONS = {
     "pretrain": "train.start",
     "evaluate": "evaluation.checkpoints",
     "fill_mask": "evaluation.fill_mask",
+    "plan": "plan.run",
+    "preflight": "preflight.run",
     "report": "report.page",
     "export": "export.export_run",
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = ["Config", "config", "errors", "evaluate", "export", "fill_mask", "pretrain", "report"]
+__all__ = [
+    "Config",
+    "config",
+    "errors",
+    "evaluate",
+    "export",
+    "fill_mask",
+    "plan",
+    "preflight",
+    "pretrain",
+    "report",
+]
 
 
 def __getattr__(name: str) -> Any:

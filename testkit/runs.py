@@ -67,6 +67,6 @@ def copy_inputs(run, place):
         shutil.copy(Path(run.tokenizer).with_suffix(suffix), place / f"ja{suffix}")
     shutil.copy(f"{run.model_dir}/config.yaml", place)
     chip = {"chip": "v3", "fits": True, "seq_length": 256, "batch_per_core": 1}
-    figures = {"chips": [{**chip, "tokens_per_second_per_core": 1e5}]}
+    figures = {"chips": [chip]}
     (place / "preflight.json").write_text(json.dumps(figures), "utf-8")
     return place

@@ -17,7 +17,6 @@ _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
 }
-_PLAN_TWO = "plan --config=modernbert-1024 --config=modernbert-8192"
 _TOKENIZE = "tokenize --output_prefix={o}"
 _MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
@@ -33,11 +32,9 @@ CASES = (
     ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
     ("plan --price_file={t}/none.yaml", "none.yaml: no such file"),
     ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
-    ("plan --preflight={t}/no-rate.json", "required field `tokens_per_second_per_core`"),
+    ("plan --preflight={t}/no-rate.json", "required field `seq_length`"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     ("plan --init_from={t}/none", "no such folder or checkpoint"),
-    (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
-    (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (
         _TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3",
         "has no effect in this command",

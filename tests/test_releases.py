@@ -1,6 +1,6 @@
 """Runs and data sets of a release continue with every later version.
 
-tests/fixtures/release-0.2.0.tar.xz was made before the release: corpus.jsonl; ja.* by `tokenize
+tests/fixtures/release-0.2.0.tar.xz was made before the first release: corpus.jsonl; ja.* by `tokenize
 --vocab_size=51`; data/ by `make-data --seq_length=64 --max_predictions_per_seq=10 --num_shards=2
 --eval_fraction=0.1`; model/, four steps with the settings that its config.yaml states; and
 whole-metrics.jsonl, the metrics after `pretrain --num_train_steps=8` on it. The tokenizer's model

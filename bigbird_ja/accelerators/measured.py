@@ -1,28 +1,60 @@
-"""Measured and counted rates of chips, in contrast to their specifications."""
+"""Measured and counted rates of chips, in contrast to their specifications, and the time of a step.
+
+The constants of `step_seconds` are fitted to published times of steps: docs/lab/clock.md.
+"""
 
 # Seconds per hop, and bytes per second of one link in one direction, measured with `ppermute`
 # (marin-community/marin#6736); v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
 LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
-# Share of the peak that `preflight` counts for base-4096 on whole slices, two sequences a device.
-# By priced cycles, XLA's attention: v3, v4, v5e by libtpu 0.0.11.4; v5p, v6e, v7x by 0.0.52. No v2
-# slice was compiled: it takes the value of v3, the most similar chip.
-PRICED_MFU = {
-    **{"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25},
-    **{"v5p": 0.20, "v6e": 0.10, "v7x": 0.11},
-}
-# By machine code, of the step that runs there, with kernels, by architecture (libtpu 0.0.42.1).
-# BigBird: v5e: 60.0 M cycles of the slice 2x4; v6e: 26.0 to 27.1 M of one chip, and 3.5 ms for the
-# sums over 2x4, computed from the links' rate. ModernBERT (`make bench-length`): cycles of one chip
-# at 1,024 tokens, the length with the lowest share; time of the sums in proportion to parameters.
-CODE_MFU: dict[str, dict[str, float]] = {
-    "bigbird": {"v5e": 0.63, "v6e": 0.29},
-    "modernbert": {"v5e": 0.57, "v6e": 0.24},
-}
-# Minimum share of a step that machine code must cover for `plan` to use its rate.
+# Minimum share of a step that machine code must cover for its time to be by it.
 COUNTED = 0.9
-# Share of the rate by machine code that published train steps reached on real chips, and its
-# interval, which includes single kernels, as our ops are smaller: docs/lab/clock.md. Priced cycles
-# get no factor, although they are some 1.9 times the cycles by machine code for one program
-# (base-4096, XLA's attention, on v5e and v6e).
-REACHED = 0.9
-REACHED_RANGE = (0.7, 1.0)
+HOST_SECONDS = 0.005  # of a step, in which the device waits for the host
+# Exponent of the compiler's estimate of ops that are no kernels, next to their machine code; ratio
+# of published times to both.
+POWER, REACHED = 0.25, 1.1
+# Without machine code: ratio of `step_seconds` to the estimate, 0.70 for base-4096 with XLA's
+# attention on v5e and v6e, 0.80 for a BERT on v3.
+BY_ESTIMATE = 0.75
+INTERVAL = (0.8, 1.4)  # covers 80 % of published times, relative to the computed ones
+UNCOMPILED_INTERVAL = (0.75, 1.5)  # of a step that was not compiled itself
+# Share of the peak that a step reaches by `step_seconds`, without the host, on a whole slice with
+# two sequences of 4,096 tokens a device. BigBird on v5e: 60.0 M cycles by machine code on the slice
+# 2x4, of them 11.5 M in kernels, and 74.2 M by the estimate of the others; v6e: 31.8, 9.5 and 45.0;
+# others by the estimate alone, which is 0.34 of the peak on v2 and v3, 0.20 on v4 and v5p and 0.11
+# on v7x, with XLA's attention. ModernBERT has 0.57 and 0.24 by machine code, with the same ratio.
+_OTHERS = {"v2": 0.42, "v3": 0.42, "v4": 0.27, "v5p": 0.27, "v7x": 0.15}
+SHARES: dict[str, dict[str, float]] = {
+    "bigbird": {**_OTHERS, "v5e": 0.52, "v6e": 0.24},
+    "modernbert": {**_OTHERS, "v5e": 0.47, "v6e": 0.20},
+}
+WIDTH = 768  # of these models
+BY_WIDTH = 0.59  # part of their time that grows with the width; the rest grows with its square
+
+
+def step_seconds(
+    kernels: float, code: float | None, estimate: float, links: float
+) -> tuple[float, str]:
+    """Return the expected seconds of a step, and what they are based on.
+
+    Args:
+        kernels: seconds of kernels by machine code.
+        code: seconds of other ops by machine code, with the waits for copies; None if not counted.
+            Sums between devices count by the bytes that they move in memory.
+        estimate: seconds of other ops by the compiler's estimate.
+        links: seconds of traffic between devices, which other work hides.
+    """
+    if code is None:
+        seconds, basis = BY_ESTIMATE * estimate, "the compiler's estimate"
+    else:
+        seconds, basis = device_seconds(kernels, code, estimate), "machine code"
+    return HOST_SECONDS + max(seconds, links), basis
+
+
+def device_seconds(kernels: float, code: float, estimate: float, reached: float = REACHED) -> float:
+    """Return the expected seconds that a device computes; arguments as in `step_seconds`."""
+    return reached * (kernels + code ** (1 - POWER) * estimate**POWER)
+
+
+def share_of_peak(architecture: str, chip: str, width: int) -> float:
+    """Return the share of a chip's peak that a model of a width is expected to reach."""
+    return SHARES[architecture][chip] / (1 - BY_WIDTH + BY_WIDTH * WIDTH / width)

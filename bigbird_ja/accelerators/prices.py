@@ -18,6 +18,7 @@ from bigbird_ja.storage import decode
 
 FLEX_START = "flex-start"
 PRICINGS = ("on_demand", "spot")
+PAGE = "https://cloud.google.com/tpu/pricing"
 OLD_DAYS = 365  # age from which a table is reported as old
 USUAL_ZONES = 4  # maximum number of zones if the user names none
 _MAX_PRICE_RATIO = 1.5  # of a zone to the first: a budget counts the most expensive zone
@@ -57,6 +58,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     spot: Price | None = None
     most_chips: _Chips | None = None  # limit of this price
     zones: list[str] | None = None  # None: all zones of the chip in the table
+    as_of: datetime.date | None = None  # None: the date of its file
 
 
 class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -125,9 +127,17 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if not priced or None in prices:
             raise BadInput(
                 f"no {pricing} price for {machine.launch_type} in {', '.join(zones)}: add it in a"
-                " file for --price_file"
+                " file for `price_file`"
             )
         return max(priced)
+
+    def date(self, machine: Accelerator, zones: Sequence[str]) -> datetime.date:
+        """Return the oldest date of a machine's prices in some zones."""
+        offers = self.offers(machine.chip)
+        return min(
+            (offers[zone].as_of or self.as_of for zone in zones if zone in offers),
+            default=self.as_of,
+        )
 
     def usual_zones(self, machine: Accelerator, pricing: str, near: str = "") -> tuple[str, ...]:
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
@@ -150,15 +160,12 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         limit = _MAX_PRICE_RATIO * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
-    def age_days(self, today: datetime.date) -> int:
-        """Return how old the table is."""
-        return (today - self.as_of).days
 
-    def describe_age(self, today: datetime.date) -> str:
-        """Return `prices of 2026-01-01, 325 days old: verify before renting`."""
-        days = self.age_days(today)
-        warning = ", warning: more than a year" if days > OLD_DAYS else ""
-        return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
+def describe_age(as_of: datetime.date, today: datetime.date) -> str:
+    """Format the age of prices, with the page to verify them on."""
+    days = (today - as_of).days
+    warning = ", warning: more than a year" if days > OLD_DAYS else ""
+    return f"prices of {as_of}, {days} days old{warning}: verify on {PAGE} before renting"
 
 
 def load_prices(override_path: str | None = None) -> Prices:
@@ -179,7 +186,7 @@ def load_prices(override_path: str | None = None) -> Prices:
     try:
         text = storage.read_text(override_path, decode.MAX_YAML_BYTES)
     except FileNotFoundError as error:
-        raise BadInput(f"--price_file {override_path}: no such file") from error
+        raise BadInput(f"`price_file` {override_path}: no such file") from error
     own = decode.convert(decode.read_yaml(text, override_path), Prices, override_path, advice)
     for name, free in own.free.items():
         try:
@@ -189,10 +196,15 @@ def load_prices(override_path: str | None = None) -> Prices:
     for key in ("chips", "rentals"):
         if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
             raise BadInput(f"{override_path}: {key}.{unknown[0]}: one of {', '.join(CHIPS)}")
+    # The file's date counts for its own rows only.
+    dated = {
+        chip: [msgspec.structs.replace(each, as_of=each.as_of or own.as_of) for each in offers]
+        for chip, offers in own.chips.items()
+    }
     return Prices(
-        own.as_of,
+        prices.as_of,
         own.source or prices.source,
-        {chip: [*prices.chips.get(chip, ()), *own.chips.get(chip, ())] for chip in CHIPS},
+        {chip: [*prices.chips.get(chip, ()), *dated.get(chip, ())] for chip in CHIPS},
         {chip: [*own.rentals.get(chip, ()), *prices.rentals.get(chip, ())] for chip in CHIPS},
         {**prices.free, **own.free},
     )

@@ -166,7 +166,6 @@ def flags_of(command: Any) -> flags.FlagValues:
             none="the settings' defaults",
             form="NAME|FILE",
             uses=uses,
-            many=getattr(command, "MANY_CONFIGS", False),
         )
         define.text(
             "set",

@@ -42,12 +42,8 @@ def setting_arguments(args: Args) -> dict[str, Any]:
     }
 
 
-def resolve(
-    args: Args, adopted: Iterable[Layer] = (), config_name: str | None = None
-) -> tuple[Config, list[Override]]:
+def resolve(args: Args, adopted: Iterable[Layer] = ()) -> tuple[Config, list[Override]]:
     """Resolve the config that a command's flags specify; see `resolve_config`.
-
-    If `--config` is repeatable, `config_name` is the value to use.
 
     Raises:
         BadInput: As in `resolve_config`; or a setting has no effect without a missing flag.
@@ -62,7 +58,7 @@ def resolve(
 
     uses = command_flags.declared(args["set"]).uses
     layers = [
-        *base_layers(config_name or args.config or None),
+        *base_layers(args.config or None),
         *adopted,
         *given_layers(read_sets(args.set), setting_arguments(args)),
     ]

@@ -10,7 +10,13 @@ import re
 from collections.abc import Container
 
 _WORD = re.compile(r"`([a-z_]+)`")
-_FLAGS = {"overrides": "set", "inputs": "input", "texts": "text", "model_dirs": "model_dir"}
+_FLAGS = {
+    "overrides": "set",
+    "chips": "chip",
+    "inputs": "input",
+    "texts": "text",
+    "model_dirs": "model_dir",
+}
 
 
 def spell_flags(message: str, flags: Container[str]) -> str:

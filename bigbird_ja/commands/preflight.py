@@ -5,24 +5,27 @@
   bigbird-ja preflight --topology v5e:2x4 --data_dir gs://BUCKET/data --keep gs://BUCKET/run
 
 Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
-devices of each --topology together, with their all-reduces. Prints whether it fits, its cycles and
-milliseconds, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the config and the manifest
-of --data_dir; needs no network and no TPU. Writes only --output, --dump_hlo and --keep. A 12-layer
-step takes three to five minutes per chip on one CPU core; --search_batch compiles three or four
-times. With libtpu 0.0.42 or newer, cycles are also counted in the machine code (v5e, v5p, v6e,
-v7x), which takes some minutes more. With --keep a machine with the same slice, settings, data set
-and packages loads the step in seconds; any other compiles its own, and logs that. Needs
-pip install 'bigbird-ja[preflight]'.
+devices of each --topology together, with their all-reduces. Prints whether it fits, the expected
+time of a step with its interval, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the
+config, the manifest of --data_dir and the config.json of --init_from; needs no network and no TPU.
+Writes only --output, --dump_hlo and --keep. A 12-layer step takes three to five minutes per chip on
+one CPU core; --search_batch compiles three or four times. With libtpu 0.0.42 or newer, cycles are
+also counted in the machine code, which takes some minutes more. With --keep a machine with the same
+slice, settings, data set and packages loads the step in seconds; any other compiles its own, and
+logs that. Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.config import read_sets
+from bigbird_ja.cli.spelling import spell_flags
 from bigbird_ja.settings.variants import used_by
+
+if TYPE_CHECKING:
+    from bigbird_ja.preflight.results import PreflightResult
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
 NEEDS = ("tensorflow", "jax")  # libtpu, too: `compile.versions` checks it later
@@ -31,8 +34,8 @@ SETTINGS = used_by("preflight")
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    chips = "Chip to compile for: v2, v3, v4, v5e, v5p, v6e or v7x; no default with --topology."
-    flags.text("chip", chips, many=True, default=["v5e"])
+    chips = "Chip to compile for: v2, v3, v4, v5e, v5p, v6e or v7x (repeatable)."
+    flags.text("chip", chips, many=True, none="v5e, or none with --topology")
     slices = "Slice to compile for, as CHIP:SHAPE, such as v5e:2x4 or v4:2x2x1."
     flags.text("topology", slices, many=True)
     flags.integer(
@@ -48,13 +51,38 @@ def define_flags(flags: Flags) -> None:
     flags.path("dump_hlo", "Folder for the HLO before and after optimization.")
     lengths = "Data set of `make-data` that gives sequence and document lengths."
     flags.path("data_dir", lengths, none="the config's facts, assumed document lengths")
+    flags.path(
+        "init_from",
+        "Hugging Face folder to start from, as in `pretrain`: its sizes replace the config's.",
+    )
     kept = "Run of `launch`, BUCKET/NAME: gets the compiled steps of each --topology."
     flags.path("keep", kept)
     flags.path("output", "JSON file for the results, which `plan --preflight` reads.")
 
 
-def run(args: Args) -> dict[str, Any]:
+def run(args: Args) -> PreflightResult:
     """Compile for every chip and slice, and print the results."""
-    from bigbird_ja.preflight import run
+    from bigbird_ja.accelerators import environment
+    from bigbird_ja.preflight import figures
+    from bigbird_ja.preflight.run import preflight
 
-    return run.preflight(args, functools.partial(resolve, args))
+    result = preflight(
+        config=args.config,
+        overrides=read_sets(args.set),
+        chips=args.chip,
+        topology=args.topology,
+        batch_per_core=args.batch_per_core,
+        search_batch=args.search_batch,
+        dump_hlo=args.dump_hlo,
+        data_dir=args.data_dir,
+        init_from=args.init_from,
+        keep=args.keep,
+        output=args.output,
+        on_result=lambda step: print(spell_flags(figures.describe(step), [*args]), "\n"),
+    )
+    print(f"Compiled with {environment.describe(result.versions)}.")
+    print(
+        "Not in these figures: input, saving, logging; nothing was timed on a TPU\n"
+        "(docs/design/preflight.md, docs/lab/clock.md)"
+    )
+    return result

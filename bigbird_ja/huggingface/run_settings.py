@@ -11,6 +11,7 @@ from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_cla
 from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import hub
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.load import tokenizer_of
 
@@ -34,6 +35,27 @@ def attention_notice(source: str, config: Config, manifest: Manifest) -> str | N
         f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
         " model.attention_type=original_full keeps the source's attention and class"
     )
+
+
+def planned_settings(
+    init_from: str | None, manifest: Manifest | None, data_dir: str
+) -> list[Layer]:
+    """Return the settings that `init_from` fixes for a run that is only planned.
+
+    Args:
+        init_from: folder, or name of a repository of the Hub, which is fetched without weights.
+        manifest: manifest of the data set, if it exists.
+        data_dir: path of the data set.
+
+    Raises:
+        BadInput: As in `hub.fetched`, `adopted_settings` and `stated_settings`.
+    """
+    if not init_from:
+        return []
+    source = hub.fetched(init_from, "--init_from")
+    if manifest:
+        return adopted_settings(source, manifest, data_dir)
+    return stated_settings(source)
 
 
 def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Layer]:

@@ -3,7 +3,7 @@
 import datetime
 from typing import Any
 
-from bigbird_ja.accelerators.prices import FLEX_START, Prices
+from bigbird_ja.accelerators.prices import FLEX_START, Prices, describe_age
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.launched_run import LaunchedRun
@@ -22,7 +22,7 @@ def estimate(run: LaunchedRun, config: Config, data: Data) -> tuple[str, dict[st
     Returns:
         A line to print, and `needs` of the `--json` results.
     """
-    row = make_row([Plan(config, data)], run.accelerator, run.pricing, (), run.usd_per_hour or None)
+    row = make_row(Plan(config, data), run.accelerator, run.pricing, (), run.usd_per_hour or None)
     covered = run.most_hours / row.hours if run.most_hours is not None and row.hours else None
     keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")
     text = f"needs    {_figure(row.hours, row.hours_range)} rented hours,"
@@ -39,7 +39,7 @@ def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
 
 def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
     """Print machine, lease and cost; return the `--json` results."""
-    data = requested_data(config)
+    data, as_of = requested_data(config), table.date(run.accelerator, run.zones)
     needs, needed = estimate(run, fit_to_data(config, data), data)
     machine, usd, hours = run.accelerator, run.usd_per_hour, run.most_hours
     most_usd = hours * usd if hours is not None and usd else None
@@ -53,7 +53,7 @@ def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices)
         f"zones    {', '.join(run.zones)}, in this order\n"
         f"lease    {lease}; deletes itself {run.lease / 3600:g} h after the supervisor is gone\n"
         f"cost     {price}; {f'at most {most_usd:,.2f} USD' if usd else 'not counted'}\n"
-        f"         {table.describe_age(datetime.date.today())}\n"
+        f"         {describe_age(as_of, datetime.date.today())}\n"
         f"{needs}\n"
         f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}"
         f"{f', from {run.init_from}' if run.init_from else ''}\n"
@@ -61,7 +61,7 @@ def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices)
     )
     cost = {
         "usd_per_hour": usd,
-        "prices_as_of": str(table.as_of),
+        "prices_as_of": str(as_of),
         "max_hours": None if run.max_seconds is None else run.max_seconds / 3600,
         "max_cost": run.max_usd,
         "most_hours": hours,  # of rented time, by both; None: unlimited

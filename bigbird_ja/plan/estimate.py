@@ -5,22 +5,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Annotated, Any, TypedDict
 
-from msgspec import Meta
-
-from bigbird_ja.accelerators import chips, environment
+from bigbird_ja.accelerators import chips, environment, measured
 from bigbird_ja.accelerators.chips import Accelerator
-from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, PRICED_MFU, REACHED, REACHED_RANGE
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
+from bigbird_ja.preflight.results import PreflightResult
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
-MIN_STEP_SECONDS = 5e-3  # minimum time for a host to start a step, assumed: for tiny models
 
 # Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), and its bytes per token. Used only
 # without a data set, and printed as an assumption.
@@ -31,55 +26,6 @@ BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text with a vocabulary of 32,000: two ch
 # step (boot, install, compile, restore); time without a machine after a preemption, not billed.
 SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
 
-Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
-Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
-
-
-class Step(TypedDict, total=False):
-    """Figures of a compiled step; a rate is None if the step does not fit."""
-
-    priced_cycles: Cycles | None  # basis of the rates
-    code_cycles: Cycles | None  # cycles by machine code, if available
-    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # counted share of the machine code
-    fits: bool
-    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
-
-
-class ChipResult(Step):
-    """Figures of the step on one chip."""
-
-    chip: str
-    tokens_per_second_per_core: Rate | None
-
-
-class SliceResult(Step):
-    """Figures of the step on a whole slice."""
-
-    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
-    tokens_per_second: Rate | None
-
-
-@dataclass(frozen=True)
-class Results:
-    """Content of a file of `preflight --output`."""
-
-    chips: list[ChipResult]
-    topologies: list[SliceResult] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)  # compiler packages
-
-
-def load_results(path: str) -> Results:
-    """Read a file of `preflight --output`.
-
-    Raises:
-        BadInput: no such file, or not a result of `preflight --output`.
-    """
-    advice = "not a result of `bigbird-ja preflight --output`"
-    try:
-        return decode.read_json(path, Results, advice)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -87,7 +33,9 @@ class Plan:
 
     config: Config
     data: Data
-    results: Results = Results([], versions=environment.COMPILER)
+    results: PreflightResult = field(
+        default_factory=lambda: PreflightResult(versions=environment.COMPILER)
+    )
     preemptions_per_hour: float = 0.25  # of a spot machine, assumed
 
     @property
@@ -112,6 +60,8 @@ class MachineRate:
     """Rate of training on a machine, and the source of the figure."""
 
     tokens_per_second: float  # of the whole machine
+    slower: float  # factor to the time of a step at the end of its interval
+    faster: float
     source: str
     fits: bool | None = None  # by preflight; None if it has no entry for the machine
 
@@ -119,47 +69,24 @@ class MachineRate:
 def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
     """Return tokens per second, by preflight if the step was compiled and fits.
 
-    Else by the share of the peak that preflight counts for a base model: by machine code, times
-    `REACHED`, if available, else by BigBird's priced cycles. The result for a whole slice includes
-    all-reduces, so it has priority over that for one chip.
+    Else by the share of the peak that preflight counts for a base model. The result for a whole
+    slice includes its links, so it has priority over that for one chip.
     """
-    rate = _rate(machine, run)
-    most = tokens_per_step(run.config, run.data) / MIN_STEP_SECONDS
-    if rate.tokens_per_second <= most:
-        return rate
-    return MachineRate(most, f"{MIN_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
-
-
-def _rate(machine: Accelerator, run: Plan) -> MachineRate:
-    slices = run.results.topologies
-    whole = next((s for s in slices if chips.of_topology(s["topology"]) == machine), None)
-    chip = next((one for one in run.results.chips if one["chip"] == machine.chip), None)
-    if whole and (rate := whole["tokens_per_second"]):
-        return _compiled_rate(whole, rate, f"preflight {whole['topology']}")
-    if chip and not whole and (rate := chip["tokens_per_second_per_core"]):
-        return _compiled_rate(chip, rate * machine.units, "preflight, one chip")
-    step = whole or chip
-    fits = step.get("fits", True) if step else None
-    code_mfu = CODE_MFU[run.config.model.architecture].get(machine.chip)
-    share = REACHED * code_mfu if code_mfu else PRICED_MFU[machine.chip]
-    basis = f"{REACHED:g} x machine code" if code_mfu else "priced cycles"
-    flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # per token
-    return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)
-
-
-def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
-    """Correct a rate of `preflight`.
-
-    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
-    data in fast memory (docs/design/preflight.md). So the rate is by machine code if nearly all of
-    the step was counted; that leaves out effects unknown to the compiler, such as memory stalls.
-    """
-    basis = "priced cycles"
-    priced, code = step.get("priced_cycles"), step.get("code_cycles")
-    if priced and code and (step.get("code_coverage") or 0.0) >= COUNTED:
-        basis = f"{REACHED:g} x machine code"
-        rate *= REACHED * priced / code
-    return MachineRate(rate, f"{source}, {basis}", step.get("fits", True))
+    step = run.results.find(machine)
+    if step and step.step_ms and step.step_ms_range:
+        whole = step.tokens_per_second
+        rate = whole or (step.tokens_per_second_per_core or 0.0) * machine.units
+        faster, slower = (end / step.step_ms for end in step.step_ms_range)
+        where = f"preflight {step.topology}" if whole else "preflight, one chip"
+        return MachineRate(rate, slower, faster, f"{where}, {step.basis}", True)
+    model = run.config.model
+    share = measured.share_of_peak(model.architecture, machine.chip, model.hidden_size)
+    flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # of a token
+    tokens = tokens_per_step(run.config, run.data)
+    seconds = tokens * flops / (machine.peak_flops * share) + measured.HOST_SECONDS
+    ends = measured.UNCOMPILED_INTERVAL
+    source = f"share of the peak of a compiled {model.architecture}"
+    return MachineRate(tokens / seconds, ends[1], ends[0], source, step.fits if step else None)
 
 
 @dataclass(frozen=True)
@@ -204,12 +131,13 @@ class Row:
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
+    price_as_of: str | None  # oldest date of the zones' prices
     training_hours: float  # without preemptions, saves or restarts
     hours: float | None  # rented hours, including saves, restarts and lost work
     wall_hours: float | None  # including the time between machines; None for free ones, too
     preemptions: float | None
     cost_usd: float | None
-    # Minimum and maximum of these, with the rate in its interval, `REACHED_RANGE`.
+    # Minimum and maximum of these, with the time of a step in its interval.
     hours_range: tuple[float, float] | None
     wall_hours_range: tuple[float, float] | None
     cost_usd_range: tuple[float, float] | None
@@ -223,15 +151,13 @@ class Row:
         return self.pricing not in PRICINGS
 
 
-def make_rows(
-    runs: Sequence[Plan], prices: Prices, names: Sequence[str] = (), near: str = ""
-) -> list[Row]:
+def make_rows(run: Plan, prices: Prices, names: Sequence[str] = (), near: str = "") -> list[Row]:
     """Return a row per machine and pricing, cheapest first, then those without a price.
 
     Args:
-        runs: consecutive runs on a machine; a row has their sums.
+        run: run to plan.
         prices: table of prices; a row has the zones of `launch` and the highest price of them.
-        names: names of machines; by default one of each TPU, the slices in the runs' results and
+        names: names of machines; by default one of each TPU, the slices in the run's results and
             the free machines.
         near: region of the bucket; see `Prices.usual_zones`.
 
@@ -240,10 +166,9 @@ def make_rows(
     """
     machines = [chips.find(name) for name in names or chips.USUAL]
     if not names:
-        slices = [one for run in runs for one in run.results.topologies]
-        machines += [chips.of_topology(one["topology"]) for one in slices]
+        machines += [chips.of_topology(str(one.topology)) for one in run.results.topologies]
     rows = [
-        make_row(runs, chips.find(free.machine), provider, (), 0.0, free.note)
+        make_row(run, chips.find(free.machine), provider, (), 0.0, None, free.note)
         for provider, free in ({} if names else prices.free).items()
     ]
     for machine in dict.fromkeys(machines):
@@ -251,16 +176,18 @@ def make_rows(
             zones, price = prices.usual_zones(machine, pricing, near), None
             with contextlib.suppress(BadInput):  # no price is known
                 price = prices.per_hour(machine, pricing, zones)
-            rows += [make_row(runs, machine, pricing, zones, price)] if zones else []
+            as_of = str(prices.date(machine, zones)) if price is not None else None
+            rows += [make_row(run, machine, pricing, zones, price, as_of)] if zones else []
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
 def make_row(
-    runs: Sequence[Plan],
+    run: Plan,
     machine: Accelerator,
     pricing: str,
     zones: Sequence[str],
     price: float | None,
+    as_of: str | None = None,
     free_note: str = "",
 ) -> Row:
     """Return the row of a machine at a price in some zones, in US dollars per hour, if known.
@@ -268,61 +195,106 @@ def make_row(
     A free machine has its provider as pricing, no zones, and no time of completion, since it is
     available only for some hours at a time.
     """
-    rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
-    seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
-    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
-    times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
-    odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
-    fits = [rate.fits for rate in rates]
+    rate = rate_of(machine, run)
+    hours = run.tokens / rate.tokens_per_second / SECONDS_PER_HOUR
+    preempted = run.preemptions_per_hour if pricing == "spot" else 0.0
+    times = [
+        run_time(factor * hours, run.checkpoint_interval, preempted)
+        for factor in (1.0, rate.faster, rate.slower)
+    ]
+    odd = _indivisible(run, machine)
     doubts = (
-        "does not fit" if False in fits else "",
+        "does not fit" if rate.fits is False else "",
         odd,
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
         free_note,
-        "" if price is not None else "no price is known: --price_file",
+        "" if price is not None else "no price is known: `price_file`",
     )
+    is_dated = pricing in PRICINGS
+    rented, rented_range = _figures(times, "rented_hours")
+    wall, wall_range = _figures(times, "wall_hours", 1.0 if is_dated else None)
+    cost, cost_range = _figures(times, "rented_hours", price)
     return Row(
         accelerator=machine.name,
         pricing=pricing,
         zone=next(iter(zones), None),
         zones=tuple(zones),
-        tokens_per_second=sum(tokens) / sum(seconds),
-        rate_source="; ".join(dict.fromkeys(rate.source for rate in rates)),
+        tokens_per_second=rate.tokens_per_second,
+        rate_source=rate.source,
         usd_per_hour=price,
-        training_hours=sum(seconds) / SECONDS_PER_HOUR,
-        hours=_total(times, "rented_hours"),
-        wall_hours=_total(times, "wall_hours") if is_dated else None,
-        preemptions=_total(times, "preemptions") if is_dated else None,
-        cost_usd=_total(times, "rented_hours", price),
-        hours_range=_range(extremes, "rented_hours"),
-        wall_hours_range=_range(extremes, "wall_hours") if is_dated else None,
-        cost_usd_range=_range(extremes, "rented_hours", price),
-        fits=None if None in fits else all(fits),
+        price_as_of=as_of,
+        training_hours=hours,
+        hours=rented,
+        wall_hours=wall,
+        preemptions=_figures(times, "preemptions", 1.0 if is_dated else None)[0],
+        cost_usd=cost,
+        hours_range=rented_range,
+        wall_hours_range=wall_range,
+        cost_usd_range=cost_range,
+        fits=rate.fits,
         divides=not odd,
         note="; ".join(filter(None, doubts)),
     )
 
 
-def budget_rows(
-    run: Plan, about: dict[str, Any], rows: Sequence[Row], budget: float
-) -> list[dict[str, Any]]:
-    """Compute what a budget buys on each rented machine, most first."""
+def _figures(
+    times: Sequence[RunTime | None], name: str, factor: float | None = 1.0
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return a figure times a factor, and its ends; None if it is unknown."""
+    known = [factor * getattr(time, name) for time in times if time and factor is not None]
+    return (known[0], (known[1], known[2])) if len(known) == len(times) else (None, None)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Training that a budget pays for on a machine."""
+
+    accelerator: str
+    pricing: str
+    share: float  # of the run's steps; above 1 if money is left
+    steps: float
+    tokens: float
+    epochs: float
+
+
+def budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) -> list[Budget]:
+    """Compute what a budget buys on each rented machine, most first.
+
+    Args:
+        run: run of the rows.
+        rows: rows of machines.
+        budget: US dollars.
+        epochs: epochs of the run.
+    """
+    steps = run.config.training.num_train_steps
     shares = [(affordable_share(run, row, budget), row) for row in rows if not row.is_free]
     return [
-        {
-            **{"accelerator": row.accelerator, "pricing": row.pricing, "share": share},
-            **{key: share * about[key] for key in ("steps", "tokens", "epochs")},
-        }
+        Budget(
+            row.accelerator, row.pricing, share, share * steps, share * run.tokens, share * epochs
+        )
         for share, row in sorted(shares, key=lambda pair: -(pair[0] or 0.0))
         if share is not None
     ]
+
+
+def hours_by_preemptions(
+    run: Plan, row: Row | None, rates: Sequence[float]
+) -> dict[str, float | None]:
+    """Return the rented hours of a spot machine by preemptions an hour; {} for another one."""
+    if row is None or row.pricing != "spot":
+        return {}
+    times = [run_time(row.training_hours, run.checkpoint_interval, rate) for rate in rates]
+    return {
+        f"{rate:g}": time.rented_hours if time else None
+        for rate, time in zip(rates, times, strict=True)
+    }
 
 
 def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
     """Return the share of a run's training that a budget pays for; the inverse of `run_time`.
 
     Args:
-        run: only run of the row.
+        run: run of the row.
         row: row of a rented machine.
         budget: US dollars.
 
@@ -336,33 +308,6 @@ def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
         return None
     hours = budget / row.usd_per_hour - start.rented_hours
     return max(0.0, hours / (row.hours - start.rented_hours))
-
-
-def _times(
-    runs: Sequence[Plan], seconds: Sequence[float], slower: float, pricing: str
-) -> list[RunTime | None]:
-    """Return each run's expected hours, from its seconds of training times `slower`."""
-    return [
-        run_time(
-            slower * each / SECONDS_PER_HOUR,
-            run.checkpoint_interval,
-            run.preemptions_per_hour if pricing == "spot" else 0.0,
-        )
-        for each, run in zip(seconds, runs, strict=True)
-    ]
-
-
-def _range(
-    extremes: Sequence[list[RunTime | None]], name: str, price: float | None = 1.0
-) -> tuple[float, float] | None:
-    """Return a figure of `_total` for the fastest and the slowest runs."""
-    low, high = (_total(times, name, price) for times in extremes)
-    return None if low is None or high is None else (low, high)
-
-
-def _total(times: Sequence[RunTime | None], name: str, price: float | None = 1.0) -> float | None:
-    """Return the sum of a figure over runs, times a price; None if one is unknown."""
-    return None if None in times or price is None else sum(map(attrgetter(name), times)) * price
 
 
 def _indivisible(run: Plan, machine: Accelerator) -> str:

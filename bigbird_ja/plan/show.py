@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import datetime
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
-from bigbird_ja.accelerators import measured
-from bigbird_ja.plan import estimate
-from bigbird_ja.plan.estimate import Plan, Row
+from bigbird_ja.accelerators.prices import describe_age
+from bigbird_ja.plan.estimate import Budget, Row
+from bigbird_ja.plan.run import PlanResult
 from bigbird_ja.process.console import human_count, table
 
-_WIDTH = 768  # hidden size of the models for which `accelerators` has shares of the peak
 _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
-def affordable(budget_rows: Sequence[dict[str, Any]], budget: float) -> str:
+def describe(result: PlanResult) -> str:
+    """Describe a plan: the cheapest machine, what the budget buys, and all machines."""
+    bought = result.max_cost_buys
+    budget = [f"\n{_affordable(bought, result.max_cost)}\n"] if bought and result.max_cost else []
+    free = [row for row in result.rows if row.is_free]
+    return "\n".join((_verdict(result.cheapest, free), *budget, _comparison(result)))
+
+
+def _affordable(bought: Sequence[Budget], budget: float) -> str:
     """Format what a budget buys."""
     cells = [
-        [each["accelerator"], each["pricing"].replace("_", " "), human_count(each["steps"])]
-        + [human_count(each["tokens"]), _short(each["epochs"]), f"{each['share']:.0%}"]
-        for each in budget_rows
+        [each.accelerator, each.pricing.replace("_", " "), human_count(each.steps)]
+        + [human_count(each.tokens), _short(each.epochs), f"{each.share:.0%}"]
+        for each in bought
     ]
     header = (f"{budget:g} USD buy on", "pricing", "steps", "tokens", "epochs", "of the run")
     return table(cells, header)
 
 
-def verdict(chosen: Row | None, free: Sequence[Row]) -> str:
+def _verdict(chosen: Row | None, free: Sequence[Row]) -> str:
     """Name the free machines, then the cheapest one to rent, and how to rent it."""
     names = [f"{row.accelerator} of {row.pricing}, {_duration(row.hours_range)}" for row in free]
     lent = f"for nothing, session by session: {'; '.join(names)}"
@@ -47,45 +54,50 @@ def verdict(chosen: Row | None, free: Sequence[Row]) -> str:
     )
 
 
-def describe(
-    plans: Sequence[Plan], runs: Sequence[dict[str, Any]], rows: Sequence[Row], prices_age: str
-) -> str:
-    """Describe the runs, a table of machines, and the assumptions."""
-    lost = (plans[0].checkpoint_interval / 2 + estimate.RESTART_SECONDS) / 60
+def _comparison(result: PlanResult) -> str:
+    """Describe the run, a table of machines, and the assumptions."""
+    rows = result.rows
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not row.is_free]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if row.is_free)
-    width = min(each.config.model.hidden_size for each in plans)
-    is_narrow = width < _WIDTH and any("MFU" in row.rate_source for row in rows)
-    notes = [
-        *([f"shares of the peak are of models {_WIDTH} wide: {width} reaches less"] * is_narrow),
-        f"tokens/s {'; '.join(by_source)}; intervals: {measured.REACHED_RANGE[0]:g}-"
-        f"{measured.REACHED_RANGE[1]:g} x machine code",
-        f"compiled with {'; '.join(dict.fromkeys(run['compiler'] for run in runs))}",
+    others = result.hours_by_preemptions.items()
+    hours = [f"{_short(n)} h at {rate}" if n else f"never at {rate}" for rate, n in others]
+    of = "Wiki40b Japanese" if result.assumption else "the data set"
+    epochs = f"{result.epochs:,.1f}" if result.epochs >= 1 else f"{result.epochs:.2g}"
+    lines = [
+        f"{result.steps:,} steps of {result.tokens_per_step:,} tokens:"
+        f" {human_count(result.tokens)} tokens = {epochs} epochs of {of}"
+        f" ({result.steps_per_epoch:,.0f} steps each)",
+        *filter(None, [result.assumption]),
+        "",
+        _table(rows),
+        "",
+        f"tokens/s {'; '.join(by_source)}; intervals are those of published steps"
+        " (docs/lab/clock.md)",
+        f"compiled with {result.compiler}",
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
-        f"spot: {plans[0].preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
-        " minutes of work and restart",
+        f"spot: {result.preemptions_per_hour:g} preemptions an hour, assumed, each costs"
+        f" {result.minutes_per_preemption:g} minutes of work and restart"
+        + (f"; the cheapest takes {', '.join(hours)}" if hours else ""),
         *([f"limits: {', '.join(pages)}"] if pages else []),
-        prices_age,
+        *_ages(rented),
     ]
-    about = [line for run in runs for line in _about(run, len(runs) > 1)]
     return "\n".join(
-        text if "\n" in text else textwrap.fill(text, 79, subsequent_indent="  ")
-        for text in (*about, "", _table(rows), "", *notes)
+        text
+        if "\n" in text
+        else textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
+        for text in lines
     )
 
 
-def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
-    """Describe one run: its steps and tokens, and the assumption about its data."""
-    name = f"{run['config'] or 'defaults'}: " if is_one_of_several else ""
-    of = "Wiki40b Japanese" if run["assumption"] else "the data set"
-    epochs = f"{run['epochs']:,.1f}" if run["epochs"] >= 1 else f"{run['epochs']:.2g}"
-    about = (
-        f"{name}{run['steps']:,} steps of {run['tokens_per_step']:,} tokens:"
-        f" {human_count(run['tokens'])} tokens = {epochs} epochs of {of}"
-        f" ({run['steps_per_epoch']:,.0f} steps each)"
-    )
-    return [about, *filter(None, [run["assumption"]])]
+def _ages(rows: Sequence[Row]) -> list[str]:
+    """Describe the age of the prices, and name the machines if there are several dates."""
+    today, dates = datetime.date.today(), _by(rows, "price_as_of")
+    return [
+        describe_age(datetime.date.fromisoformat(date), today)
+        + (f" ({names})" if len(dates) > 1 else "")
+        for date, names in sorted(dates.items())
+    ]
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -126,6 +138,6 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         text = getattr(row, field) or ""
-        if text := text.partition("%, ")[2] or text:  # the share of the peak is each row's own
+        if text:
             names.setdefault(text, {})[row.accelerator] = None
     return {text: ", ".join(machines) for text, machines in names.items()}

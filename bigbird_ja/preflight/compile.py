@@ -71,7 +71,7 @@ def of_chip(name: str) -> Target:
         BadInput: there is no such chip; the message names the nearest.
     """
     if name not in CHIPS:
-        raise BadInput(f"--chip {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
+        raise BadInput(f"`chips` {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
     return Target(name, CHIPS[name], CHIPS[name].topology)
 
 
@@ -84,12 +84,12 @@ def of_topology(name: str) -> Target:
     try:
         machine = chips.of_topology(name)
     except BadInput as error:
-        raise BadInput(f"--topology {error}") from error
+        raise BadInput(f"`topology` {error}") from error
     shape = name.partition(":")[2]
     sides = [int(side) for side in shape.split("x")]
     if not _is_built(sorted(sides)):
         raise BadInput(
-            f"--topology {name}: there is no such slice: use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
+            f"`topology` {name}: there is no such slice: use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
             " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
         )
     options: dict[str, Any] = {}
@@ -236,7 +236,7 @@ def _run(job: Job, who: str) -> Program:
             return decode.read_json(os.path.join(directory, "result.json"), Program)
         except (OSError, BadInput) as error:  # the child ended before it could write its result
             lines = stderr.decode(errors="replace").splitlines()
-            advice = "compile for one --chip or --topology at a time, or on a larger machine"
+            advice = "compile for one of `chips` or `topology` at a time, or on a larger machine"
             raise workers.error_from_exit(child.returncode, lines, who, advice) from error
 
 

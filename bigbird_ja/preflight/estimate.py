@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.chips import Chip, link_seconds
+from bigbird_ja.accelerators import measured
+from bigbird_ja.accelerators.chips import link_seconds
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
@@ -21,6 +22,8 @@ from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.kernels.layer_shape import LayerShape, tile_rows
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
+from bigbird_ja.preflight.machine_code import Code
+from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.process.console import waiting
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -38,15 +41,6 @@ DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
 _MAX, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
-# Keys of a result that are None if the program does not fit, or cannot be counted.
-_KEYS = (
-    "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
-    "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
-)  # fmt: skip
-_SLICE_KEYS = (
-    "tokens_per_second", "collectives", "collective_bytes", "collective_cycles",
-    "collective_link_ms",
-)  # fmt: skip
 
 
 def batch_per_core(config: Config, target: Target) -> int:
@@ -62,8 +56,8 @@ def batch_per_core(config: Config, target: Target) -> int:
     try:
         return check_divides(config.training.global_batch_size, count, accumulated)
     except BadInput as error:
-        where = f"--topology {target.name}: " if target.is_slice else ""
-        raise BadInput(f"{where}{error}, or pass --batch_per_core") from error
+        where = f"`topology` {target.name}: " if target.is_slice else ""
+        raise BadInput(f"{where}{error}, or give `batch_per_core`") from error
 
 
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
@@ -109,8 +103,8 @@ def examine(
     dump_dir: str | None = None,
     with_code: bool = True,
     kept_in: str = "",
-) -> dict[str, Any]:
-    """Return one target's results, with the keys of `--json`.
+) -> StepResult:
+    """Return one target's result.
 
     If the compiler fails on attention's kernels, the step is compiled without them.
 
@@ -146,78 +140,112 @@ def examine(
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
     result = _figures(resolved, data, target, batch, compiled)
-    return {**result, "trace_seconds": round(seconds, 1)}
+    return replace(result, trace_seconds=round(seconds, 1))
 
 
 def _figures(
     config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
-) -> dict[str, Any]:
+) -> StepResult:
     accumulated = config.training.gradient_accumulation_steps
     _, stated = by_documents(config, data)
     flops = model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
-    common: dict[str, Any] = {
-        **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
-        "chip": target.chip.name,
-        "attention_implementation": config.model.attention_implementation,
-        "batch_per_core": batch,
-        "seq_length": data.seq_length,
-        "predictions_per_seq": train_predictions(config, data),
-        "gradient_accumulation_steps": accumulated,
-        "fits": isinstance(compiled, Program),
-        "hbm_limit_bytes": target.chip.hbm_bytes,
-        "model_flops": flops * accumulated,
+    result = StepResult(
+        chip=target.chip.name,
+        topology=target.name if target.is_slice else None,
+        devices=target.devices,
+        fits=isinstance(compiled, Program),
+        seq_length=data.seq_length,
+        batch_per_core=batch,
+        gradient_accumulation_steps=accumulated,
+        predictions_per_seq=train_predictions(config, data),
+        attention_implementation=config.model.attention_implementation,
+        model_flops=flops * accumulated,
+        hbm_limit_bytes=target.chip.hbm_bytes,
         **stated,
-    }
-    keys = [*_KEYS, *figures.CODE_KEYS, *(_SLICE_KEYS if target.is_slice else ())]
-    missing = common | dict.fromkeys(keys) | {"top_ops": []}
+    )
     if isinstance(compiled, Shortage):
-        needed = {"hbm_peak_bytes": compiled.used or None, "largest_buffers": compiled.largest}
-        return missing | needed
-    # An output that reuses its argument's buffer counts once.
-    peak = sum(compiled.sizes.values()) - 2 * compiled.sizes["alias_bytes"]
-    sizes = {**compiled.sizes, "hbm_peak_bytes": peak, "compiler": compiled.compiler}
-    sizes |= {key: getattr(compiled, key) for key in ("lowering_seconds", "compile_seconds")}
+        return replace(
+            result, hbm_peak_bytes=compiled.used or None, largest_buffers=compiled.largest
+        )
+    sizes: dict[str, Any] = compiled.sizes
+    result = replace(
+        result,
+        # An output that reuses its argument's buffer counts once.
+        hbm_peak_bytes=sum(sizes.values()) - 2 * sizes["alias_bytes"],
+        **sizes,
+        compiler=compiled.compiler,
+        lowering_seconds=compiled.lowering_seconds,
+        compile_seconds=compiled.compile_seconds,
+    )
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
     for cost in priced:
         if not cost.trips_known:
             reason = f"{cost.instruction.name} is in a loop of unknown trip count"
-            return missing | sizes | {"code_not_counted": reason}
-    cycles = sum(cost.cycles for cost in priced)
-    seconds = cycles / target.chip.clock_hz
+            return replace(result, code_not_counted=reason)
     looped_flops, looped_bytes = costs.looped_work(priced)
-    result = common | sizes
-    result |= {
-        "estimated_cycles": round(sum(cost.estimated for cost in priced)),
-        "priced_cycles": round(cycles),
-        "step_ms": seconds * 1e3,
-        "flops": compiled.flops + looped_flops,
-        "hbm_traffic_bytes": compiled.bytes_accessed + looped_bytes,
-        "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
-        "by_kind": figures.by_kind(priced),
-        "mfu": common["model_flops"] / (seconds * target.chip.peak_flops),
-        "tokens_per_second_per_core": batch * accumulated * data.seq_length / seconds,
-    }
-    result |= _by_code(module, priced, compiled, target.chip)
-    return result | (_between_devices(target, result, priced) if target.is_slice else {})
+    result = replace(
+        result,
+        estimated_cycles=round(sum(cost.estimated for cost in priced)),
+        priced_cycles=round(sum(cost.cycles for cost in priced)),
+        unestimated_ops=sum(cost.trips for cost in priced if cost.priced),
+        by_kind=figures.by_kind(priced),
+        flops=compiled.flops + looped_flops,
+        hbm_traffic_bytes=compiled.bytes_accessed + looped_bytes,
+        **(_between_devices(target, priced) if target.is_slice else {}),
+    )
+    return _with_time(result, module, priced, compiled.code, target)
 
 
-def _by_code(
-    module: hlo.Module, priced: list[costs.Cost], program: Program, chip: Chip
-) -> dict[str, Any]:
-    """Return the figures by machine code, if there is any, and the costliest ops."""
-    code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
-    reason = roofline.not_counted(code)
-    result: dict[str, Any] = dict.fromkeys(figures.CODE_KEYS)
-    counted = priced if reason or not code else code
-    if counted is code:
-        result = figures.code_figures(code, roofline.step_time(module, code, chip))
-    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(counted)}
+def _with_time(
+    result: StepResult,
+    module: hlo.Module,
+    priced: list[costs.Cost],
+    listed: Mapping[str, Code] | None,
+    target: Target,
+) -> StepResult:
+    """Add the time of the step, what follows from it, and the figures by machine code.
+
+    Args:
+        result: figures of the step without a time.
+        module: optimized program.
+        priced: costs of its ops.
+        listed: machine code of its ops, if the compiler lists it.
+        target: device or slice.
+    """
+    chip = target.chip
+    code = roofline.code_costs(module, priced, listed or {}, chip)
+    result = replace(result, top_ops=figures.top_ops(code if listed else priced))
+    if reason := roofline.not_counted(code):
+        return replace(result, code_not_counted=reason)
+    if listed:
+        time = roofline.step_time(module, code, chip)
+        result = replace(result, **figures.code_figures(code, time))
+    kernels = sum(one.cycles for one in code if roofline.is_kernel(one))
+    others = [one for one in code if not roofline.is_kernel(one)]
+    by_code = sum(one.cycles for one in others) + (result.code_waiting_cycles or 0)
+    is_counted = (result.code_coverage or 0.0) >= measured.COUNTED
+    seconds, basis = measured.step_seconds(
+        kernels / chip.clock_hz,
+        by_code / chip.clock_hz if is_counted else None,
+        sum(one.estimated + one.priced for one in others) / chip.clock_hz,
+        (result.collective_link_ms or 0) / 1e3,
+    )
+    tokens = result.batch_per_core * result.gradient_accumulation_steps * result.seq_length
+    rate = tokens / seconds
+    low, high = measured.INTERVAL
+    return replace(
+        result,
+        basis=basis,
+        step_ms=seconds * 1e3,
+        step_ms_range=(low * seconds * 1e3, high * seconds * 1e3),
+        mfu=result.model_flops / (seconds * chip.peak_flops),
+        tokens_per_second_per_core=rate,
+        tokens_per_second=rate * target.devices if target.is_slice else None,
+    )
 
 
-def _between_devices(
-    target: Target, result: dict[str, Any], priced: list[costs.Cost]
-) -> dict[str, Any]:
+def _between_devices(target: Target, priced: list[costs.Cost]) -> dict[str, Any]:
     """Return the figures that only a slice has."""
     between = [cost for cost in priced if cost.collective]
     carried = sum(
@@ -225,7 +253,6 @@ def _between_devices(
     )
     count = sum(cost.trips for cost in between)
     return {
-        "tokens_per_second": result["tokens_per_second_per_core"] * target.devices,
         "collectives": count,
         "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
         "collective_cycles": round(sum(cost.cycles for cost in between)),
@@ -233,7 +260,7 @@ def _between_devices(
     }
 
 
-def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any]) -> int:
+def largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
     """Return the largest batch per core that fits; 0 if one sequence does not.
 
     Each try compiles the whole step, so tries are chosen by extrapolating the peak, which grows by
@@ -243,10 +270,10 @@ def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any
         measure: returns the result for a batch; called at most once for each.
         first: result for some batch.
     """
-    results = {int(first["batch_per_core"]): first}
+    results = {first.batch_per_core: first}
     while True:
-        fitting = [b for b, r in results.items() if r["fits"]]
-        failing = [b for b, r in results.items() if not r["fits"]]
+        fitting = [batch for batch, result in results.items() if result.fits]
+        failing = [batch for batch, result in results.items() if not result.fits]
         low, high = max(fitting, default=0), min(failing, default=_LARGEST_TRIED + 1)
         if high - low <= 1:
             return low
@@ -254,10 +281,10 @@ def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any
         results[guess] = measure(guess)
 
 
-def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
+def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
     """Choose the next batch to try, strictly between `low` and `high`."""
-    peaks = {b: r["hbm_peak_bytes"] for b, r in results.items() if r["hbm_peak_bytes"]}
-    limit = next(iter(results.values()))["hbm_limit_bytes"]
+    peaks = {batch: one.hbm_peak_bytes for batch, one in results.items() if one.hbm_peak_bytes}
+    limit = next(iter(results.values())).hbm_limit_bytes
     nearest = sorted(peaks, key=lambda b: abs(peaks[b] - limit))[:2]
     guess = (low + high) // 2 if high <= _LARGEST_TRIED else max(2 * low, 1)
     if len(nearest) == 2:

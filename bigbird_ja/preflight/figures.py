@@ -2,12 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bigbird_ja.accelerators.chips import Chip
-from bigbird_ja.accelerators.measured import COUNTED
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.costs import Cost
+from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
 
@@ -129,92 +129,101 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
 # --- for people ---------------------------------------------------------------------------------
 
 
-def describe(result: Mapping[str, Any], chip: Chip) -> str:
+def describe(result: StepResult) -> str:
     """Format the results of a chip or a slice as a few lines."""
-    where = (
-        f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
-    )
-    head = f"{where}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
+    has_joined = result.topology and result.chip in MEGACORE
+    chip = MEGACORE[result.chip] if has_joined else CHIPS[result.chip]
+    where = f"{result.topology}, {result.devices} devices" if result.topology else chip.name
+    head = f"{where}: {result.batch_per_core} x {result.seq_length} tokens per {chip.unit}"
     if chip.remark:
         head += f" ({chip.remark})"
-    lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
-    if "largest_batch_per_core" in result:
-        lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
-    if "compile_seconds" in result:
+    lines = _fitting(result, chip) if result.fits else _not_fitting(result, chip)
+    if result.largest_batch_per_core is not None:
+        lines.append(f"largest batch that fits: {result.largest_batch_per_core} per {chip.unit}")
+    if result.compile_seconds is not None:
         lines.append(
-            f"before the first step: {result['trace_seconds']:.0f} s to trace,"
-            f" {result['lowering_seconds']:.0f} s to lower, {result['compile_seconds']:.0f} s to"
+            f"before the first step: {result.trace_seconds:.0f} s to trace,"
+            f" {result.lowering_seconds:.0f} s to lower, {result.compile_seconds:.0f} s to"
             " compile on this machine"
         )
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+def _fitting(result: StepResult, chip: Chip) -> list[str]:
     peak, temporary, arguments = (
-        human_bytes(result[key]) for key in ("hbm_peak_bytes", "temp_bytes", "argument_bytes")
+        human_bytes(size or 0)
+        for size in (result.hbm_peak_bytes, result.temp_bytes, result.argument_bytes)
     )
-    total, estimated = result["priced_cycles"], result["estimated_cycles"]
     fits = (
         f"fits: HBM peak {peak} of {human_bytes(chip.hbm_bytes)} (temporaries {temporary},"
         f" arguments {arguments})"
     )
-    if total is None:
-        return [fits, f"time: not counted: {result['code_not_counted']}"]
+    if result.step_ms is None or result.step_ms_range is None:
+        return [fits, f"time: not counted: {result.code_not_counted}"]
+    low, high = (f"{end:.{_digits(result.step_ms)}f}" for end in result.step_ms_range)
     lines = [
         fits,
-        f"time: {result['step_ms']:.0f} ms = {total / 1e6:.1f} M cycles at"
-        f" {chip.clock_hz / 1e6:.0f} MHz (estimated {estimated / 1e6:.1f} M, priced for"
-        f" {human_count(result['unestimated_ops'])} ops without an estimate"
-        f" {(total - estimated) / 1e6:.1f} M)",
-        f"rate: {human_count(result['tokens_per_second_per_core'])} tokens/s per {chip.unit};"
-        f" MFU {result['mfu']:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
-        f"work: {result['model_flops'] / 1e9:,.0f} GFLOP by the model,"
-        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
-        f" {human_bytes(result['hbm_traffic_bytes'])}",
+        f"time: {result.step_ms:.{_digits(result.step_ms)}f} ms ({low}-{high}) by {result.basis}",
+        f"rate: {human_count(result.tokens_per_second_per_core or 0)} tokens/s per {chip.unit};"
+        f" MFU {result.mfu:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
+        f"work: {result.model_flops / 1e9:,.0f} GFLOP by the model,"
+        f" {(result.flops or 0) / 1e9:,.0f} in the program; HBM traffic"
+        f" {human_bytes(result.hbm_traffic_bytes or 0)}",
     ]
-    if result["code_cycles"] is not None:
-        lines += _by_code(result, chip)
-    elif result["code_not_counted"]:
-        lines.append(f"by machine code: not counted: {result['code_not_counted']}")
-    if "devices" in result:
+    lines += _cycles(result)
+    if result.topology:
         lines.append(
-            f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
-            f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
-            f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (on the links:"
-            f" {result['collective_link_ms']:.1f} ms)"
+            f"slice: {human_count(result.tokens_per_second or 0)} tokens/s together; between"
+            f" devices {human_bytes(result.collective_bytes or 0)} in {result.collectives}"
+            f" operations, {(result.collective_cycles or 0) / 1e6:.1f} M of the cycles (on the"
+            f" links: {result.collective_link_ms:.1f} ms)"
         )
-    return lines + _tables(result, total)
+    return lines + _tables(result)
 
 
-def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """Format the step by machine code."""
-    total, share = result["code_cycles"], result["key_tiles_share"]
+def _digits(milliseconds: float) -> int:
+    """Return how many digits to show after the point."""
+    return 0 if milliseconds >= 10 else 2
+
+
+def _cycles(result: StepResult) -> list[str]:
+    """Format the cycles from which the time is computed."""
+    estimated, priced = result.estimated_cycles or 0, result.priced_cycles or 0
+    lines = [
+        f"cycles by the compiler's estimate: {estimated / 1e6:.1f} M, and a price of"
+        f" {(priced - estimated) / 1e6:.1f} M for {human_count(result.unestimated_ops or 0)} ops"
+        " without one"
+    ]
+    total, share = result.code_cycles, result.key_tiles_share
+    if total is None:
+        reason = result.code_not_counted
+        return lines + [f"cycles by machine code: not counted: {reason}"] * bool(reason)
     apart = (
         ""
         if share is None
         else (
             f", with {share:.0%} of full attention's key tiles: those of a query's documents, whose"
-            f" lengths are {result['document_lengths']}"
+            f" lengths are {result.document_lengths}"
         )
     )
-    bound = (f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items())
-    taken = "these" if result["code_coverage"] >= COUNTED else "the estimated and priced ones above"
+    bound = (f"{name} {n / total:.0%}" for name, n in (result.code_bound_by or {}).items())
     return [
-        f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
-        f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
-        f" them waiting for copies{apart}; `plan` takes {taken}",
-        f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
-        f" {', '.join(bound)}",
+        *lines,
+        f"cycles by machine code: {total / 1e6:.1f} M ({result.code_coverage:.1%} counted),"
+        f" {(result.code_waiting_cycles or 0) / 1e6:.1f} M of them waiting for copies{apart}",
+        f"limits of HBM and matrix units: {(result.code_roofline_cycles or 0) / 1e6:.1f} M; bound"
+        f" by: {', '.join(bound)}",
     ]
 
 
-def _tables(result: Mapping[str, Any], total: float) -> list[str]:
+def _tables(result: StepResult) -> list[str]:
     """Format cycles by kind, and the costliest ops; columns by machine code come last."""
-    by_code, kinds, ops = result["code_by_kind"] or {}, [], []
-    for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items():
+    by_code, total = result.code_by_kind or {}, result.priced_cycles or 1
+    kinds, ops = [], []
+    for kind, cycles in (dict.fromkeys(by_code, 0) | result.by_kind).items():
         code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
         kinds.append([kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}", *code])
-    for op in result["top_ops"]:
+    for op in result.top_ops:
         cells = [short_name(op["op"]), op["kind"], op["count"]]
         cells += [f"{op['cycles'] / 1e6:.2f}", f"{op['cycles'] / total:.1%}"]
         if by_code:
@@ -239,14 +248,14 @@ def short_name(name: str) -> str:
     return name if name == f"{first}/{kept}" or not scopes else f"{first}/…/{kept}"
 
 
-def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    used = result["hbm_peak_bytes"]
+def _not_fitting(result: StepResult, chip: Chip) -> list[str]:
+    used = result.hbm_peak_bytes
     lines = [
         f"does not fit: needs {human_bytes(used) if used else 'more'} of"
-        f" {human_bytes(chip.hbm_bytes)}; try a smaller batch (--batch_per_core,"
+        f" {human_bytes(chip.hbm_bytes)}; try a smaller batch (`batch_per_core`,"
         " training.gradient_accumulation_steps) or training.gradient_checkpointing=true"
     ]
-    buffers = [(human_bytes(b["bytes"]), b["op"], b["shape"]) for b in result["largest_buffers"]]
+    buffers = [(human_bytes(b["bytes"]), b["op"], b["shape"]) for b in result.largest_buffers]
     if buffers:
         lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
     return lines

@@ -31,9 +31,9 @@ def keeping(run_dir: str) -> Iterator[str]:
     """
     advice = "name the folder of a run, BUCKET/NAME"
     if storage.is_remote(run_dir) and run_dir.rstrip("/").count("/") < 3:
-        raise BadInput(f"--keep {run_dir}: a bucket without a name in it: {advice}")
+        raise BadInput(f"`keep` {run_dir}: a bucket without a name in it: {advice}")
     model_dir = storage.join(run_dir, "model")
-    outputs.check_folder(model_dir, "--keep", "run", advice)
+    outputs.check_folder(model_dir, "`keep`", "run", advice)
     with scratch_directory() as scratch:
         folder = os.path.join(scratch, FOLDER)
         yield folder

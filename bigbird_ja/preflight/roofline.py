@@ -85,7 +85,7 @@ def code_costs(
             flops = listed.matmuls * MATMUL_FLOPS[chip.name]
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
-        if listed and op.attribute("custom_call_target") == KERNEL:
+        if listed and is_kernel(cost):
             # The larger of bundles and products, see `CodeCost.cycles`; then the waits for copies.
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
@@ -102,12 +102,17 @@ def code_costs(
     return priced
 
 
+def is_kernel(cost: Cost) -> bool:
+    """Return whether an op is a kernel."""
+    return cost.instruction.attribute("custom_call_target") == KERNEL
+
+
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
     """Return the kernel whose cycles cannot be counted: only its bundles could price it."""
     for code in costs:
-        op = code.instruction
-        if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
-            return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
+        if code.bundle_cycles is None and is_kernel(code):
+            name = code.instruction.name
+            return f"{name}, a kernel, has loops of unknown trip count or no machine code"
     return None
 
 

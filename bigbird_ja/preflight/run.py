@@ -1,93 +1,121 @@
-"""Results of `preflight`: the step of a config, compiled for each chip and slice."""
+"""Compilation of the step of a config for chips and slices."""
 
 import contextlib
 import functools
-import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from absl.flags import FlagValues
+import msgspec
 
 from bigbird_ja.accelerators import environment
-from bigbird_ja.data import manifest
+from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
+from bigbird_ja.huggingface import run_settings
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate, figures
+from bigbird_ja.preflight import estimate
 from bigbird_ja.preflight.precompile import keeping
+from bigbird_ja.preflight.results import PreflightResult, StepResult
 from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.provenance import echo_settings
-from bigbird_ja.settings.resolve import Resolve, fit_to_data
+from bigbird_ja.settings.resolve import (
+    ConfigSource,
+    base_layers,
+    fit_to_data,
+    given_layers,
+    resolve_config,
+)
 from bigbird_ja.settings.values import config_fingerprint, flatten
 from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import outputs
 
+CHIPS = ("v5e",)  # by default
 
-def preflight(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
-    """Compile for every chip and slice, print the figures, and return the `--json` results.
+
+def preflight(
+    *,
+    config: ConfigSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    chips: Sequence[str] = (),
+    topology: Sequence[str] = (),
+    batch_per_core: int | None = None,
+    search_batch: bool = False,
+    dump_hlo: str | None = None,
+    data_dir: str | None = None,
+    init_from: str | None = None,
+    keep: str | None = None,
+    output: str | None = None,
+    on_result: Callable[[StepResult], None] | None = None,
+) -> PreflightResult:
+    """Compile the train step for chips and slices, and count its time and memory.
 
     Args:
-        args: flags of `preflight`.
-        resolve: returns the config that they specify, and the values that were set, in order.
+        config: Preset, YAML file or config.
+        overrides: Values of settings, by key.
+        chips: Names of chips; by default v5e, or none with `topology`.
+        topology: Names of slices, such as "v5e:2x4".
+        batch_per_core: Sequences of a device and micro-batch; by default as in the run.
+        search_batch: Whether to find the largest batch that fits.
+        dump_hlo: Folder for the HLO before and after optimization.
+        data_dir: Data set of the run; by default the one that the config describes.
+        init_from: Hugging Face folder to start from: its sizes replace the config's.
+        keep: Folder of a run, which gets the compiled steps of `topology`.
+        output: JSON file for the result.
+        on_result: Function that each result is passed to as soon as it is known.
 
     Raises:
-        BadInput: a path that can't be written, an unknown chip or slice, a batch that does not
+        BadInput: A path that cannot be written, an unknown chip or slice, a batch that does not
             divide, or a length that attention cannot be computed for.
+        CompilerFailed: The compiler crashed or took too long.
     """
-    if args.output:
-        outputs.check_output_file(args.output, "--output")
-    if args.dump_hlo:
-        outputs.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
-    config, overrides = resolve([])
-    data = manifest.load(args.data_dir) if args.data_dir else requested_data(config)
-    config = fit_to_data(config, data, overrides, args.data_dir or "")
-    targets = _targets(args)
-    check_length(config, data.seq_length)
-    wanted = [
-        (target, args.batch_per_core or estimate.batch_per_core(config, target))
-        for target in targets
+    if output:
+        outputs.check_output_file(output, "`output`")
+    if dump_hlo:
+        outputs.check_folder(dump_hlo, "`dump_hlo`", estimate.DUMP, "choose another folder")
+    manifest = manifest_lib.load(data_dir) if data_dir else None
+    layers = [
+        *base_layers(config),
+        *run_settings.planned_settings(init_from, manifest, data_dir or ""),
+        *given_layers(overrides),
     ]
+    resolved, given = resolve_config(layers, used_by("preflight"))
+    data = manifest or requested_data(resolved)
+    resolved = fit_to_data(resolved, data, given, data_dir or "")
+    if keep and not (topology and data_dir and batch_per_core is None):
+        raise BadInput(
+            "`keep` requires the machine's `topology`, the run's `data_dir` and its batch: leave"
+            " `batch_per_core` out"
+        )
+    default = () if topology else CHIPS
+    targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips or default)]
+    targets += [compile_lib.of_topology(name) for name in dict.fromkeys(topology)]
+    check_length(resolved, data.seq_length)
+    batches = [batch_per_core or estimate.batch_per_core(resolved, target) for target in targets]
     versions = compile_lib.versions()
-    log(f"settings:\n{echo_settings(config, overrides, used_by('preflight'))}")
+    log(f"settings:\n{echo_settings(resolved, given, used_by('preflight'))}")
     warn(environment.compiler_warnings(versions))
     results = []
-    with keeping(args.keep) if args.keep else contextlib.nullcontext("") as folder:
-        for target, batch in wanted:
+    with keeping(keep) if keep else contextlib.nullcontext("") as folder:
+        for target, batch in zip(targets, batches, strict=True):
             kept_in = folder if target.is_slice else ""
-            result = estimate.examine(config, data, target, batch, args.dump_hlo, kept_in=kept_in)
-            if args.search_batch:
-                fits = functools.partial(estimate.examine, config, data, target, with_code=False)
-                result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
+            result = estimate.examine(resolved, data, target, batch, dump_hlo, kept_in=kept_in)
+            if search_batch:
+                fits = functools.partial(estimate.examine, resolved, data, target, with_code=False)
+                result = replace(
+                    result, largest_batch_per_core=estimate.largest_batch(fits, result)
+                )
             results.append(result)
-            print(figures.describe(result, target.chip), "\n")
-    print(f"Compiled with {environment.describe(versions)}.")
-    print(
-        "Not in these figures: input, saving, logging; links between devices beyond what their\n"
-        "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"
+            if on_result:
+                on_result(result)
+    found = PreflightResult(
+        chips=[result for result in results if result.topology is None],
+        topologies=[result for result in results if result.topology is not None],
+        config_fingerprint=config_fingerprint(resolved, data),
+        config=flatten(resolved, data),
+        versions=versions,
     )
-    output = {
-        "chips": [result for result in results if "topology" not in result],
-        "topologies": [result for result in results if "topology" in result],
-        "config_fingerprint": config_fingerprint(config, data),
-        "config": flatten(config, data),
-        "versions": versions,
-    }
-    if args.output:
-        outputs.write(args.output, json.dumps(output, indent=1).encode())
-    return output
-
-
-def _targets(args: FlagValues) -> list[compile_lib.Target]:
-    """List the chips and slices to compile for.
-
-    Raises:
-        BadInput: an unknown one, or --keep without what it needs.
-    """
-    if args.keep and not (args.topology and args.data_dir and args.batch_per_core is None):
-        raise BadInput(
-            "--keep: needs the machine's --topology and the run's --data_dir, and its batch: no"
-            " --batch_per_core"
-        )
-    chips = [] if args.topology and not args["chip"].present else args.chip
-    targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips)]
-    return targets + [compile_lib.of_topology(name) for name in dict.fromkeys(args.topology)]
+    if output:
+        outputs.write(output, msgspec.json.format(msgspec.json.encode(found), indent=1))
+    return found

@@ -24,7 +24,7 @@ def test_the_built_in_table_has_every_chip_and_makes_sense():
     ("name", "pricing", "zones", "price"),
     [
         ("v5litepod-8", "spot", ("us-central1-a", "us-west1-c"), 8 * 0.24493),
-        ("v5e-8", "spot", ("us-central1-a", "europe-west4-a"), 8 * 0.40453),  # the dearer
+        ("v5e-8", "spot", ("us-central1-a", "europe-west4-a"), 8 * 0.44498),  # the dearer
         ("v5p-8", "on_demand", ("us-east5-a",), 4 * 4.20),
         ("v4-16", "spot", ("us-central2-b",), 8 * 0.9215),
     ],
@@ -42,7 +42,7 @@ def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price):
     ],
 )
 def test_an_unknown_price_is_refused(name, zones):
-    with pytest.raises(BadInput, match=r"no spot price for .*--price_file"):
+    with pytest.raises(BadInput, match=r"no spot price for .*`price_file`"):
         TABLE.per_hour(find(name), "spot", zones)
 
 
@@ -88,12 +88,15 @@ def test_each_row_of_rentals_names_dated_pages():
 def test_a_price_file_overrides_parts_of_the_table(tmp_path):
     path = tmp_path / "p.yaml"
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
-    path.write_text(f"as_of: 2026-01-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
+    path.write_text(f"as_of: 2026-11-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
     table = load_prices(str(path))
     assert table.per_hour(find("v3-8"), "spot", tuple(TABLE.offers("v3"))) == 1.0  # in every zone
     assert table.per_hour(find("v6e-8"), "spot", ["us-new9-a"]) == 4.0
     assert table.by_zone(find("v2-8"), "spot") == TABLE.by_zone(find("v2-8"), "spot")
-    assert table.as_of == datetime.date(2026, 1, 2)
+    # Its date counts for its own rows only.
+    assert table.date(find("v3-8"), ["us-central1-a"]) == datetime.date(2026, 11, 2)
+    assert table.date(find("v2-8"), ["us-central1-b"]) == TABLE.as_of == table.as_of
+    assert table.date(find("v6e-8"), ["us-new9-a", "us-central1-b"]) == TABLE.as_of
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
     path.write_text("training: {num_train_steps: 5, warmup_steps: 1}\nmodel: {num_layers: 2}\n")
     sets = ["--set=training.num_train_steps=6", "--set=model.num_layers=4"]
     arguments = [f"--config={path}", "--num_train_steps=7", *sets, "--set=model.num_layers=3"]
-    config, overrides = resolve(parse("plan", *arguments), config_name=str(path))
+    config, overrides = resolve(parse("plan", *arguments))
     assert (config.training.num_train_steps, config.training.warmup_steps) == (7, 1)
     assert config.model.num_layers == 3
     assert overrides[-1].source == "`num_train_steps`"

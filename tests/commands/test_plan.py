@@ -16,6 +16,10 @@ def plan(run):
     return functools.partial(run, "plan", "--json")
 
 
+def between(low, high):
+    return "-".join(f"{end:.0f}" if end >= 20 else f"{end:.1f}" for end in (low, high))
+
+
 def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_columns(plan):
     ended = plan("--config=base-4096")
     assert ended.status == 0
@@ -32,9 +36,8 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     for pricing in ("spot", "on_demand"):
         low, high = rows["v3-8", pricing]["cost_usd_range"]
         assert low < rows["v3-8", pricing]["cost_usd"] < high
-        assert f"  {low:.0f}-{high:.0f}  " in f"{line}  "
-    low, high = rows["v3-8", "spot"]["wall_hours_range"]
-    assert f"  {low:.0f}-{high:.0f} h  " in line
+        assert f"  {between(low, high)}  " in f"{line}  "
+    assert f"  {between(*rows['v3-8', 'spot']['wall_hours_range'])} h  " in line
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
 
 
@@ -73,8 +76,6 @@ def test_a_budget_buys_steps_tokens_and_epochs_on_each_machine(plan):
     assert all(best["share"] >= each["share"] for each in others)
     (line,) = re.findall("(?m)^v5e-8 +spot .*%$", ended.stderr)
     assert line.endswith(f"  {best['share']:.0%}")
-    pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
-    assert plan(*pair, "--max_cost=50").status == 2
 
 
 ENCODER = {
@@ -103,22 +104,6 @@ def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path)
     given = flops_per_token(f"--init_from={folder}")
     assert given == pytest.approx(flops_per_token(*sets))
     assert given < flops_per_token() / 2
-
-
-def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):
-    pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
-    whole, *parts = [plan(*flags).json for flags in (pair, pair[:1], pair[1:])]
-    assert [part["config"] for part in whole["runs"]] == ["modernbert-1024", "modernbert-8192"]
-    for key in ("steps", "tokens"):
-        assert whole[key] == sum(part[key] for part in parts)
-    spots = [
-        {(row["accelerator"], row["pricing"]): row for row in one["rows"]}["v6e-8", "spot"]
-        for one in (whole, *parts)
-    ]
-    for key in ("training_hours", "hours", "wall_hours", "preemptions", "cost_usd"):
-        summed, *each = [row[key] for row in spots]
-        assert summed == pytest.approx(sum(each)), key
-    assert "modernbert-8192: " in plan(*pair).stderr
 
 
 def test_a_machine_that_never_ends_is_shown_as_such(plan):

@@ -53,9 +53,7 @@ def check(words):
     if program.rpartition("/")[2] == "bigbird-ja":
         args = command_flags.parse(cli.load_command(rest[0]), rest[0], rest[1:])
         if "config" in args and "set" in args and "my.yaml" not in rest:
-            presets = args.config if isinstance(args.config, list) else [args.config]
-            for preset in presets:
-                resolve(args, config_name=preset or "")
+            resolve(args)
     elif program == "make":
         targets = [word for word in rest if "=" not in word]
         done = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)

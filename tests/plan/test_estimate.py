@@ -12,7 +12,8 @@ from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import supervise
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import estimate
-from bigbird_ja.plan.estimate import MachineRate, Plan, Results
+from bigbird_ja.plan.estimate import MachineRate, Plan
+from bigbird_ja.preflight.results import PreflightResult, StepResult
 from bigbird_ja.settings.values import replace_settings
 from testkit.configs import fitted, with_data
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
@@ -21,63 +22,68 @@ BASE = with_data(fitted("base-4096"))
 PRICES = load_prices()
 
 
+def step(chip, milliseconds, **figures):
+    """Return a result of preflight, with an interval of half to twice the time."""
+    rate = {"tokens_per_second_per_core": 8192 / milliseconds * 1e3}
+    times = {"step_ms": milliseconds, "step_ms_range": (milliseconds / 2, 2 * milliseconds)}
+    shape = {"chip": chip, "fits": True, "seq_length": 4096, "batch_per_core": 2}
+    return StepResult(**shape | times | rate | {"basis": "machine code"} | figures)
+
+
 def rate_of(name, results=None, run=BASE):
-    return estimate.rate_of(find(name), Plan(*run, results or Results([])))
+    return estimate.rate_of(find(name), Plan(*run, results or PreflightResult()))
 
 
 def test_rates_come_from_preflight_where_it_was_run():
-    results = Results([{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}])
-    compiled = MachineRate(80_000.0, "preflight, one chip, priced cycles", True)
+    results = PreflightResult(chips=[step("v3", 819.2)])
+    compiled = MachineRate(80_000.0, 2.0, 0.5, "preflight, one chip, machine code", True)
     assert rate_of("v3-8", results) == compiled
     assumed = rate_of("v2-8", results)
-    assert assumed.source == "MFU 34%, priced cycles"
+    assert assumed.source == "share of the peak of a compiled bigbird"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
-    by_hand = 8 * 22.5e12 * 0.34 * 4096 / 2.50e12
-    assert assumed.tokens_per_second == pytest.approx(by_hand, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("coverage", "factor", "basis"),
-    [(0.98, 1.8, "0.9 x machine code"), (0.6, 1, "priced cycles"), (None, 1, "priced cycles")],
-)
-def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, factor, basis):
-    """Take 0.9 of it; priced cycles charge too much for fast memory."""
-    keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
-    entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
-    rate = rate_of("v5e-8", Results([], [entry | {"topology": "v5e:2x4"}]))
-    assert rate == MachineRate(pytest.approx(80e3 * factor), f"preflight v5e:2x4, {basis}", True)
+    share = measured.SHARES["bigbird"]["v2"]
+    seconds = 16 * 2.50e12 / (8 * 22.5e12 * share) + measured.HOST_SECONDS
+    assert assumed.tokens_per_second == pytest.approx(16 * 4096 / seconds, rel=0.05)
 
 
 def test_each_architecture_has_its_own_share_of_the_peak():
-    """Take 0.9 of the rate by machine code."""
     modern, machine = with_data(fitted("modernbert-8192")), find("v5e-8")
-    rate = rate_of("v5e-8", run=modern).tokens_per_second
-    reached = rate * model_flops(*modern, 1) / 8192 / machine.peak_flops
-    assert reached == pytest.approx(0.9 * measured.CODE_MFU["modernbert"]["v5e"])
-    assert reached < 0.9 * measured.CODE_MFU["bigbird"]["v5e"]
-    assert rate_of("v5e-8").source == "MFU 57%, 0.9 x machine code"
+    seconds = estimate.tokens_per_step(*modern) / rate_of("v5e-8", run=modern).tokens_per_second
+    flops = model_flops(*modern, 1) * modern[0].training.global_batch_size
+    reached = flops / machine.peak_flops / (seconds - measured.HOST_SECONDS)
+    assert reached == pytest.approx(measured.SHARES["modernbert"]["v5e"])
 
 
-def test_no_step_is_shorter_than_a_host_takes_to_start_it():
+def test_a_narrow_model_reaches_less_and_its_interval_contains_what_preflight_counts():
+    names = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
+    sets = [f"model.{key}={value}" for key, value in names.items()]
+    narrow = with_data(fitted("base-4096", sets))
+    wide, thin = rate_of("v5e-8"), rate_of("v5e-8", run=narrow)
+    flops = [model_flops(*run, 1) for run in (BASE, narrow)]
+    reached = [
+        rate.tokens_per_second * each for rate, each in zip((wide, thin), flops, strict=True)
+    ]
+    assert reached[1] < 0.75 * reached[0]
+
+
+def test_no_step_is_shorter_than_the_host_takes_to_start_it():
     tiny = with_data(fitted("tiny-cpu"))
-    most = estimate.tokens_per_step(*tiny) / 0.005
-    assert rate_of("v6e-8", run=tiny) == MachineRate(most, "5 ms a step, assumed")
+    most = estimate.tokens_per_step(*tiny) / measured.HOST_SECONDS
+    assert 0.5 * most < rate_of("v6e-8", run=tiny).tokens_per_second < most
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
-    chips = [
-        {"chip": chip, "tokens_per_second_per_core": 10_000.0, "fits": True}
-        for chip in ("v5e", "v3")
-    ]
+    chips = [step(chip, 819.2) for chip in ("v5e", "v3")]
     slices = [
-        {"topology": "v5e:2x4", "tokens_per_second": 70_000.0, "fits": True},
-        {"topology": "v5e:4x4", "tokens_per_second": 150_000.0, "fits": True},
-        {"topology": "v3:2x2", "tokens_per_second": None, "fits": False},
+        step("v5e", 900, topology="v5e:2x4", tokens_per_second=70_000.0),
+        step("v5e", 900, topology="v5e:4x4", tokens_per_second=150_000.0),
+        StepResult(chip="v3", topology="v3:2x2", fits=False, seq_length=4096, batch_per_core=2),
     ]
-    made = estimate.make_rows([Plan(*BASE, Results(chips, slices))], PRICES)
+    results = PreflightResult(chips=chips, topologies=slices)
+    made = estimate.make_rows(Plan(*BASE, results), PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
-    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
+    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, machine code"
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
     assert large.usd_per_hour == pytest.approx(16 * 1.416)  # the dearest of the zones
@@ -89,7 +95,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
 
 
 def test_rows_hold_their_arithmetic():
-    made = estimate.make_rows([Plan(*BASE)], PRICES)
+    made = estimate.make_rows(Plan(*BASE), PRICES)
     costs = [row.cost_usd for row in made if row.cost_usd is not None]
     assert costs == sorted(costs) and len(costs) == 14
     for row in made:
@@ -99,8 +105,7 @@ def test_rows_hold_their_arithmetic():
             continue
         assert row.cost_usd == pytest.approx(row.hours * row.usd_per_hour)
         assert row.cost_usd_range == tuple(
-            pytest.approx(row.cost_usd * measured.REACHED / share, rel=0.02)
-            for share in reversed(measured.REACHED_RANGE)
+            pytest.approx(row.cost_usd * share, rel=0.03) for share in measured.UNCOMPILED_INTERVAL
         )
         assert row.preemptions == (
             0 if row.pricing == "on_demand" else pytest.approx(row.hours / 4)
@@ -108,20 +113,20 @@ def test_rows_hold_their_arithmetic():
 
 
 def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest():
-    made = estimate.make_rows([Plan(*BASE)], PRICES, ("v5e-32",))
+    made = estimate.make_rows(Plan(*BASE), PRICES, ("v5e-32",))
     assert {row.accelerator for row in made} == {"v5e-32"}
     assert not made[0].divides and estimate.cheapest(made) is None
     assert "a batch of 16 does not divide by 32" in made[0].note
 
 
 def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_cheapest():
-    made = estimate.make_rows([Plan(*BASE)], PRICES)
+    made = estimate.make_rows(Plan(*BASE), PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     row = by_name["v6e-8", "spot"]
     assert row.zones == PRICES.usual_zones(find("v6e-8"), "spot") and row.zone == row.zones[0]
     assert row.usd_per_hour == PRICES.per_hour(find("v6e-8"), "spot", row.zones)
     assert estimate.cheapest(made) == by_name["v5e-8", "spot"]
-    near = estimate.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
+    near = estimate.make_rows(Plan(*BASE), PRICES, ("v5e-8",), "europe-west4")
     assert {row.zone for row in near} == {"europe-west4-b"}
 
 
@@ -129,15 +134,23 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 def test_affordable_steps_cost_the_budget(pricing):
     """Plan the affordable steps: their cost is the budget."""
     run = Plan(*BASE)
-    rows = estimate.make_rows([run], PRICES, ("v5e-8",))
+    rows = estimate.make_rows(run, PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
     share = estimate.affordable_share(run, row, 50.0)
     steps = round(share * run.config.training.num_train_steps)
     longer = replace_settings(run.config, {"training.num_train_steps": steps})
-    again = estimate.make_rows([Plan(longer, run.data)], PRICES, ("v5e-8",))
+    again = estimate.make_rows(Plan(longer, run.data), PRICES, ("v5e-8",))
     (cost,) = [row.cost_usd for row in again if row.pricing == pricing]
     assert cost == pytest.approx(50.0, rel=1e-4)
     assert estimate.affordable_share(run, row, 0.01) == 0.0
+
+
+def test_the_hours_of_other_rates_of_preemptions_are_those_of_the_spot_row():
+    run = Plan(*BASE)
+    rows = {row.pricing: row for row in estimate.make_rows(run, PRICES, ("v5e-8",))}
+    hours = estimate.hours_by_preemptions(run, rows["spot"], (0.1, run.preemptions_per_hour, 99.0))
+    assert hours["0.25"] == rows["spot"].hours > hours["0.1"] and hours["99"] is None
+    assert estimate.hours_by_preemptions(run, rows["on_demand"], (0.1,)) == {}
 
 
 # --- the hours ---
@@ -155,7 +168,7 @@ def useful_share(seed):
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
     where = {"zones": ("zone-a", "zone-b"), "max_seconds": 365 * 86_400}
     record = LaunchedRun("gs://b", "simulated", "id-1", target_step=trainer.target_step, **where)
-    state = supervise(record, cloud.world())
+    state = supervise(record, cloud.io())
     assert state.ending is Ending.FINISHED and not cloud.nodes
     assert 250 < state.preemptions < 500
     return cloud.useful_seconds / cloud.rented_seconds

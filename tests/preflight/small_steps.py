@@ -48,7 +48,7 @@ def measure(name):
     config = fitted(None, [*_SIZE, *STEPS[name]])
     target = compile_lib.of_chip("v3")
     result = estimate.examine(*with_data(config), target, 2, with_code=False)
-    return {key: result[key] for key in KEYS}
+    return {key: getattr(result, key) for key in KEYS}
 
 
 def lists_code():
@@ -82,7 +82,7 @@ def main():
     if lists_code():
         for name in (BY_CODE, KERNEL_BY_CODE):
             result = measure_by_code(name)
-            measured[name] = {key: result[key] for key in CODE_KEYS}
+            measured[name] = {key: getattr(result, key) for key in CODE_KEYS}
     text = json.dumps(recorded() | {compiler(): measured}, indent=1)
     RECORD.write_text(f"{text}\n")
     print(text)

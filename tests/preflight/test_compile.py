@@ -8,7 +8,6 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.preflight import compile as compile_lib
@@ -192,17 +191,19 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     """Kernels compile on Kaggle's image too, whose libtpu lists no code."""
     result = small_steps.measure_by_code(name)
     is_kernel = name == small_steps.KERNEL_BY_CODE
-    assert result["fits"] and (result["attention_implementation"] == "kernel") == is_kernel
+    assert result.fits and (result.attention_implementation == "kernel") == is_kernel
     if not small_steps.lists_code():
         return
-    assert result["code_coverage"] >= 0.9  # 0.984 of base-4096, which has fewer scatters
-    assert all(op["bound_by"] for op in result["top_ops"] if op["bundle_cycles"])
-    assert {"HBM", "loads", "vector unit"} <= result["code_bound_by"].keys()
-    _check(name, result, small_steps.CODE_KEYS)
-    text = figures.describe(result, CHIPS[small_steps.CODE_CHIP])
-    assert f"({result['code_coverage']:.1%} counted)" in text and "`plan` takes these" in text
+    assert result.code_coverage >= 0.9  # 0.984 of base-4096, which has fewer scatters
+    assert all(op["bound_by"] for op in result.top_ops if op["bundle_cycles"])
+    assert {"HBM", "loads", "vector unit"} <= result.code_bound_by.keys()
+    _check(
+        name, {key: getattr(result, key) for key in small_steps.CODE_KEYS}, small_steps.CODE_KEYS
+    )
+    text = figures.describe(result)
+    assert f"({result.code_coverage:.1%} counted)" in text and "by machine code\n" in text
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    for op in (op for op in result["top_ops"] if op["bundle_cycles"]):
+    for op in (op for op in result.top_ops if op["bundle_cycles"]):
         name, end = figures.short_name(op["op"]), f"{op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
         assert any(row.startswith(name) and row.endswith(end) for row in rows)
 

@@ -12,6 +12,7 @@ from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import Program
 from bigbird_ja.preflight.machine_code import Code
+from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.train import optimizer
 from testkit import synthetic
 from testkit.configs import fitted, with_data
@@ -29,9 +30,15 @@ class Memory:
         assert batch not in self.tried
         self.tried.append(batch)
         peak = self.base + self.per_sequence * batch
-        result = {"batch_per_core": batch, "fits": peak <= self.limit}
-        known = peak if result["fits"] or self.knows else None
-        return result | {"hbm_limit_bytes": self.limit, "hbm_peak_bytes": known}
+        fits = peak <= self.limit
+        return StepResult(
+            chip="v5e",
+            seq_length=128,
+            batch_per_core=batch,
+            fits=fits,
+            hbm_limit_bytes=self.limit,
+            hbm_peak_bytes=peak if fits or self.knows else None,
+        )
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -65,7 +72,7 @@ def test_batch_per_core():
     assert estimate.batch_per_core(config, compile_lib.of_chip("v3")) == 4  # by tpu.num_cores=8
     assert estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8")) == 1
     config = fitted(None, ["training.global_batch_size=8"])
-    with pytest.raises(BadInput, match=r"^--topology v5e:4x8: .*--batch_per_core"):
+    with pytest.raises(BadInput, match=r"^`topology` v5e:4x8: .*`batch_per_core`"):
         estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8"))
 
 
@@ -80,11 +87,11 @@ def test_loop_of_unknown_length_has_no_total(monkeypatch):
         config = with_data(fitted(None, ["model.attention_implementation=xla"]))
         results.append(estimate.examine(*config, compile_lib.of_topology("v5e:2x2"), 2))
     counted, unknown = results
-    assert counted["priced_cycles"] == 35 * 100 + 7 * 10 and counted["code_cycles"] > 0
-    assert unknown["fits"] and unknown["hbm_peak_bytes"] == counted["hbm_peak_bytes"] == 2 << 20
-    for key in (*figures.CODE_KEYS, "priced_cycles", "step_ms", "mfu", "tokens_per_second"):
-        assert unknown[key] is None and counted[key] is not None, key
-    text = figures.describe(unknown, CHIPS["v5e"])
+    assert counted.priced_cycles == 35 * 100 + 7 * 10 and counted.code_cycles > 0
+    assert unknown.fits and unknown.hbm_peak_bytes == counted.hbm_peak_bytes == 2 << 20
+    for key in ("code_cycles", "priced_cycles", "step_ms", "mfu", "tokens_per_second"):
+        assert getattr(unknown, key) is None and getattr(counted, key) is not None, key
+    text = figures.describe(unknown)
     assert "time: not counted: once is in a loop of unknown trip count" in text
 
 
@@ -102,7 +109,7 @@ def test_slices_by_name():
 @pytest.mark.parametrize("name", ["2x4", "v5e:8", "v9:2x2", "v5e:2x4x2x2"])
 def test_unknown_slice_is_refused(name):
     shown = "such as v5e:2x4" if name.startswith("v5e") else "chips: v2, v3"
-    with pytest.raises(BadInput, match=f"--topology '{name}' is not a topology .*{shown}"):
+    with pytest.raises(BadInput, match=f"`topology` .{name}. is not a topology .*{shown}"):
         compile_lib.of_topology(name)
 
 

@@ -41,7 +41,7 @@ def test_a_machine_finds_the_step_that_was_compiled_for_its_slice(tmp_path):
     config, data = with_data(fitted(None, SETTINGS))
     target, kept, found = compile_lib.of_topology("v5e:2x4"), tmp_path / "kept", tmp_path / "found"
     result = estimate.examine(config, data, target, 1, kept_in=str(kept))
-    assert result["fits"] and min(result["trace_seconds"], result["compile_seconds"]) > 0
+    assert result.fits and min(result.trace_seconds, result.compile_seconds) > 0
     for folder in (kept, found):
         folder.mkdir(exist_ok=True)
     environment = {**os.environ, **compile_lib.ENVIRONMENT, "PYTHONPATH": str(ROOT)}

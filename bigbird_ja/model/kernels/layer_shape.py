@@ -20,7 +20,7 @@ def tile_rows(length: int, reach: int | None) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of a kernel's work; `scripts/kernel_code.py` prices it."""
+    """Order of a kernel's work; `scripts/clock.py` prices it."""
 
     at_once: int  # tiles in an iteration: query tiles, or key tiles if a query tile sees all
     lag: int  # argument of `tiles.software_pipelined`
