@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bigbird_ja import errors as errors
+    from bigbird_ja.demo.demo import demo as demo
+    from bigbird_ja.doctor.doctor import doctor as doctor
     from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
     from bigbird_ja.export.export_run import export as export
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # Modules of the functions, in the order of use.
 FUNCTIONS = {
+    "demo": "demo.demo",
     "config": "settings.explain",
     "pretrain": "train.start",
     "evaluate": "evaluation.checkpoints",
@@ -36,21 +39,11 @@ FUNCTIONS = {
     "preflight": "preflight.run",
     "report": "report.page",
     "export": "export.export_run",
+    "doctor": "doctor.doctor",
 }
 _OTHERS = {"Config": "settings.schema"}
 
-__all__ = [
-    "Config",
-    "config",
-    "errors",
-    "evaluate",
-    "export",
-    "fill_mask",
-    "plan",
-    "preflight",
-    "pretrain",
-    "report",
-]
+__all__ = ["Config", "errors", *FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:
