@@ -8,9 +8,14 @@ Reads nothing. Writes everything under --work_dir; a second run continues. Takes
 two cores.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.demo.demo import DemoResult
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
 NEEDS = ("tensorflow", "jax")
@@ -23,8 +28,10 @@ def define_flags(flags: Flags) -> None:
     flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Run the demo."""
-    from bigbird_ja.workflows import demo
+def run(args: Args) -> DemoResult:
+    """Run the demo, and print its summary."""
+    from bigbird_ja.demo import demo
 
-    return demo.run(args.work_dir, args.num_train_steps)
+    result = demo.demo(work_dir=args.work_dir, num_train_steps=args.num_train_steps)
+    print(demo.summarize(result))
+    return result

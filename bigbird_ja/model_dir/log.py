@@ -22,7 +22,6 @@ from bigbird_ja.model_dir.log_schema import Evaluation, EventRecord, HeartbeatRe
 from bigbird_ja.process.streams import json_line
 from bigbird_ja.storage import decode
 
-MEASURED = "measured.json"  # written by `doctor --measure`
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
 

@@ -74,7 +74,6 @@ def page(runs: Sequence[RunLogs], now: float) -> str:
         "facts": [
             _table("Settings that are not defaults", runs, _changed_settings),
             _table("Environment", runs, _environment),
-            *([_table("Measured", runs, _measured)] if any(run.measured for run in runs) else []),
         ],
     }
     return string.Template(template.read_text(encoding="utf-8")).substitute(
@@ -221,21 +220,6 @@ def _environment(run: RunLogs) -> dict[str, Any]:
         **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
-
-
-def _measured(run: RunLogs) -> dict[str, Any]:
-    """Return the results of `doctor --measure`, with predictions if there are any."""
-
-    def text(value: Any) -> str:
-        return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
-
-    predicted, rows = run.measured.get("predicted", {}), {}
-    for key, value in run.measured.items():
-        if key not in ("model_dir", "predicted"):
-            expected = predicted.get(key)
-            is_number = isinstance(expected, (int, float))
-            rows[key] = text(value) + (f" (predicted {text(expected)})" if is_number else "")
-    return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
 
 
 def _changed_settings(run: RunLogs) -> dict[str, Any]:

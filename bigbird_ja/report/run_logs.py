@@ -7,7 +7,6 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.config_file import read_config
-from bigbird_ja.storage import decode
 
 # Age of the heartbeat from which a run is not running, whatever its last state was.
 _FRESH_SECONDS = 300.0
@@ -35,8 +34,6 @@ class RunLogs:
         self.is_running = (
             beat is not None and beat["state"] != "stopped" and now - beat["time"] < _FRESH_SECONDS
         )
-        path = storage.join(model_dir, run_log.MEASURED)  # by `doctor --measure`
-        self.measured = decode.read_json(path, dict[str, Any]) if storage.exists(path) else {}
 
     @property
     def step(self) -> int:

@@ -2,16 +2,8 @@
 
 import pytest
 
-from bigbird_ja.errors import BadInput
 from bigbird_ja.report.run_logs import RunLogs, name_apart
 from tests.report import fake_run
-
-
-def test_a_damaged_measurement_is_bad_input(tmp_path):
-    folder = fake_run.write(tmp_path / "run")
-    (folder / "measured.json").write_text("{")
-    with pytest.raises(BadInput, match=r"measured\.json"):
-        RunLogs(str(folder), 0.0)
 
 
 def test_counts_cost_and_eta_agree_with_the_model_card(tmp_path):

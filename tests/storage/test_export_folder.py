@@ -125,6 +125,6 @@ def test_an_export_that_another_process_finished_meanwhile_is_kept(target):
     assert not folder.finished(target, _record(1), overwrite=False)
     _export(target, 1, "theirs")
     folder.write(target, _record(1), _fill("ours"))  # the same export
-    with pytest.raises(BadInput, match="holds another export"):
+    with pytest.raises(BadInput, match="contains another export"):
         folder.write(target, _record(2), _fill("ours"))
     assert _text(target) == "theirs"

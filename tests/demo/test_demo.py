@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bigbird_ja import errors
-from bigbird_ja.workflows import demo, run_command
+from bigbird_ja.demo import demo, run_command
 from testkit.command_line import run_cli
 
 

@@ -1,18 +1,21 @@
 """The demo: every command on a small generated corpus, with a kill and a resume."""
 
 import json
+import os
 import time
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.demo.run_command import run_command
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.process import console
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.workflows.run_command import run_command
 
 _KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
+_MIN_STEPS = 80  # fewer leave no steps between a save and the kill
 # Sentences like the corpus's, not in it. Expected at the masks: である, 年, った.
 _TEXTS = (
     "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
@@ -21,27 +24,61 @@ _TEXTS = (
 )
 
 
-def run(work_dir: str, steps: int) -> dict[str, Any]:
-    """Run every command of the demo in its place, and return the `--json` results.
+@dataclass(frozen=True)
+class DemoResult:
+    """Result of the demo.
+
+    Attributes:
+        work_dir: folder with everything that it made.
+        killed_at_step: last step that was logged before the kill.
+        resumed_from_step: step of the checkpoint from which the training resumed.
+        first_loss: loss of the first logged step, in nats.
+        last_loss: loss of the last logged step.
+        eval_loss: masked-LM loss on held-out records.
+        eval_accuracy: share of their masked tokens that the model predicts.
+        masks: candidates at each mask, the likeliest first.
+        seconds: duration.
+    """
+
+    work_dir: str
+    killed_at_step: int
+    resumed_from_step: int
+    first_loss: float
+    last_loss: float
+    eval_loss: float
+    eval_accuracy: float
+    masks: list[Any]
+    seconds: float
+
+
+def demo(
+    *, work_dir: str | os.PathLike[str] = "out/demo", num_train_steps: int = 360
+) -> DemoResult:
+    """Run every command on a small generated corpus, each in a process of its own.
+
+    The training is killed midway and resumed. The commands and their output are printed.
 
     Args:
-        work_dir: local folder for everything that the demo makes.
-        steps: training steps.
+        work_dir: local folder for everything that the demo makes; a second run continues in it.
+        num_train_steps: training steps, at least 80.
 
     Raises:
-        BadInput: the folder holds files that no demo made.
-        RuntimeError: the resume was not exact, or the loss did not fall.
+        BadInput: The folder contains files that no demo made.
+        CommandError: A command failed, with its exit status.
+        RuntimeError: The resume was not exact, or the loss did not fall.
     """
+    work_dir = os.fspath(work_dir)
     if storage.is_remote(work_dir):
-        raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
-    outputs.check_folder(work_dir, "--work_dir", "demo", "name another folder")
+        raise BadInput(f"`work_dir` {work_dir}: the demo needs a local folder")
+    if num_train_steps < _MIN_STEPS:
+        raise BadInput(f"`num_train_steps` {num_train_steps}: must be at least {_MIN_STEPS}")
+    outputs.check_folder(work_dir, "`work_dir`", "demo", "name another folder")
     storage.make_directory(work_dir)
     owned = Owned.create(work_dir, "demo")
     start = time.monotonic()
-    result = _run_commands(owned, work_dir, steps)
-    result["seconds"] = round(time.monotonic() - start, 1)
-    owned.write("demo.json", json.dumps(result).encode())
-    print(_summary(result))
+    found = _run_commands(owned, work_dir, num_train_steps)
+    result = DemoResult(**found, seconds=round(time.monotonic() - start, 1))
+    owned.write("demo.json", json.dumps(asdict(result)).encode())
     return result
 
 
@@ -81,8 +118,8 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     headline("6. Evaluation on held-out documents")
     evaluated = run_command(["evaluate", "--model_dir", model, "--data_dir", data])
     headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
-    texts = ["--text", "\n".join(_TEXTS), "--top_k", "3"]
-    filled = run_command(["fill-mask", "--model_dir", model, *texts])
+    texts = [word for text in _TEXTS for word in ("--text", text)]
+    filled = run_command(["fill-mask", "--model_dir", model, *texts, "--top_k", "3"])
     headline("8. A page about the run")
     run_command(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
@@ -103,7 +140,7 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
         before: loss by step, as logged until the kill.
 
     Raises:
-        RuntimeError: the losses differ, or the loss did not fall.
+        RuntimeError: The losses differ, or the loss did not fall.
     """
     curve = read_losses(model_dir)
     resumes = [e for e in run_log.read_events(model_dir) if e["event"] == "resumed"]
@@ -123,12 +160,13 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
     return {"killed_at_step": max(before), "resumed_from_step": resumed_from, **losses}
 
 
-def _summary(result: dict[str, Any]) -> str:
-    result = {**result, "time": console.human_time(result["seconds"])}
+def summarize(result: DemoResult) -> str:
+    """Format the result for users."""
+    values = {**vars(result), "time": console.human_time(result.seconds)}
     return """
 == Done in {time}: {work_dir}/report.html
 It learned the phrases of the corpus: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
 {eval_accuracy:.0%} of masked tokens right.
 Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: bit-identical losses.
 Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
-Hours and dollars for a real model: bigbird-ja plan --config base-4096""".format(**result)
+Hours and dollars for a real model: bigbird-ja plan --config base-4096""".format(**values)

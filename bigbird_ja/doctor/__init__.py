@@ -1,0 +1,1 @@
+"""Checks of this machine for training and for renting TPUs."""
