@@ -1,10 +1,10 @@
-"""Runs and data sets of a release continue with every later version.
+"""What a version of this format wrote, every later version continues.
 
-tests/fixtures/release-0.2.0.tar.xz was made before the first release: corpus.jsonl; ja.* by `tokenize
---vocab_size=51`; data/ by `make-data --seq_length=64 --max_predictions_per_seq=10 --num_shards=2
---eval_fraction=0.1`; model/, four steps with the settings that its config.yaml states; and
-whole-metrics.jsonl, the metrics after `pretrain --num_train_steps=8` on it. The tokenizer's model
-lies there once.
+tests/fixtures/format-0.2.0.tar.xz contains corpus.jsonl (`sample --documents 12 --seed 3`); ja.* by
+`tokenize --vocab_size 600`; data/ by `make-data --seq_length 64 --max_predictions_per_seq 10
+--num_shards 2 --eval_fraction 0.1`; model/, four steps with the settings that its config.yaml
+states; and whole-metrics.jsonl, the metrics after `pretrain --num_train_steps 8` on a copy of it.
+The tokenizer's model lies there once. What an unreleased version wrote is refused (`storage.decode`).
 """
 
 import json
@@ -18,8 +18,8 @@ from testkit import ROOT
 
 @pytest.fixture(params=["0.2.0"])
 def made(request, tmp_path):
-    """Unpack the files of a release."""
-    with tarfile.open(ROOT / f"tests/fixtures/release-{request.param}.tar.xz") as archive:
+    """Unpack the files of a format."""
+    with tarfile.open(ROOT / f"tests/fixtures/format-{request.param}.tar.xz") as archive:
         # Python 3.11 before 3.11.4, such as Debian's, has no filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(tmp_path)
@@ -29,7 +29,7 @@ def made(request, tmp_path):
 
 
 @pytest.mark.both
-def test_a_run_of_a_release_continues_with_equal_losses(made, zygote):
+def test_a_run_continues_with_equal_losses(made, zygote):
     model = made / "model"
     ended = zygote.run(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={model}", "--num_train_steps=8"
@@ -43,7 +43,7 @@ def test_a_run_of_a_release_continues_with_equal_losses(made, zygote):
             assert line[key] == pytest.approx(expected[key], rel=1e-4), (key, line)
 
 
-def test_a_data_set_of_a_release_is_whole_and_finished(made, zygote):
+def test_a_data_set_is_whole_and_finished(made, zygote):
     checked = zygote.run("check-data", f"--data_dir={made}/data", "--json")
     assert checked.status == 0 and checked.result["problems"] == []
     before = (made / "data/manifest.json").read_bytes()

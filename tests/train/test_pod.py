@@ -34,9 +34,10 @@ from tests.commands.pretraining import events, take_programs
 ENDING = """
 import sys, time
 from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.process.streams import leave
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
-exit_process = ProcessExit()
+exit_process = ProcessExit(leave)
 pod = Pod(int(sys.argv[1]), 2, "host", StopRequest(print, print), exit_process)
 pod.connect(sys.argv[2], "cpu", 60, lambda: None)
 pod.finish()

@@ -138,7 +138,7 @@ class Training:
         run = (self.config, self.manifest, self.data, choice)
         job = Job(*run, evaluates=evaluates)
         try:
-            train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit())
+            train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit(print))
         finally:
             # An input that does not end is waited for each time, and a spot machine has 30 seconds.
             assert engine.closed == engine.begun, "closed once, however the run ends"
