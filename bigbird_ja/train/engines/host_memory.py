@@ -65,7 +65,8 @@ def refuse_if_too_large(needed: int) -> None:
     """
     available = available_bytes()
     if available is not None and needed > available:
-        raise out_of_memory(needed, available, "this machine")
+        error = out_of_memory(needed, available, "this machine")
+        raise OutOfMemory(f"{error}; or a TPU or GPU: `bigbird-ja plan` shows machines for it")
 
 
 def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
