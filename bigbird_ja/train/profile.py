@@ -14,9 +14,7 @@ from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_logger import RunLogger
 
 _PROFILES = "plugins/profile"
-_MAX_PROFILE_BYTES = 1 << 30
 _MAX_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
-INPUT = "input"  # annotation of the pjrt engine: the host waits for the next batch
 
 
 def read_profile_steps(text: str, total: int) -> range:
@@ -110,31 +108,6 @@ class Profile:
         except Exception as failure:
             self._is_over, self._stop = True, None
             self._log(f"no profile: {failure}")
-
-
-def input_wait_seconds(folder: str) -> float | None:
-    """Return the mean wait of the host for the next batch, by the newest profile in a folder.
-
-    Args:
-        folder: MODEL_DIR of a run under pjrt with `profile_steps`.
-
-    Returns:
-        Seconds; None without a profile, or if it has no such waits.
-    """
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    names = sorted(name for name in storage.list_tree(folder) if name.endswith(".xplane.pb"))
-    if not names:
-        return None
-    data = storage.read_bytes(storage.join(folder, names[-1]), _MAX_PROFILE_BYTES)
-    waits = [
-        event.duration_ps / 1e12
-        for plane in xplane_pb2.XSpace.FromString(data).planes
-        for line in plane.lines
-        for event in line.events
-        if plane.event_metadata[event.metadata_id].name == INPUT
-    ]
-    return sum(waits) / len(waits) if waits else None
 
 
 def _jax_profiler(folder: str) -> Callable[[], Any]:
