@@ -26,10 +26,9 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import change_of, changes, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import Lease, held, holder_of
+from bigbird_ja.storage.lease import LOCK_NAME, Lease, held, holder_of
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 
-LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
 _VISIBLE_SECONDS = 15.0  # maximum until a file of one host is visible to the others, on a disk
 _POLL_SECONDS = 0.5
@@ -339,7 +338,7 @@ class ModelDir:
             BadInput: The writer's lock is not seen here: this is another folder.
         """
         end = self._clock() + _VISIBLE_SECONDS
-        while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
+        while (holder := holder_of(self.join(LOCK_NAME))) is None or holder.id != owner:
             if self._clock() > end:
                 raise BadInput(
                     f"{self.path} on this host is not the folder that process 0 writes to: give a"
@@ -368,7 +367,7 @@ class ModelDir:
     def _held(self) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
-        return held(Lease(self.join(LOCK), busy, self._log))
+        return held(Lease(self.join(LOCK_NAME), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
         """Log and record what becomes of an unusable checkpoint."""
@@ -409,7 +408,7 @@ class ModelDir:
         """
         if storage.is_remote(self.path):
             # By copies on the bucket's side; the lock stays, and the manifest goes last.
-            names = set(storage.list_tree(self.path)) - {LOCK, MANIFEST_NAME}
+            names = set(storage.list_tree(self.path)) - {LOCK_NAME, MANIFEST_NAME}
             moved = self.owned.set_aside(sorted(names), is_whole=True)
             storage.delete(self.join(MANIFEST_NAME))
             self.files, self.manifest = {}, None
@@ -424,7 +423,7 @@ class ModelDir:
         moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(moved, LOCK))  # our own: nobody trains the old run
+            os.unlink(os.path.join(moved, LOCK_NAME))  # our own: nobody trains the old run
         os.mkdir(path)
         self.files, self.manifest = {}, None
         return moved

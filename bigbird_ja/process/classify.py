@@ -20,7 +20,7 @@ from bigbird_ja.process.console import printable, shortened
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.process.redact import redact
 
-# Start of the input pipeline's message if a shard does not hold the manifest's records.
+# Start of the input pipeline's message if a shard does not contain the manifest's records.
 SHARD_CHANGED = "shard ended early or was changed:"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -107,7 +107,7 @@ def mid_run() -> Iterator[None]:
     a failure of storage and not bad input.
 
     Raises:
-        StorageError: in place of such an exception.
+        StorageError: In place of such an exception.
     """
     try:
         yield

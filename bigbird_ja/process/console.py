@@ -134,7 +134,7 @@ def _above_progress() -> contextlib.AbstractContextManager[None]:
 
 
 def _is_live() -> bool:
-    """Tell whether a progress line can be overwritten: on a terminal or in a notebook."""
+    """Return whether a progress line can be overwritten: on a terminal or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 

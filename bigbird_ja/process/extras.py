@@ -28,7 +28,7 @@ def require(*modules: str) -> None:
         modules: names in `INSTALL`.
 
     Raises:
-        BadInput: naming the package and the extra that has it.
+        BadInput: Naming the package and the extra that has it.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:

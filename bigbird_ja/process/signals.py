@@ -202,7 +202,7 @@ class StopRequest(Listener):
         self.name = ""  # name of the first signal or other cause
 
     def is_set(self) -> bool:
-        """Tell whether a stop was requested."""
+        """Return whether a stop was requested."""
         return bool(self.name)
 
     def ask(self, name: str, is_urgent: bool = True) -> None:

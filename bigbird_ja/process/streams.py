@@ -125,7 +125,7 @@ def json_line(record: dict[str, Any]) -> bytes:
     that are not UTF-8 an escape.
 
     Raises:
-        TypeError: something else that is not JSON.
+        TypeError: Something else that is not JSON.
     """
     text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode("utf-8", "backslashreplace")

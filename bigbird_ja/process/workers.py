@@ -51,7 +51,7 @@ def run_tasks(
         arguments: arguments of `initializer`.
 
     Raises:
-        CommandError: a worker died; on Linux a kill usually means a lack of memory.
+        CommandError: A worker died; on Linux a kill usually means a lack of memory.
     """
     if num_workers == 1:
         initializer(*arguments)
@@ -78,7 +78,7 @@ def run_tasks(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
-            to_do = "use fewer --num_workers and run the same command again"
+            to_do = "use fewer `num_workers` and run the same command again"
             raise broken_pool_error(pool, "a worker process", to_do) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -7,7 +7,6 @@ is the folder's name. So a folder without it is incomplete, and a changed or add
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import partial
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
@@ -32,10 +31,7 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
     """Upload the files of `address`, unless the folder is complete."""
     if storage.exists(storage.join(folder, LISTING)):
         return
-    targets = {storage.join(folder, name): path for name, path in files.items()}
-    for parent in {storage.directory_of(target) for target in targets}:
-        storage.make_directory(parent)
-    storage.run_all([partial(storage.upload, path, target) for target, path in targets.items()])
+    storage.put_all(files, folder, storage.upload)
     storage.write_text(storage.join(folder, LISTING), listing)
 
 

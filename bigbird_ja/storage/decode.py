@@ -67,7 +67,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
         advice: advice to the user, at the end of the message.
 
     Raises:
-        BadInput: the content is of another type.
+        BadInput: The content is of another type.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -90,9 +90,9 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: the file is missing, or reading it failed, whatever the reader raised.
-        ImportError, MemoryError: a package or memory is missing.
-        OSError: the disk failed.
+        BadInput: The file is missing, or reading it failed, whatever the reader raised.
+        ImportError, MemoryError: A package or memory is missing.
+        OSError: The disk failed.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
     """Decode a JSON file with a `format_version`, which is checked before the other keys.
 
     Raises:
-        BadInput: the content is of another type, or of a format that this version does not read.
+        BadInput: The content is of another type, or of a format that this version does not read.
     """
     check_format(decode_json(data, _FormatVersion, where, advice).format_version, where, advice)
     return decode_json(data, kind, where, advice)
@@ -131,7 +131,7 @@ def numbered_lines(
     that is not a `kind` is refused, since this program did not write it.
 
     Raises:
-        BadInput: naming the line.
+        BadInput: Naming the line.
     """
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -151,7 +151,7 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
     """Convert a value of `read_yaml` to a declared type.
 
     Raises:
-        BadInput: the value is of another type.
+        BadInput: The value is of another type.
     """
     try:
         return msgspec.convert(value, kind)
@@ -163,8 +163,8 @@ def read_json(path: str, kind: type[T], advice: str = "") -> T:
     """Read and decode a JSON file on disk or gs://.
 
     Raises:
-        FileNotFoundError: no such file.
-        BadInput: the content is of another type.
+        FileNotFoundError: No such file.
+        BadInput: The content is of another type.
     """
     return decode_json(storage.read_bytes(path), kind, path, advice)
 
@@ -182,7 +182,7 @@ def _message(where: str, problem: str, advice: str) -> str:
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Tell whether a line is the beginning of an object, without its end.
+    """Return whether a line is the beginning of an object, without its end.
 
     On the last line, which ends without a newline, garbled bytes count as such, too.
     """
@@ -200,7 +200,7 @@ def read_yaml(text: str, where: str) -> Any:
     It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which the setting converts to a number.
 
     Raises:
-        BadInput: not YAML, or a key is written twice; the message names the line.
+        BadInput: Not YAML, or a key is written twice; the message names the line.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:

@@ -36,7 +36,7 @@ class Disk:
         """Open a binary, seekable stream over one version of the file, in constant memory.
 
         Raises:
-            BadInput: a FIFO, a socket or a device, which reading might never finish.
+            BadInput: A FIFO, a socket or a device, which reading might never finish.
         """
         paths.refuse_special(path, "", os.stat(path), "copy what it gives into a file first")
         return open(path, "rb")
@@ -45,7 +45,7 @@ class Disk:
         """Read the content, and the token of this version for `replace_if`.
 
         Raises:
-            BadInput: the file has more than `limit` bytes.
+            BadInput: The file has more than `limit` bytes.
         """
         with self.open_read(path) as file:
             paths.check_size(path, os.fstat(file.fileno()).st_size, limit)
@@ -59,7 +59,7 @@ class Disk:
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or a directory exists (on a bucket: a directory that is not empty).
+        """Return whether a file or a directory exists (on a bucket: a directory that is not empty).
 
         Return False only if that is certain: a refusal or a failing bucket raises.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from bigbird_ja import storage
@@ -32,7 +31,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
         inputs: path by parameter of folders and files that are read.
 
     Raises:
-        BadInput: it overlaps with an input, is a file, or holds what no export made.
+        BadInput: It overlaps with an input, is a file, or contains what no export made.
     """
     outputs.refuse_overlap(inputs, output_dir, FLAG)
     outputs.check_folder(output_dir, FLAG, _KIND, "choose another folder")
@@ -101,9 +100,5 @@ def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
         log(f"{owned.path}: the export that was there is now {moved}")
     owned.note(dict.fromkeys(made))
-    for name in made:
-        storage.make_directory(storage.directory_of(storage.join(owned.path, name)))
-    storage.run_all(
-        [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
-    )
+    storage.put_all(made, owned.path)
     owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage.disk import Disk
-from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote, join
+from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, directory_of, is_remote, join
 
 if TYPE_CHECKING:
     from bigbird_ja.storage.gcs import Bucket
@@ -36,7 +36,7 @@ def place_of(path: str) -> Disk | Bucket:
     """Return the disk or the bucket that a path is on.
 
     Raises:
-        BadInput: what cannot be the name of a file, such as s3://bucket/name.
+        BadInput: What cannot be the name of a file, such as s3://bucket/name.
     """
     check_name(path, "")
     return _bucket() if is_remote(path) else _DISK
@@ -76,7 +76,7 @@ def read_text(path: str, limit: int = MAX_BYTES) -> str:
     """Read the whole file as UTF-8.
 
     Raises:
-        BadInput: not UTF-8, or larger than `limit` bytes.
+        BadInput: Not UTF-8, or larger than `limit` bytes.
     """
     try:
         return read_bytes(path, limit).decode("utf-8")
@@ -150,6 +150,20 @@ def rename_all(names: Iterable[str], source: str, target: str) -> None:
 def delete_many(paths: Iterable[str]) -> None:
     """Delete files, several at a time; missing ones are ignored."""
     run_all([partial(delete, path) for path in paths])
+
+
+def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], None] = take) -> None:
+    """Put local files into a folder, several at a time; write the record of them after this.
+
+    Args:
+        files: name in the folder to local path.
+        folder: folder, on disk or gs://; created with its subfolders.
+        put: `take` or `upload`.
+    """
+    targets = {join(folder, name): path for name, path in files.items()}
+    for parent in {directory_of(target) for target in targets}:
+        make_directory(parent)
+    run_all([partial(put, path, target) for target, path in targets.items()])
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:

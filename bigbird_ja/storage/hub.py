@@ -45,7 +45,7 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
         The folder in the client's cache, or `path`.
 
     Raises:
-        BadInput: no client, no network, or no such repository; names the command to download it.
+        BadInput: No client, no network, or no such repository; names the command to download it.
     """
     if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
         return path
@@ -85,7 +85,7 @@ class HubSource:
         """Yield the documents in order; null is an empty one.
 
         Raises:
-            BadInput: a row has no such field, or no text in it.
+            BadInput: A row has no such field, or no text in it.
         """
         for row in _rows(*self.place):
             field = next((field for field in self.text_fields if field in row), "")
@@ -106,7 +106,7 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit; by default `train`.
 
     Raises:
-        BadInput: another form; or as in `_pinned`.
+        BadInput: Another form; or as in `_pinned`.
     """
     match = _ROWS.fullmatch(source)
     if not match:
@@ -121,10 +121,12 @@ def _pinned(name: str, revision: str | None) -> str:
     """Return the commit of a data set's revision; None stands for the newest.
 
     Raises:
-        BadInput: no client, no `datasets`, no network, or no such data set; names the command to
+        BadInput: No client, no `datasets`, no network, or no such data set; names the command to
             download it.
     """
-    advice = f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for --input DIR"
+    advice = (
+        f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for `inputs` DIR"
+    )
     try:
         import datasets  # noqa: F401 - it brings the client
         import huggingface_hub
@@ -134,15 +136,15 @@ def _pinned(name: str, revision: str | None) -> str:
         why = f"no {error.name} here: pip install {error.name}"
     except Exception as error:  # of the client or its HTTP library
         why = summary_line(error)
-    raise BadInput(f"--input hf:{name}: {why}: {advice}")
+    raise BadInput(f"`inputs` hf:{name}: {why}: {advice}")
 
 
 def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:
     """Stream the rows of a data set by `datasets`.
 
     Raises:
-        BadInput: no such config or split, or files that it cannot read.
-        StorageError: the Hub fails, or the network does.
+        BadInput: No such config or split, or files that it cannot read.
+        StorageError: The Hub fails, or the network does.
     """
     import datasets
 
@@ -151,7 +153,7 @@ def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Ma
         yield from datasets.load_dataset(name, config, split=split, revision=commit, streaming=True)
     except Exception as error:  # of `datasets`, the client, its HTTP library or a parser
         kind = BadInput if isinstance(error, ValueError) else _kind(error)
-        raise kind(f"--input hf:{name}: {summary_line(error)}") from error
+        raise kind(f"`inputs` hf:{name}: {summary_line(error)}") from error
 
 
 def _kind(error: Exception) -> type[CommandError]:

@@ -1,6 +1,6 @@
 """Checks of places to write to: a free one, or one that is ours by the ownership manifest.
 
-Anything else is refused, even with `--overwrite`. Checks come before any work, `write` after it. A
+Anything else is refused, even with `overwrite`. Checks come before any work, `write` after it. A
 file is written next to its place and renamed, so that a link or a device is never written through.
 """
 
@@ -21,11 +21,11 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
 
     Args:
         path: path on disk or gs://. Its folder need not exist: `write` creates it.
-        flag: flag that named it, such as `--output`.
+        flag: parameter that named it, such as "`output`".
         replaces: whether an existing file will be replaced, and so must be ours.
 
     Raises:
-        BadInput: a link, folder, FIFO, socket, device, a file that this program did not write, a
+        BadInput: A link, folder, FIFO, socket, device, a file that this program did not write, a
             folder that cannot be written to, a name that cannot be one.
     """
     paths.check_name(path, flag)
@@ -53,7 +53,7 @@ def check_folder_place(path: str, flag: str) -> None:
     Change nothing, request nothing from a bucket, and ignore the folder's content.
 
     Raises:
-        BadInput: a file or something special, a folder that cannot be written to, a name that
+        BadInput: A file or something special, a folder that cannot be written to, a name that
             cannot be one.
     """
     paths.check_name(path, flag)
@@ -73,21 +73,21 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Refuse a folder that holds files that this program did not make; change nothing.
+    """Refuse a folder that contains files that this program did not make; change nothing.
 
     Args:
         path: folder, on disk or gs://.
-        flag: flag that named it.
+        flag: parameter that named it.
         kind: kind of the folder to be made, as for `Owned.create`.
         advice: advice to the user, at the end of the message.
         apart: names in the folder that are ignored.
 
     Returns:
-        The folder if it is ours and of this kind; None if it is missing, or holds nothing but
+        The folder if it is ours and of this kind; None if it is missing, or contains nothing but
         single files of ours.
 
     Raises:
-        BadInput: as in `check_folder_place`; or the folder holds other files.
+        BadInput: As in `check_folder_place`; or the folder contains other files.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)
@@ -99,7 +99,7 @@ def check_folder(
     foreign = [name for name in _names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
     if foreign:
         such = f"files that this program did not make, such as {foreign[0][:80]}"
-        raise paths.refusal(path, flag, f"holds {such}: {advice}")
+        raise paths.refusal(path, flag, f"contains {such}: {advice}")
     return None
 
 
@@ -115,15 +115,15 @@ def _names(path: str) -> list[str]:
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> None:
-    """Refuse an output that is an input, holds one, or lies in an input folder.
+    """Refuse an output that is an input, contains one, or lies in an input folder.
 
     Args:
         inputs: path by flag; None if the flag was not given.
         output: path of the output.
-        flag: flag that named it.
+        flag: parameter that named it.
 
     Raises:
-        BadInput: the output overlaps with an input.
+        BadInput: The output overlaps with an input.
     """
     one = f"{_real(output)}/"
     for in_flag, source in inputs.items():
@@ -163,7 +163,7 @@ def write(path: str, data: bytes) -> None:
     """Write a file whose path was checked, and its folder; whole or not at all.
 
     Raises:
-        BadInput: another file has appeared there meanwhile.
+        BadInput: Another file has appeared there meanwhile.
     """
     folder = storage.directory_of(path)
     with new_folder(folder):

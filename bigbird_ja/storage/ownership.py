@@ -5,7 +5,7 @@ written, so that the files of a killed process are known as ours. Unlisted files
 and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others rely,
 such as the metadata of a checkpoint, are listed with size and checksum.
 
-    owned = check_folder(path, "--output_dir", "data set", "choose another folder")
+    owned = check_folder(path, "`output_dir`", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
     owned.write("manifest.json", data)
     owned.note({name: None})  # a file that the caller moves into place
@@ -30,7 +30,7 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
 MANIFEST_NAME = ".bigbird-ja.json"
-FILES = "files"  # kind of a user's folder that also holds files of ours
+FILES = "files"  # kind of a user's folder that also contains files of ours
 _MAX_BYTES = 64 << 20
 _ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
 
@@ -170,7 +170,7 @@ class Owned:
         """List files that are about to appear, in one write of the manifest.
 
         Args:
-            files: name to version; None for one that is ours whatever it holds.
+            files: name to version; None for one that is ours whatever it contains.
 
         Raises:
             BadInput: Something that isn't ours has one of the names.
@@ -336,4 +336,4 @@ class Owned:
 
 def held_by_other(owned: Owned) -> str:
     """Return the reason for refusing a folder that belongs to another command."""
-    return f"holds what another command of bigbird-ja made ({owned.kind})"
+    return f"contains what another command of bigbird-ja made ({owned.kind})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bigbird_ja.errors import BadInput
 
 SCHEME = "gs://"
-NAMED = ("tfds:", "hf:")  # prefixes of an --input that is not a path
+NAMED = ("tfds:", "hf:")  # prefixes of `inputs` that are no paths
 # Maximum size of a file that is read whole: a tokenizer has a few MB, a manifest of 100,000 shards
 # 20 MB.
 MAX_BYTES = 256 << 20
@@ -51,7 +51,7 @@ def encode_crc32c(value: int) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Tell whether `path` is on a bucket."""
+    """Return whether `path` is on a bucket."""
     return path.startswith(SCHEME)
 
 
@@ -59,7 +59,7 @@ def split_remote(path: str) -> tuple[str, str]:
     """Split `gs://bucket/name`; the name is "" for the bucket itself.
 
     Raises:
-        BadInput: no bucket.
+        BadInput: No bucket.
     """
     bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not is_remote(path) or not bucket:
@@ -73,7 +73,7 @@ def join(base: str, *names: str) -> str:
     Names come from manifests, listings and archives, so none may leave `base`.
 
     Raises:
-        BadInput: a name that is absolute, contains `..`, or names another place.
+        BadInput: A name that is absolute, contains `..`, or names another place.
     """
     for name in names:
         check_inside(name)
@@ -86,7 +86,7 @@ def check_inside(name: str) -> str:
     """Return `name` if it is relative and stays in the directory that it is joined to.
 
     Raises:
-        BadInput: it does not.
+        BadInput: It does not.
     """
     is_absolute = os.path.isabs(name) or name.startswith(("/", "\\", SCHEME))
     if not name or "\0" in name or is_absolute or ".." in name.replace("\\", "/").split("/"):
@@ -95,7 +95,7 @@ def check_inside(name: str) -> str:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory that holds `path`; "." for a bare name."""
+    """Return the directory that contains `path`; "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
@@ -111,10 +111,10 @@ def check_name(path: str, flag: str) -> None:
 
     Args:
         path: path that the user gave.
-        flag: flag that named it, such as `--output`, for the message.
+        flag: parameter that named it, such as "`output`", for the message.
 
     Raises:
-        BadInput: empty, not UTF-8, with control characters, or of another scheme.
+        BadInput: Empty, not UTF-8, with control characters, or of another scheme.
     """
     if not path:
         raise BadInput(f"{flag or 'a path'} is empty: name a path")
@@ -134,7 +134,7 @@ def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> N
     """Refuse a FIFO, a socket or a device, given its `stat`.
 
     Raises:
-        BadInput: it is one of these.
+        BadInput: It is one of these.
     """
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         raise refusal(path, flag, f"a FIFO, socket or device, not a file: {advice}")

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from bigbird_ja import storage
 from tests.report import fake_run
 
 # Command line, {o} the output; what is refused is refused before anything else is looked at.
@@ -58,11 +57,3 @@ def test_outputs_of_other_programs_are_refused_and_kept(command, tmp_path, check
     for name in names:
         check_refused(command, f"{tmp_path}/{name}")
     assert state(tmp_path) == before
-
-
-@pytest.mark.parametrize("command", FILES + FOLDERS)
-def test_outputs_of_other_programs_on_a_bucket_are_refused_and_kept(command, bucket, check_refused):
-    storage.write_text(f"{bucket}/folder/thesis", "years of work")
-    for name in ("folder", "") if command in FOLDERS else ("folder/thesis", "folder"):
-        check_refused(command, f"{bucket}/{name}")
-    assert storage.list_tree(bucket) == ["folder/thesis"]

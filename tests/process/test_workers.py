@@ -39,7 +39,7 @@ def _act(what):
     ("start", "what", "status", "words"),
     [
         (_start, "abort", 1, "(SIGABRT): its output is above"),
-        (_start, "kill", 71, "--num_workers"),
+        (_start, "kill", 71, "`num_workers`"),
         (_fail_to_start, "", 71, ""),
     ],
 )

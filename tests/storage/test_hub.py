@@ -43,7 +43,7 @@ def test_a_tokenizer_is_fetched_without_weights_and_offline_the_command_is_named
 
 
 def test_a_data_set_of_a_name_is_streamed_at_its_commit(tmp_path):
-    pytest.importorskip("datasets", reason="--input hf: needs it")
+    pytest.importorskip("datasets", reason="hf: needs it")
     code = "import sys; from bigbird_ja.text.corpus import open_corpus as o; c = o(sys.argv[1:],"
     code += " text_fields=['本文']); print(c.sources, list(c.texts()))"
     with hub.serving() as there:

@@ -227,10 +227,10 @@ def test_a_foreign_folder_is_refused(base):
     storage.make_directory(f"{base}/deep/er")
     storage.write_bytes(f"{base}/deep/er/letter.txt", b"")
     words = "files that this program did not make, such as deep: name an empty"
-    with pytest.raises(BadInput, match=f"^--model_dir {base}: holds {words}"):
+    with pytest.raises(BadInput, match=f"^--model_dir {base}: contains {words}"):
         check()
     Owned.create(base, "run")
     owned = check()
     assert owned is not None and owned.kind == "run"
-    with pytest.raises(BadInput, match=r"^--model_dir .*: holds .* made \(run\)"):
+    with pytest.raises(BadInput, match=r"^--model_dir .*: contains .* made \(run\)"):
         check("export")

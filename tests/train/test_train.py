@@ -13,11 +13,12 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, CommandError, Diverged, Interrupted, OutOfMemory
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
-from bigbird_ja.model_dir.folder import LOCK, ModelDir
+from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.storage import outputs
+from bigbird_ja.storage.lease import LOCK_NAME
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines.choose import Choice
@@ -284,7 +285,7 @@ def test_refused_start_changes_no_byte_of_model_dir(
 
     def files():
         folders = [base, *Path(base).rglob("*")] if not storage.is_remote(base) else []
-        names = [name for name in storage.list_tree(base) if not name.endswith(LOCK)]
+        names = [name for name in storage.list_tree(base) if not name.endswith(LOCK_NAME)]
         return folders, {name: storage.read_bytes(f"{base}/{name}") for name in names}
 
     before = files()
@@ -320,7 +321,7 @@ def test_something_else_in_the_place_of_a_file_is_refused_before_any_change(
         return {
             path.name: path.is_file() and not path.is_symlink() and path.read_bytes()
             for path in model.iterdir()
-            if path.name != LOCK
+            if path.name != LOCK_NAME
         }
 
     before = content()
