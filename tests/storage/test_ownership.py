@@ -127,7 +127,8 @@ def test_a_move_that_was_killed_is_completed_by_the_next(base, monkeypatch, kill
     again = Owned.load(folder)
     assert again.set_aside(names) in (f"{folder}.replaced-1", "")
     assert _content(f"{folder}.replaced-1") == {name: name.encode() for name in names}
-    assert set(Owned.load(f"{folder}.replaced-1").files) == set(names)
+    moved = Owned.load(f"{folder}.replaced-1")
+    assert set(moved.files) == set(names) and not moved.moving_to
     assert _content(folder) == {} and not again.files and not again.moving_to
     assert not storage.exists(f"{folder}.replaced-2")
 
