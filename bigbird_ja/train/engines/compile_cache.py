@@ -101,7 +101,10 @@ class CompileCache:
 def use(folder: str) -> None:
     """Let JAX keep the programs that it compiles in a local folder, and find them there."""
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
+    # Otherwise JAX keeps the folder of an earlier run in this process.
+    compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
