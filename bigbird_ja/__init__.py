@@ -8,6 +8,7 @@ imported before a function is used.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,9 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("bigbird_ja.errors")
     if module := FUNCTIONS.get(name) or _OTHERS.get(name):
+        from bigbird_ja.process.tensorflow_setup import configure_gcs
+
+        configure_gcs(os.environ)  # before TensorFlow is imported
         return getattr(importlib.import_module(f"bigbird_ja.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

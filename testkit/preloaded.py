@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
+from bigbird_ja.process.tensorflow_setup import prepare_tensorflow
 
 prepare_tensorflow(os.environ)
 

@@ -32,7 +32,6 @@ from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.cli.spelling import spell_flags
-from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
 from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.process import cleanup, console, streams
 from bigbird_ja.process.classify import classify, one_line
@@ -41,6 +40,7 @@ from bigbird_ja.process.extras import require
 from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals, name_of
 from bigbird_ja.process.streams import ResultLine
+from bigbird_ja.process.tensorflow_setup import prepare_tensorflow
 
 # In the order of use, as `bigbird-ja` without arguments prints them.
 COMMANDS: dict[str, str] = {

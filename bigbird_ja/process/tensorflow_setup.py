@@ -1,14 +1,13 @@
-"""Environment variables that TensorFlow reads while it is imported."""
+"""Environment variables that TensorFlow reads while it is imported. Set later, they do nothing."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import MutableMapping
 
-# Environment variables of TensorFlow. A value that the user has set stays.
-_TENSORFLOW: dict[str, str] = {
-    # The C++ side logs "errors" on every start without a GPU; a real one raises anyway.
-    "TF_CPP_MIN_LOG_LEVEL": "3",
+# Variables of TensorFlow's gs:// client, which reads training records and nothing else: everything
+# durable goes through `bigbird_ja.storage`. A value that the user has set stays.
+_GCS = {
     # Each open object takes one block of buffer; the default of 64 MiB per interleaved shard is
     # memory that a TPU VM with 64 open shards does not have.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
@@ -24,17 +23,25 @@ _TENSORFLOW: dict[str, str] = {
 }
 
 
-def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
-    """Set the variables that TensorFlow, its gs:// client and its logging read at import.
-
-    Set later, they have no effect. TensorFlow reads only training records from gs://; everything
-    durable goes through `bigbird_ja.storage`.
+def configure_gcs(environ: MutableMapping[str, str]) -> None:
+    """Set the variables of TensorFlow's gs:// client.
 
     Args:
         environ: environment, changed in place; variables that the user has set stay.
     """
-    for name, value in _TENSORFLOW.items():
+    for name, value in _GCS.items():
         environ.setdefault(name, value)
+
+
+def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
+    """Set all variables for a process of our own, which has no other use for TensorFlow.
+
+    Args:
+        environ: environment, changed in place; variables that the user has set stay.
+    """
+    configure_gcs(environ)
+    # The C++ side logs "errors" on every start without a GPU; a real one raises anyway.
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if importlib.util.find_spec("tensorflow_estimator") is None:
         # Only TPUEstimator needs Keras, which takes a third of the import with matplotlib. If the
         # legacy one is requested and not installed (tf_keras), TensorFlow imports none.
