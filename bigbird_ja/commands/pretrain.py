@@ -99,11 +99,15 @@ def run(args: Args) -> PretrainResult:
         wandb=args.wandb,
         deps=Dependencies(leave=streams.leave),
     )
-    from bigbird_ja.data import manifest
+    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.plan.compare import describe_rate
 
+    manifest = manifest_lib.load(args.data_dir)
+    if rate := describe_rate(args.model_dir, manifest):
+        console.log(rate)
     data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)
     command = f"export --model_dir {model} --output_dir NEW_FOLDER"
-    if args.mode == "train" and manifest.load(args.data_dir).eval.sequences:
+    if args.mode == "train" and manifest.eval.sequences:
         command = f"evaluate --model_dir {model} --data_dir {data}"
     console.log(f"next: bigbird-ja {command}")
     return result
