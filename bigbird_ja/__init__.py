@@ -15,16 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bigbird_ja import errors as errors
+    from bigbird_ja.data.inspect import check_data as check_data
+    from bigbird_ja.data.make_data import make_data as make_data
     from bigbird_ja.demo.demo import demo as demo
     from bigbird_ja.doctor.doctor import doctor as doctor
     from bigbird_ja.evaluation.checkpoints import evaluate as evaluate
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
     from bigbird_ja.export.export_run import export as export
+    from bigbird_ja.huggingface.trim import trim as trim
     from bigbird_ja.plan.run import plan as plan
     from bigbird_ja.preflight.run import preflight as preflight
     from bigbird_ja.report.page import report as report
     from bigbird_ja.settings.explain import config as config
     from bigbird_ja.settings.schema import Config as Config
+    from bigbird_ja.text.articles import sample as sample
+    from bigbird_ja.text.tokenizer_training import tokenize as tokenize
     from bigbird_ja.train.start import pretrain as pretrain
 
     __version__: str
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
 # Modules of the functions, in the order of use.
 FUNCTIONS = {
     "demo": "demo.demo",
+    "sample": "text.articles",
+    "tokenize": "text.tokenizer_training",
+    "trim": "huggingface.trim",
+    "make_data": "data.make_data",
+    "check_data": "data.inspect",
     "config": "settings.explain",
     "pretrain": "train.start",
     "evaluate": "evaluation.checkpoints",

@@ -79,8 +79,8 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure the tokenizers of Hugging Face folders on one core, and their own marks of words."""
+    from bigbird_ja.huggingface.tokenizer import read_tokenizer
     from bigbird_ja.text import words
-    from bigbird_ja.text.load import read_tokenizer
     from testkit import tokenizer_folders
 
     part, rows = texts[: max(1, len(texts) // 20)], []
@@ -120,7 +120,7 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     from bigbird_ja.text import articles
 
     path, written = f"{work}/large.jsonl", 0
-    made = articles.documents(500, seed=1)
+    made = articles.generate(500, seed=1)
     records = [json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in made]
     with open(path, "wb") as file:
         # Repeated articles suffice: memory is measured here.

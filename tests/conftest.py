@@ -145,7 +145,7 @@ def sample_corpus(once):
 
     def make(folder):
         with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
-            for text in articles.documents(60, seed=1):
+            for text in articles.generate(60, seed=1):
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
     return str(once("corpus", make) / "sample.jsonl")

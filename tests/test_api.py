@@ -13,8 +13,8 @@ from bigbird_ja import errors
 from bigbird_ja.cli import command_flags, load_command
 
 SHELL = {"json", "help", "config", "set"}
-# A question on a terminal; a file in place of the text.
-ONLY_FLAGS = {"down": {"yes"}, "fill_mask": {"input"}}
+# A question on a terminal; a file in place of the text; examples that are printed.
+ONLY_FLAGS = {"down": {"yes"}, "fill_mask": {"input"}, "check_data": {"examples"}}
 
 
 @pytest.mark.parametrize("name", bigbird_ja.FUNCTIONS)

@@ -129,7 +129,7 @@ def test_every_command_has_a_good_invocation():
 @pytest.mark.timeout(100_000 if ALL else 1200)
 def test_a_damaged_file_is_refused_or_not_needed(zygote, small_run, tmp_path):
     inputs = runs.copy_inputs(small_run, tmp_path / "whole/in")
-    tokenizer_folders.wordpiece(inputs / "encoder", list(articles.documents(10, seed=5)))
+    tokenizer_folders.wordpiece(inputs / "encoder", list(articles.generate(10, seed=5)))
     tokenizer_folders.add_weights(inputs / "encoder", "bert")
 
     def run(command, name="", how=""):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bigbird_ja.cli.command_flags import Flags
+from typing import Any
+
+from bigbird_ja.cli.command_flags import Args, Flags
 
 _WEIGHTS = (
     " SRC=WEIGHT: an epoch has each of its documents WEIGHT times, 0.0001 to 1000 (default 1);"
@@ -47,3 +49,14 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         "Document in a .txt file: the whole file, the text between blank lines, or a line. auto:"
         " the file if a folder or glob has several of at most 8 MB, else blank lines.",
     )
+
+
+def corpus_parameters(args: Args) -> dict[str, Any]:
+    """Return the parameters of a function that name a corpus."""
+    return {
+        "inputs": args.input,
+        "text_fields": args.text_field,
+        "encoding": args.encoding,
+        "txt_documents": args.txt_documents,
+        "tfds_data_dir": args.tfds_data_dir,
+    }

@@ -42,6 +42,13 @@ def setting_arguments(args: Args) -> dict[str, Any]:
     }
 
 
+def setting_parameters(args: Args) -> dict[str, Any]:
+    """Return `config`, `overrides` and the parameters that set one setting, for a function."""
+    flags = command_flags.own_flags(args)
+    named = {flag.name: flag.value for flag in flags if command_flags.declared(flag).setting}
+    return {"config": args.config, "overrides": read_sets(args.set), **named}
+
+
 def resolve(args: Args, adopted: Iterable[Layer] = ()) -> tuple[Config, list[Override]]:
     """Resolve the config that a command's flags specify; see `resolve_config`.
 

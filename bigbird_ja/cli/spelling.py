@@ -15,6 +15,7 @@ _FLAGS = {
     "chips": "chip",
     "inputs": "input",
     "texts": "text",
+    "text_fields": "text_field",
     "model_dirs": "model_dir",
 }
 

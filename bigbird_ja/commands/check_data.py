@@ -8,9 +8,13 @@ wrong. Takes ten seconds to start, then a second for each 20 MB.
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.data.inspect import DataCheckResult
 
 EXAMPLE = "bigbird-ja check-data --data_dir data"
 NEEDS = ("tensorflow",)
@@ -22,8 +26,14 @@ def define_flags(flags: Flags) -> None:
     flags.integer("examples", 1, "Number of masked examples to show.", low=0, high=1000)
 
 
-def run(args: Args) -> dict[str, Any]:
+def run(args: Args) -> DataCheckResult:
     """Check, print, and fail with the list of problems if there are any."""
-    from bigbird_ja.data.inspect import inspect
+    from bigbird_ja.data import inspect, manifest
 
-    return inspect(args.data_dir, args.examples)
+    result = inspect.check_data(data_dir=args.data_dir)
+    stated = manifest.load(args.data_dir)
+    print(inspect.data_report(stated, result, args.data_dir))
+    color = sys.stdout.isatty()
+    for line in inspect.masked_examples(stated, args.data_dir, args.examples, color):
+        print(line)
+    return result

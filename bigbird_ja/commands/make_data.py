@@ -9,12 +9,15 @@ second for each 20 to 32 MB of text on two cores, and 1 GB of memory per process
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import define_corpus_flags
-from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
+from bigbird_ja.cli.config import setting_parameters
 from bigbird_ja.settings.variants import OPTIONS, used_by
+
+if TYPE_CHECKING:
+    from bigbird_ja.data.inspect import DataSetResult
 
 EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
@@ -65,13 +68,27 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch(
         "overwrite",
-        "Moves an existing data set to NAME.replaced-N once the new one is complete; discards"
+        "Moves an existing data set to NAME.replaced-N when the new one is packed; discards"
         " unfinished work of other settings.",
     )
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Make the data set."""
-    from bigbird_ja.workflows.make_data import make_data
+def run(args: Args) -> DataSetResult:
+    """Make the data set, and print a report."""
+    from bigbird_ja.data import manifest
+    from bigbird_ja.data.inspect import data_report
+    from bigbird_ja.data.make_data import make_data
 
-    return make_data(args, *resolve(args))
+    result = make_data(
+        **corpus_parameters(args),
+        tokenizer=args.tokenizer,
+        output_dir=args.output_dir,
+        **setting_parameters(args),
+        num_workers=args.num_workers,
+        runner=args.runner,
+        input_mask=args.input_mask,
+        strip_markers=args.strip_markers,
+        overwrite=args.overwrite,
+    )
+    print(data_report(manifest.load(args.output_dir), result, args.output_dir))
+    return result

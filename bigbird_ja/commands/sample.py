@@ -7,9 +7,14 @@ later. The same seed gives the same articles on every machine.
 Reads nothing. Writes --output. Takes a second for each 20 MB.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.articles import SampleResult
 
 EXAMPLE = "bigbird-ja sample --output sample.jsonl.gz --documents 2000 --seed 1"
 
@@ -30,15 +35,18 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Write the corpus, unless the output holds it already."""
-    from bigbird_ja.text.articles import write_sample
+def run(args: Args) -> SampleResult:
+    """Write the corpus, unless the output contains it already."""
+    from bigbird_ja.process.console import human_bytes
+    from bigbird_ja.text.articles import sample
 
-    return write_sample(
-        args.output,
-        args.documents,
-        args.seed,
-        args.mean_length,
-        args.facts_per_1000_characters,
-        args.overwrite,
+    result = sample(
+        output=args.output,
+        documents=args.documents,
+        seed=args.seed,
+        mean_length=args.mean_length,
+        facts_per_1000_characters=args.facts_per_1000_characters,
+        overwrite=args.overwrite,
     )
+    print(f"{result.output}: {result.documents:,} articles, {human_bytes(result.bytes)}")
+    return result

@@ -7,12 +7,15 @@ two cores, 1.3 hours for Wiki40b.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import define_corpus_flags
-from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
+from bigbird_ja.cli.config import setting_parameters
 from bigbird_ja.settings.variants import OPTIONS, used_by
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.tokenizer_training import TokenizerResult
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
 SETTINGS = used_by("tokenize")
@@ -35,12 +38,19 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: Args) -> dict[str, Any]:
+def run(args: Args) -> TokenizerResult:
     """Train, or find that the model is there already."""
-    from bigbird_ja.text.corpus import open_corpus
-    from bigbird_ja.text.tokenizer_training import make_model
+    from bigbird_ja.process.console import human_time
+    from bigbird_ja.text.tokenizer_training import tokenize
 
-    corpus = open_corpus(
-        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, args.encoding
+    result = tokenize(
+        **corpus_parameters(args),
+        output_prefix=args.output_prefix,
+        **setting_parameters(args),
+        overwrite=args.overwrite,
     )
-    return make_model(corpus, resolve(args)[0].tokenize, args.output_prefix, args.overwrite)
+    print(
+        f"{result.model}: {result.vocab_size:,} tokens, {result.characters_per_token} characters"
+        f" per token, {result.unknown_rate:.4%} unknown, in {human_time(result.seconds)}"
+    )
+    return result

@@ -12,10 +12,13 @@ Takes about a minute for 35 MB of text on two cores.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import define_corpus_flags
+from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.huggingface.trim import TrimResult
 
 EXAMPLE = "bigbird-ja trim --encoder out/e5 --input tfds:wiki40b/ja --output_dir out/e5-ja"
 NEEDS = ("transformers", "safetensors")
@@ -35,8 +38,17 @@ def define_flags(flags: Flags) -> None:
     flags.switch("overwrite", "Moves an existing, different folder to OUTPUT_DIR.replaced-N.")
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Trim the vocabulary, unless the output folder already holds the result."""
-    from bigbird_ja.huggingface import trim
+def run(args: Args) -> TrimResult:
+    """Trim the vocabulary, unless the output folder already contains the result."""
+    from bigbird_ja.huggingface.trim import summarize, trim
 
-    return trim.run(args)
+    result = trim(
+        encoder=args.encoder,
+        **corpus_parameters(args),
+        output_dir=args.output_dir,
+        vocab_size=args.vocab_size,
+        overwrite=args.overwrite,
+    )
+    if result.vocab_size is not None:
+        print(f"{result.output_dir}: {summarize(result)}")
+    return result

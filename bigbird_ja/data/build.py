@@ -21,10 +21,11 @@ from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.text_counts import TextCounts
 from bigbird_ja.errors import BadInput, Refused, StorageError
+from bigbird_ja.huggingface import hub
 from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.workers import run_tasks
-from bigbird_ja.storage import hub, outputs
+from bigbird_ja.storage import outputs
 from bigbird_ja.storage.lease import LeaseShare
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.storage.paths import NAMED

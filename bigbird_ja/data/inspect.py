@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import dataclasses
+import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -37,58 +38,89 @@ _TO_CLEAN = (
 )
 
 
-def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
-    """Collect the `--json` results that `make-data` and `check-data` share."""
+@dataclass(frozen=True, kw_only=True)
+class DataSetResult:
+    """Figures of a data set."""
+
+    documents: int
+    tokens: int
+    sequences: int
+    train_sequences: int
+    eval_sequences: int
+    shards: int
+    bytes: int
+    density: float  # share of positions that are tokens
+    mean_predictions: float  # per sequence
+    skipped: int  # records without text
+    duplicates: int  # documents that occurred before
+    html_documents: int
+    fullwidth_space_documents: int
+    unknown_rate: float  # share of tokens
+    unknown_characters: str  # the most frequent characters without a token
+    fingerprint: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheckResult(DataSetResult):
+    """Figures of a data set whose records were checked."""
+
+    tokens_per_epoch: int
+    problems: list[str]
+
+
+def data_summary(manifest: Manifest, seconds: float) -> DataSetResult:
+    """Return the figures of a data set."""
     predictions = manifest.train.predictions + manifest.eval.predictions
     counted = manifest.statistics
-    return {
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "sequences": manifest.sequences,
-        "shards": len(manifest.every_shard),
-        "density": manifest.density,
-        "mean_predictions": predictions / max(1, manifest.sequences),
-        "seconds": round(seconds, 3),
-        "skipped": counted.skipped,
-        "duplicates": counted.duplicates,
-        "html_documents": counted.html_documents,
-        "fullwidth_space_documents": counted.fullwidth_space_documents,
-        "unknown_rate": round(counted.unknown / max(1, manifest.tokens), 6),
-        "unknown_characters": counted.unknown_characters,
-        "train_sequences": manifest.train.sequences,
-        "eval_sequences": manifest.eval.sequences,
-        "bytes": sum(s.bytes for s in manifest.every_shard),
-        "fingerprint": manifest.fingerprint,
-    }
+    return DataSetResult(
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        sequences=manifest.sequences,
+        train_sequences=manifest.train.sequences,
+        eval_sequences=manifest.eval.sequences,
+        shards=len(manifest.every_shard),
+        bytes=sum(s.bytes for s in manifest.every_shard),
+        density=manifest.density,
+        mean_predictions=predictions / max(1, manifest.sequences),
+        skipped=counted.skipped,
+        duplicates=counted.duplicates,
+        html_documents=counted.html_documents,
+        fullwidth_space_documents=counted.fullwidth_space_documents,
+        unknown_rate=round(counted.unknown / max(1, manifest.tokens), 6),
+        unknown_characters=counted.unknown_characters,
+        fingerprint=manifest.fingerprint,
+        seconds=round(seconds, 3),
+    )
 
 
-def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
+def data_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
     """Describe a data set to people, and log warnings."""
     fragments = manifest.statistics.documents_per_sequence
-    unknown = results["unknown_rate"]
+    unknown = result.unknown_rate
     mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        ["without text", f"{results['skipped']:,} records, left out"],
+        ["without text", f"{result.skipped:,} records, left out"],
         *(
-            [what, f"{results[key]:,} documents{advice}"]
+            [what, f"{getattr(result, key):,} documents{advice}"]
             for key, what, advice in _TO_CLEAN
-            if results[key]
+            if getattr(result, key)
         ),
         ["tokens per epoch", console.human_count(manifest.train.tokens * manifest.dupe_factor)],
         ["unknown tokens", f"{unknown:.4%}"],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
-        ["predictions", f"{results['mean_predictions']:.1f} per sequence"],
+        ["predictions", f"{result.mean_predictions:.1f} per sequence"],
         ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["size", console.human_bytes(results["bytes"])],
-        ["time", console.human_time(results["seconds"])],
+        ["size", console.human_bytes(result.bytes)],
+        ["time", console.human_time(result.seconds)],
     ]
     warnings = []
     if unknown > _MAX_UNKNOWN:
-        examples = " ".join(map(console.printable, results["unknown_characters"]))
+        examples = " ".join(map(console.printable, result.unknown_characters))
         warnings.append(
             f"{unknown:.1%} of the tokens are unknown to the tokenizer (such as"
             f" {examples}), and nothing can be learned from these: is it a tokenizer of another"
@@ -114,44 +146,43 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     return f"{where}\n" + "\n\n".join(tables)
 
 
-def inspect(data_dir: str, examples: int) -> dict[str, Any]:
-    """Check a data set, print a summary, and return the `--json` results.
+def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
+    """Read every record of a data set, and compare it with its manifest.
 
     Args:
         data_dir: folder of the data set, on disk or gs://.
-        examples: number of masked examples to print.
 
     Raises:
-        BadInput: no data set, or one with problems; the results list them.
+        BadInput: No data set, or one with problems; its `results` list them.
     """
-    manifest = manifest_lib.load(data_dir)
+    place = os.fspath(data_dir)
+    manifest = manifest_lib.load(place)
     began = time.monotonic()
     from bigbird_ja.data import parsing  # noqa: F401 - TensorFlow's import is no progress
 
     total = sum(shard.bytes for shard in manifest.every_shard)
     with console.Progress(total, "B") as progress:
-        problems = [*map(console.printable, check(manifest, data_dir, progress.update))]
-    results = {
-        **data_summary(manifest, time.monotonic() - began),
-        "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
-        "problems": problems,
-    }
-    print(data_report(manifest, results, data_dir))
+        problems = [*map(console.printable, check(manifest, place, progress.update))]
+    result = DataCheckResult(
+        **dataclasses.asdict(data_summary(manifest, time.monotonic() - began)),
+        tokens_per_epoch=manifest.train.tokens * manifest.dupe_factor,
+        problems=problems,
+    )
     if problems:
         for problem in problems:
             console.log(f"problem: {problem}")
         raise BadInput(
-            f"{data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
-            " again with --overwrite, or copy the shard again",
-            results=results,
+            f"{place}: {len(problems)} problems, the first: {problems[0]}: make the data again, or"
+            " copy the shard again",
+            results=dataclasses.asdict(result),
         )
-    if examples and manifest.tokenizer_sha256:
-        _show_examples(manifest, data_dir, examples, sys.stdout.isatty())
-    return results
+    return result
 
 
-def _show_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> None:
-    """Print the first train records, masked."""
+def masked_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
+    """Return the first train records, masked, after a legend; none without a tokenizer."""
+    if not count or not manifest.tokenizer_sha256:
+        return []
     import tensorflow as tf
 
     from bigbird_ja.data import parsing
@@ -176,10 +207,11 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -
     is_target[row, at] = True
     names = {"mask": "[MASK](was)", "random": "random!(was)", "kept": "kept="}
     legend = ", ".join(_painted(text, kind, color) for kind, text in names.items())
-    print(f"masked examples: {legend}; words are divided by |")
+    lines = [f"masked examples: {legend}; words are divided by |"]
     for i in range(len(records)):
         columns = (tokens[i], masked["input_ids"][i], starts[i], is_target[i])
-        print(_masked_text(zip(*columns, strict=True), tokenizer, manifest, color))
+        lines.append(_masked_text(zip(*columns, strict=True), tokenizer, manifest, color))
+    return lines
 
 
 def _masked_text(

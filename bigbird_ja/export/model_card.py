@@ -15,13 +15,13 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.huggingface import hub
 from bigbird_ja.model import pattern
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.settings.schema import Model
 from bigbird_ja.settings.values import mask_rates
-from bigbird_ja.storage import hub
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer

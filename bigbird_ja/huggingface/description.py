@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.storage import decode, hub
+from bigbird_ja.huggingface import hub
+from bigbird_ja.storage import decode
 
 T = TypeVar("T")
 

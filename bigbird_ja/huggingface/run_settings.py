@@ -4,29 +4,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.errors import BadInput
-from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface import hub, state_dict
 from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
 from bigbird_ja.huggingface.init_from import kind_of
+from bigbird_ja.huggingface.tokenizer import read_tokens
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import hub
-from bigbird_ja.text import folder_tokenizer
-from bigbird_ja.text.load import tokenizer_of
+from bigbird_ja.text.load import TOKENIZER_NAME, tokenizer_of
 
 # Minimum fraction of a folder's tokens with the same ids in a data set made with its tokenizer:
 # special ones may be renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 
 
-def attention_notice(source: str, config: Config, manifest: Manifest) -> str | None:
+def attention_notice(source: str, config: Config, data: Data) -> str | None:
     """Return a notice of the attention and class that a BERT or RoBERTa gets; None for others."""
     theirs = read_config(source) if state_dict.has_weights(source) else None
     if theirs is None or theirs.model_type not in STOCK:
         return None
-    has = f"{source} has {theirs.positions:,} positions, the data {manifest.seq_length:,} tokens"
-    if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
+    has = f"{source} has {theirs.positions:,} positions, the data {data.seq_length:,} tokens"
+    if stock := stock_class(theirs.model_type, config.model, data.nsp):
         return (
             f"attention: full, as the source's ({has}); `export` makes a {stock} again."
             " model.attention_type=block_sparse takes BigBird's"
@@ -37,14 +36,12 @@ def attention_notice(source: str, config: Config, manifest: Manifest) -> str | N
     )
 
 
-def planned_settings(
-    init_from: str | None, manifest: Manifest | None, data_dir: str
-) -> list[Layer]:
+def planned_settings(init_from: str | None, data: Data | None, data_dir: str) -> list[Layer]:
     """Return the settings that `init_from` fixes for a run that is only planned.
 
     Args:
         init_from: folder, or name of a repository of the Hub, which is fetched without weights.
-        manifest: manifest of the data set, if it exists.
+        data: facts of the data set, if it exists.
         data_dir: path of the data set.
 
     Raises:
@@ -52,18 +49,18 @@ def planned_settings(
     """
     if not init_from:
         return []
-    source = hub.fetched(init_from, "--init_from")
-    if manifest:
-        return adopted_settings(source, manifest, data_dir)
+    source = hub.fetched(init_from, "`init_from`")
+    if data:
+        return adopted_settings(source, data, data_dir)
     return stated_settings(source)
 
 
-def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Layer]:
+def adopted_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     """Return the settings that a Hugging Face folder fixes for a new run; none for other sources.
 
     Args:
         source: the parameter `init_from`.
-        manifest: manifest of the data set. The model may have more embeddings than it has tokens.
+        data: facts of the data set. The model may have more embeddings than it has tokens.
         data_dir: path of the data set.
 
     Raises:
@@ -79,14 +76,14 @@ def adopted_settings(source: str, manifest: Manifest, data_dir: str) -> list[Lay
         return []
     theirs = read_config(source)
     known, where = dict(theirs.settings), f"{source}/config.json"
-    if manifest.tokenizer_sha256:
-        _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
-    if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary
+    if storage.exists(tokenizer := storage.join(data_dir, TOKENIZER_NAME)):
+        _check_tokenizer(source, theirs, tokenizer)
+    if known.get("max_position_embeddings", 0) < data.seq_length:  # rotary
         known.pop("max_position_embeddings", None)
-    if manifest.seq_length <= theirs.positions:  # within the source's length: its own attention
+    if data.seq_length <= theirs.positions:  # within the source's length: its own attention
         known["max_position_embeddings"] = theirs.positions
         known["attention_type"] = "original_full"
-    if theirs.vocab_size >= manifest.vocab_size:
+    if theirs.vocab_size >= data.vocab_size:
         known["vocab_size"] = theirs.vocab_size
     return [_layer(known, where)]
 
@@ -127,7 +124,7 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
         BadInput: The tokenizer is not the folder's, or the folder's has more tokens than
             embeddings.
     """
-    theirs = folder_tokenizer.tokens_in(source)
+    theirs = read_tokens(source)
     if not theirs:
         return
     tokenizer = tokenizer_of(storage.read_bytes(path), path)

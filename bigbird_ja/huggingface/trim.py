@@ -26,21 +26,23 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import config as hf_config
-from bigbird_ja.huggingface import state_dict
-from bigbird_ja.process.console import Progress
-from bigbird_ja.storage import decode, export_folder, hub
-from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.huggingface import hub, state_dict
+from bigbird_ja.huggingface.tokenizer import WITH_TOKENS, build_tokenizer, read_folder
+from bigbird_ja.process.console import Progress, log
+from bigbird_ja.storage import decode, export_folder
 from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.file_source import AUTO, UTF_8
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
+from bigbird_ja.version import VERSION
 
 _BATCH = 1000  # lines that are encoded in one call
 # One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
@@ -60,39 +62,72 @@ _KEPT_FILES = re.compile(
 )
 
 
-def run(args: Any) -> dict[str, Any]:
-    """Trim as the flags of `trim` specify, unless it is done; return the `--json` results.
+@dataclass(frozen=True)
+class TrimResult:
+    """Trimmed encoder; the figures are None if it was finished before."""
+
+    output_dir: str
+    vocab_size: int | None = None
+    vocab_size_before: int | None = None
+    parameters: int | None = None
+    parameters_before: int | None = None
+    changed_share: float | None = None  # of held-out tokens that are cut otherwise
+
+
+def trim(
+    *,
+    encoder: str | os.PathLike[str],
+    inputs: Sequence[str | os.PathLike[str]],
+    output_dir: str | os.PathLike[str],
+    vocab_size: int = 32_000,
+    text_fields: Sequence[str] = (),
+    encoding: str = UTF_8,
+    txt_documents: str = AUTO,
+    tfds_data_dir: str | None = None,
+    overwrite: bool = False,
+) -> TrimResult:
+    """Trim an encoder's vocabulary to what a corpus needs, unless it is done.
+
+    Args:
+        encoder: Hugging Face folder, on disk or gs://, or its name on the Hub.
+        inputs: corpora; the guide lists their forms.
+        output_dir: folder to make, on disk or gs://.
+        vocab_size: maximum number of tokens to keep, special tokens and bytes included.
+        text_fields: fields or columns of text; of each record the first that it has is read.
+        encoding: encoding of files of lines.
+        txt_documents: document in a .txt file.
+        tfds_data_dir: folder of prepared TFDS data sets.
+        overwrite: whether an existing, different folder is renamed to OUTPUT_DIR.replaced-N.
 
     Raises:
-        BadInput: See `read_encoder`, `check_size` and `trim`.
+        BadInput: See `read_encoder`, `check_size` and `trim_vocabulary`.
     """
-    inputs = {f"--input {path}": path for path in args.input} | {"--encoder": args.encoder}
-    export_folder.check(args.output_dir, inputs)
-    encoder = read_encoder(hub.fetched(args.encoder, "--encoder", weights=True))
-    check_size(encoder, args.vocab_size)
-    corpus = open_corpus(
-        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, args.encoding
-    )
+    folder, target = os.fspath(encoder), os.fspath(output_dir)
+    sources = [os.fspath(each) for each in inputs]
+    read = {f"`inputs` {path}": path for path in sources} | {"`encoder`": folder}
+    export_folder.check(target, read)
+    source = read_encoder(hub.fetched(folder, "`encoder`", weights=True))
+    check_size(source, vocab_size)
+    corpus = open_corpus(sources, tfds_data_dir, txt_documents, text_fields, encoding)
     record = {
         "format_version": decode.FORMAT_VERSION,
-        "bigbird_ja": __version__,
-        "weights": encoder.checksums,
-        "tokenizer_sha256": encoder.tokenizer.sha256,
+        "bigbird_ja": VERSION,
+        "weights": source.checksums,
+        "tokenizer_sha256": source.tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
-        "vocab_size": args.vocab_size,
+        "vocab_size": vocab_size,
     }
-    if export_folder.finished(args.output_dir, record, args.overwrite):
-        print(f"finished already: {args.output_dir}")
-        return {"output_dir": args.output_dir}
-    trimmed = trim(encoder, corpus.texts(), args.vocab_size)
-    fill_trimmed = functools.partial(fill, encoder=encoder, trimmed=trimmed)
-    export_folder.write(args.output_dir, record, fill_trimmed, args.overwrite)
-    print(f"wrote {args.output_dir}: {summary(encoder, trimmed)}")
-    return {**results(encoder, trimmed), "output_dir": args.output_dir}
+    if export_folder.finished(target, record, overwrite):
+        log(f"{target} is finished already: nothing to do")
+        return TrimResult(target)
+    trimmed = trim_vocabulary(source, corpus.texts(), vocab_size)
+    fill_trimmed = functools.partial(fill, encoder=source, trimmed=trimmed)
+    export_folder.write(target, record, fill_trimmed)
+    return measure(source, trimmed, target)
 
 
 @dataclass(frozen=True)
-class Encoder:
+class TrimmableEncoder:
     """An encoder whose vocabulary can be trimmed.
 
     Attributes:
@@ -135,7 +170,7 @@ class Trimmed:
     changed: float | None
 
 
-def read_encoder(folder: str) -> Encoder:
+def read_encoder(folder: str) -> TrimmableEncoder:
     """Read an encoder.
 
     Raises:
@@ -143,24 +178,24 @@ def read_encoder(folder: str) -> Encoder:
             vocabulary that cannot be trimmed.
     """
     hf_config.read_config(folder)
-    if not set(folder_tokenizer.WITH_TOKENS) & set(storage.list_files(folder)):
-        raise BadInput(f"--encoder {folder}: no tokenizer: copy the whole folder")
+    if not set(WITH_TOKENS) & set(storage.list_files(folder)):
+        raise BadInput(f"`encoder` {folder}: no tokenizer: copy the whole folder")
     weights, checksums = state_dict.read(folder)
     config = decode.read_json(storage.join(folder, "config.json"), dict[str, Any])
-    tokenizer = folder_tokenizer.read(folder)
+    tokenizer = read_folder(folder)
     definition = json.loads(tokenizer.files.get(DEFINITION, b"{}"))
     if problem := _untrimmable(tokenizer.files, definition.get("model")):
         raise BadInput(
-            f"--encoder {folder}: its vocabulary cannot be trimmed ({problem}): only Unigram,"
+            f"`encoder` {folder}: its vocabulary cannot be trimmed ({problem}): only Unigram,"
             " WordPiece, and BPE without marks of a word's middle or end"
         )
     for name, value in weights.items():
         if _BY_TOKEN.fullmatch(name) and len(value) < tokenizer.vocab_size:
             raise BadInput(
-                f"--encoder {folder}: {name} has {len(value):,} rows, and the tokenizer"
+                f"`encoder` {folder}: {name} has {len(value):,} rows, and the tokenizer"
                 f" {tokenizer.vocab_size:,} tokens: the folder's files do not belong together"
             )
-    return Encoder(folder, config, tokenizer, definition, weights, checksums)
+    return TrimmableEncoder(folder, config, tokenizer, definition, weights, checksums)
 
 
 def _untrimmable(files: Mapping[str, bytes], model: Mapping[str, Any] | None) -> str | None:
@@ -175,7 +210,7 @@ def _untrimmable(files: Mapping[str, bytes], model: Mapping[str, Any] | None) ->
     return f"BPE with {found[0]}" if found else None
 
 
-def check_size(encoder: Encoder, size: int) -> None:
+def check_size(encoder: TrimmableEncoder, size: int) -> None:
     """Refuse a size of the new vocabulary that cannot be, before the corpus is read.
 
     Raises:
@@ -184,16 +219,16 @@ def check_size(encoder: Encoder, size: int) -> None:
     most, least = encoder.tokenizer.vocab_size, len(_needed(encoder))
     if size >= most:
         raise BadInput(
-            f"--vocab_size {size}: {encoder.folder} has {most:,} tokens: give a smaller number"
+            f"`vocab_size` {size}: {encoder.folder} has {most:,} tokens: give a smaller number"
         )
     if size < least:
         raise BadInput(
-            f"--vocab_size {size}: {encoder.folder} cannot do without {least:,} special tokens and"
+            f"`vocab_size` {size}: {encoder.folder} cannot do without {least:,} special tokens and"
             " bytes: give a larger number"
         )
 
 
-def trim(encoder: Encoder, documents: Iterable[str], size: int) -> Trimmed:
+def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: int) -> Trimmed:
     """Keep the tokens that a corpus uses most often.
 
     Args:
@@ -223,7 +258,7 @@ def trim(encoder: Encoder, documents: Iterable[str], size: int) -> Trimmed:
     return Trimmed(encoder.config | ids | {"vocab_size": len(kept)}, tokenizer, weights, changed)
 
 
-def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
+def _chosen(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
     """Return the ids of the tokens that are kept, ascending: a token's place is its new id.
 
     Args:
@@ -235,7 +270,7 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
     used = int(np.count_nonzero(counts))
     if used < _MIN_USED * (size - len(kept)):
         raise BadInput(
-            f"--vocab_size {size}: the corpus uses only {used:,} tokens, too few to choose by: give"
+            f"`vocab_size` {size}: the corpus uses only {used:,} tokens, too few to choose by: give"
             " a larger corpus or a smaller number"
         )
     with_parts = _with_parts(encoder)
@@ -246,7 +281,7 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
     return sorted(kept)
 
 
-def _likely(encoder: Encoder, counts: np.ndarray) -> list[int]:
+def _likely(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
     """Return the tokens that a corpus does not use, the most likely in similar text first.
 
     The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
@@ -279,7 +314,7 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
             yield from lines
 
 
-def _stated_ids(encoder: Encoder) -> dict[str, int]:
+def _stated_ids(encoder: TrimmableEncoder) -> dict[str, int]:
     """Return the token ids in config.json by key, without lists and ids outside the vocabulary."""
     size = encoder.tokenizer.vocab_size
     return {
@@ -289,7 +324,7 @@ def _stated_ids(encoder: Encoder) -> dict[str, int]:
     }
 
 
-def _needed(encoder: Encoder) -> set[int]:
+def _needed(encoder: TrimmableEncoder) -> set[int]:
     """Return the ids that no vocabulary of this encoder can do without."""
     tokenizer = encoder.tokenizer
     needed = {*_stated_ids(encoder).values(), *tokenizer.special.by_name().values()}
@@ -307,7 +342,7 @@ def _needed(encoder: Encoder) -> set[int]:
     return needed
 
 
-def _with_parts(encoder: Encoder) -> Callable[[int], set[int]]:
+def _with_parts(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
     """Return a function from a token id to the ids that it is merged from, itself included."""
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":
@@ -337,7 +372,7 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(first, second) for first, second in pairs]
 
 
-def _trimmed_tokenizer(encoder: Encoder, new: Mapping[int, int]) -> dict[str, bytes]:
+def _trimmed_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[str, bytes]:
     """Return the files of the tokenizer with only some tokens; `new` maps old ids to new ones."""
     files = dict(encoder.tokenizer.files)
     names = encoder.tokenizer.names
@@ -371,7 +406,7 @@ def _changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
     """Return the share of a text's tokens whose tokenization changes."""
-    ours = folder_tokenizer.of_files(files, "the trimmed tokenizer")
+    ours = build_tokenizer(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
         batch = lines[start : start + _BATCH]
@@ -384,41 +419,43 @@ def _changed_share(
     return changed / total if total else None
 
 
-def results(encoder: Encoder, trimmed: Trimmed) -> dict[str, Any]:
-    """Return the `--json` results: sizes before and after, and the share of changed tokens."""
-    return {
-        "vocab_size": trimmed.config["vocab_size"],
-        "vocab_size_before": encoder.tokenizer.vocab_size,
-        "parameters": sum(value.size for value in trimmed.weights.values()),
-        "parameters_before": sum(value.size for value in encoder.weights.values()),
-        "changed_share": trimmed.changed,
-    }
-
-
-def summary(encoder: Encoder, trimmed: Trimmed) -> str:
-    """Format the results as one sentence without its full stop, for the log and the model card."""
-    changed = "no document was held out"
-    if trimmed.changed is not None:
-        changed = f"{trimmed.changed:.3%} of the tokens of held-out documents are cut otherwise"
-    sizes = (
-        "{vocab_size:,} of {vocab_size_before:,} tokens, {parameters:,} of {parameters_before:,}"
-        " parameters"
+def measure(encoder: TrimmableEncoder, trimmed: Trimmed, output_dir: str = "") -> TrimResult:
+    """Return sizes before and after, and the share of changed tokens."""
+    return TrimResult(
+        output_dir,
+        vocab_size=trimmed.config["vocab_size"],
+        vocab_size_before=encoder.tokenizer.vocab_size,
+        parameters=sum(value.size for value in trimmed.weights.values()),
+        parameters_before=sum(value.size for value in encoder.weights.values()),
+        changed_share=trimmed.changed,
     )
-    return f"{sizes.format(**results(encoder, trimmed))}; {changed}"
 
 
-def fill(directory: str, encoder: Encoder, trimmed: Trimmed) -> None:
+def summarize(result: TrimResult) -> str:
+    """Format a result as one sentence without its full stop, for people and the model card."""
+    changed = "no document was held out"
+    if result.changed_share is not None:
+        changed = (
+            f"{result.changed_share:.3%} of the tokens of held-out documents are cut otherwise"
+        )
+    return (
+        f"{result.vocab_size:,} of {result.vocab_size_before:,} tokens, {result.parameters:,} of"
+        f" {result.parameters_before:,} parameters; {changed}"
+    )
+
+
+def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
     """Write the trimmed encoder's files into an empty local directory.
 
     Args:
         directory: the output folder.
         encoder: the source, whose model card and sentence-transformers' files are kept.
-        trimmed: the result of `trim`.
+        trimmed: the result of `trim_vocabulary`.
     """
     from safetensors.numpy import save_file
 
     files = trimmed.tokenizer | _copied(encoder.folder)
-    card = f"\n## Trimmed vocabulary\n\nKept: {summary(encoder, trimmed)}.\n"
+    card = f"\n## Trimmed vocabulary\n\nKept: {summarize(measure(encoder, trimmed))}.\n"
     files["README.md"] = files.get("README.md", b"") + card.encode()
     files["config.json"] = f"{json.dumps(trimmed.config, ensure_ascii=False, indent=2)}\n".encode()
     for name, data in files.items():

@@ -13,7 +13,7 @@ from bigbird_ja import errors, storage
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
-from bigbird_ja.huggingface import run_settings
+from bigbird_ja.huggingface import hub, run_settings
 from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
@@ -32,7 +32,6 @@ from bigbird_ja.settings.resolve import Resolve
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes
 from bigbird_ja.settings.variants import used_by
-from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import LeaseLost
 
 
@@ -102,7 +101,7 @@ def _check_bounds(args: FlagValues) -> None:
 
 def _model(args: FlagValues) -> tuple[str, list[Layer]]:
     """Return the path of --init_from, and the settings that the model there states."""
-    path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
+    path = hub.fetched(args.init_from, "`init_from`", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):
         warn([f"a dry run doesn't read {path}: the sizes are those of --config"])
         return path, []

@@ -126,10 +126,11 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     Raises:
         BadInput: It is missing, or not the one that the checkpoint was trained with.
     """
-    from bigbird_ja.text.load import read_tokenizer
+    from bigbird_ja.text.load import tokenizer_of
 
     check_tokenizer(model_dir, meta.tokenizer_sha256)
-    return read_tokenizer(storage.join(model_dir, TOKENIZER))
+    path = storage.join(model_dir, TOKENIZER)
+    return tokenizer_of(storage.read_bytes(path), path)
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:

@@ -18,11 +18,13 @@ import gzip
 import heapq
 import json
 import math
+import os
 import random
 import string
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import IO, Any, cast
 
@@ -30,7 +32,7 @@ import yaml
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.console import Progress, human_bytes
+from bigbird_ja.process.console import Progress, log
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import FILES, FileVersion, Owned
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
@@ -61,7 +63,7 @@ WORDS = _read("article_words.yaml")
 _SENTENCES = _read("article_sentences.yaml")
 
 
-def documents(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0) -> Iterator[str]:
+def generate(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0) -> Iterator[str]:
     """Yield the first articles of a seed.
 
     Args:
@@ -236,49 +238,68 @@ class _Writer:
         return int(self._random() * n)
 
 
-def write_sample(
-    path: str, count: int, seed: int, mean_length: int, facts: float, overwrite: bool
-) -> dict[str, Any]:
-    """Write generated articles, unless the file holds them already; return the `--json` results.
+@dataclass(frozen=True)
+class SampleResult:
+    """Generated corpus."""
+
+    documents: int
+    characters: int
+    bytes: int
+    seconds: float
+    output: str
+
+
+def sample(
+    *,
+    output: str | os.PathLike[str],
+    documents: int = 2000,
+    seed: int = 1,
+    mean_length: int = 3000,
+    facts_per_1000_characters: float = 1.0,
+    overwrite: bool = False,
+) -> SampleResult:
+    """Write a generated Japanese corpus, unless the file holds it already.
 
     Args:
-        path: file that ends in .jsonl, .jsonl.gz or .txt, on disk or gs://.
-        count: number of articles.
+        output: file that ends in .jsonl, .jsonl.gz or .txt, on disk or gs://.
+        documents: number of articles.
         seed: random seed.
         mean_length: mean length of an article, in characters.
-        facts: facts per 1,000 characters that are repeated far away.
-        overwrite: whether another generated corpus is kept as `PATH.replaced-N`.
+        facts_per_1000_characters: facts that are repeated far away.
+        overwrite: whether another generated corpus is kept as OUTPUT.replaced-N.
 
     Raises:
-        BadInput: the file holds something else.
+        BadInput: The file contains something else.
     """
-    started = time.monotonic()
-    totals = {"characters": 0, "bytes": 0}
+    path, started = os.fspath(output), time.monotonic()
+    characters = size = 0
 
     def counted() -> Iterator[str]:
-        with Progress(count, "documents") as progress:
-            for text in documents(count, seed, mean_length, facts):
-                totals["characters"] += len(text)
-                totals["bytes"] += len(text.encode())
+        nonlocal characters, size
+        texts = generate(documents, seed, mean_length, facts_per_1000_characters)
+        with Progress(documents, "documents") as progress:
+            for text in texts:
+                characters += len(text)
+                size += len(text.encode())
                 progress.update()
                 yield text
 
-    outcome = "wrote" if _write_file(path, counted(), overwrite) else "finished already:"
-    print(f"{outcome} {count:,} articles, {human_bytes(totals['bytes'])}: {path}")
+    if not _write_file(path, counted(), overwrite):
+        log(f"{path} is finished already: nothing to do")
     seconds = round(time.monotonic() - started, 3)
-    return {"documents": count, **totals, "seconds": seconds, "output": path}
+    return SampleResult(documents, characters, size, seconds, path)
 
 
 def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
-    """Write the documents; return False if the file already holds them.
+    """Write the documents; return False if the file already contains them.
 
     Raises:
-        BadInput: the file holds something else.
+        BadInput: The file contains something else.
     """
     folder, name = storage.directory_of(path), storage.base_name(path)
     if not path.endswith(_SUFFIXES):
-        raise BadInput(f"--output {path}: the name must end in {', '.join(_SUFFIXES)}")
-    outputs.check_output_file(path, "--output", replaces=overwrite)
+        raise BadInput(f"`output` {path}: the name must end in {', '.join(_SUFFIXES)}")
+    outputs.check_output_file(path, "`output`", replaces=overwrite)
     if overwrite or not storage.exists(path):
         with outputs.new_folder(folder), Owned.create(folder, FILES).writing(name) as file:
             _encode(path, texts, file)
@@ -289,8 +310,8 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
         is_same = FileVersion.of_file(scratch.name) == FileVersion.of_file(path)
     if not is_same:
         raise BadInput(
-            f"{path} holds something else: choose another --output, or, if it is a"
-            " generated corpus, replace it with --overwrite"
+            f"{path} contains something else: choose another `output`, or, if it is a"
+            " generated corpus, replace it with `overwrite`"
         )
     return False
 

@@ -23,7 +23,6 @@ from typing import Any
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import shortened
-from bigbird_ja.storage.hub import HubSource, open_rows
 from bigbird_ja.text.containers import version_of
 from bigbird_ja.text.file_source import (
     AUTO,
@@ -33,6 +32,7 @@ from bigbird_ja.text.file_source import (
     check_encoding,
     open_files,
 )
+from bigbird_ja.text.hub_source import HubSource, open_rows
 
 _MIN_WEIGHT, _MAX_WEIGHT = 0.0001, 1000.0
 PUBLIC_COPY = "gs://tfds-data/datasets"

@@ -15,10 +15,11 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import random
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -31,11 +32,14 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.console import Progress, human_time, waiting
+from bigbird_ja.process.console import Progress, log, waiting
+from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.schema import TokenizeConfig
+from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto
-from bigbird_ja.text.corpus import Corpus
+from bigbird_ja.text.corpus import Corpus, open_corpus
+from bigbird_ja.text.file_source import AUTO, UTF_8
 from bigbird_ja.text.markers import MARKERS
 from bigbird_ja.text.sentences import split_sentences
 from bigbird_ja.text.tokenizer import (
@@ -50,49 +54,110 @@ _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
 # SentencePiece skips lines with these characters; spaces in their place keep the lines.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
-_FLAG = "--output_prefix"
+_PREFIX = "`output_prefix`"
+
+
+@dataclass(frozen=True)
+class TokenizerResult:
+    """Trained model; the figures are of lines that it was trained on."""
+
+    model: str  # path
+    vocab_size: int
+    characters_per_token: float
+    unknown_rate: float
+    longest_piece: str
+    lines: int
+    seconds: float
+
+
+def tokenize(
+    *,
+    inputs: Sequence[str | os.PathLike[str]],
+    output_prefix: str | os.PathLike[str],
+    config: ConfigSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    vocab_size: int | None = None,
+    model_type: str | None = None,
+    character_coverage: float | None = None,
+    max_sentence_length: int | None = None,
+    max_sentences: int | None = None,
+    text_fields: Sequence[str] = (),
+    encoding: str = UTF_8,
+    txt_documents: str = AUTO,
+    tfds_data_dir: str | None = None,
+    overwrite: bool = False,
+) -> TokenizerResult:
+    """Train a SentencePiece model and write its files, unless they are there.
+
+    Args:
+        inputs: corpora; the guide lists their forms.
+        output_prefix: path without its ending, on disk or gs://.
+        config: preset, file or `Config`.
+        overrides: settings by key.
+        vocab_size: see `tokenize.vocab_size` in the settings, and so the next ones.
+        model_type: type of the model.
+        character_coverage: share of the text's characters that get an entry of their own.
+        max_sentence_length: longest line, in bytes.
+        max_sentences: lines drawn from the corpus.
+        text_fields: fields or columns of text; of each record the first that it has is read.
+        encoding: encoding of files of lines.
+        txt_documents: document in a .txt file.
+        tfds_data_dir: folder of prepared TFDS data sets.
+        overwrite: whether files of another model of `tokenize` are kept as NAME.replaced-N.
+
+    Raises:
+        BadInput: Files of other settings or of another program, or a vocabulary size that does not
+            suit the text.
+    """
+    corpus = open_corpus(
+        [os.fspath(each) for each in inputs], tfds_data_dir, txt_documents, text_fields, encoding
+    )
+    arguments = {
+        "tokenize.vocab_size": vocab_size,
+        "tokenize.model_type": model_type,
+        "tokenize.character_coverage": character_coverage,
+        "tokenize.max_sentence_length": max_sentence_length,
+        "tokenize.max_sentences": max_sentences,
+    }
+    layers = [*base_layers(config), *given_layers(overrides, arguments)]
+    settings = resolve_config(layers, used_by("tokenize"))[0].tokenize
+    files = ModelFiles(os.fspath(output_prefix))
+    record = make_model(corpus, settings, files, overwrite)
+    return TokenizerResult(
+        model=files.model,
+        vocab_size=record.vocab_size,
+        characters_per_token=record.characters_per_token,
+        unknown_rate=record.unknown_rate,
+        longest_piece=record.longest_piece,
+        lines=record.lines,
+        seconds=record.seconds,
+    )
 
 
 def make_model(
-    corpus: Corpus, settings: TokenizeConfig, prefix: str, overwrite: bool
-) -> dict[str, Any]:
-    """Train a model and write its files, unless they are there; return the `--json` results.
+    corpus: Corpus, settings: TokenizeConfig, files: ModelFiles, overwrite: bool
+) -> ModelRecord:
+    """Train a model and write its files, unless they are there; return its record.
 
     Raises:
-        BadInput: files of other settings or of another program, or a vocabulary size that does not
-            suit the text.
+        BadInput: As in `tokenize`.
     """
     started = time.monotonic()
-    files = ModelFiles(prefix)
     files.check(replaces=overwrite or files.read_record() is None)
     fingerprint = corpus.fingerprint  # before the text is read
     record = None if overwrite else files.finished(settings, fingerprint)
     if record is not None:
-        print(f"finished already: {files.model}")
-    else:
-        tokenizer, figures = train(corpus, settings)
-        corpus.check_unchanged()
-        record = files.write(
-            tokenizer,
-            settings=msgspec.structs.asdict(settings),
-            corpus_fingerprint=fingerprint,
-            seconds=round(time.monotonic() - started, 3),
-            **figures,
-        )
-        print(
-            f"wrote {files.model}: {record.vocab_size:,} tokens,"
-            f" {record.characters_per_token} characters per token,"
-            f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
-        )
-    return {
-        "vocab_size": record.vocab_size,
-        "characters_per_token": record.characters_per_token,
-        "unknown_rate": record.unknown_rate,
-        "longest_piece": record.longest_piece,
-        "lines": record.lines,
-        "seconds": record.seconds,
-        "model": files.model,
-    }
+        log(f"{files.model} is finished already: nothing to do")
+        return record
+    tokenizer, figures = train(corpus, settings)
+    corpus.check_unchanged()
+    return files.write(
+        tokenizer,
+        settings=msgspec.structs.asdict(settings),
+        corpus_fingerprint=fingerprint,
+        seconds=round(time.monotonic() - started, 3),
+        **figures,
+    )
 
 
 def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
@@ -136,7 +201,7 @@ def train(
             model, sample = pool.submit(_train_in_child, corpus, settings, total, wanted).result()
     except BrokenProcessPool as error:
         most = settings.max_sentences or "all"
-        to_do = f"train on less text with a smaller --max_sentences (now {most})"
+        to_do = f"train on less text with a smaller `max_sentences` (now {most})"
         raise workers.broken_pool_error(pool, "SentencePiece", to_do) from error
     except RuntimeError as error:
         raise classify(error) or _refusal(str(error), settings) from error
@@ -242,19 +307,19 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
         return _too_large(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
-            f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
-            f" special tokens need {match[1]}: use more, or a lower --character_coverage"
+            f"`vocab_size` {settings.vocab_size} is too small: the corpus's characters and the"
+            f" special tokens need {match[1]}: use more, or a lower `character_coverage`"
         )
     return BadInput(
-        f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
+        f"SentencePiece cannot train on this corpus with `vocab_size` {settings.vocab_size}:"
         f" {' '.join(message.split())}"
     )
 
 
 def _too_large(settings: TokenizeConfig, most: object) -> BadInput:
     return BadInput(
-        f"--vocab_size {settings.vocab_size} is too large for this corpus: use"
-        f" --vocab_size {most} or less, or give more text"
+        f"`vocab_size` {settings.vocab_size} is too large for this corpus: use"
+        f" `vocab_size` {most} or less, or give more text"
     )
 
 
@@ -305,7 +370,7 @@ class ModelFiles:
                 a folder or a special file, or is not writable.
         """
         for path in (self.record, self.model, self.vocab):
-            outputs.check_output_file(path, _FLAG, replaces)
+            outputs.check_output_file(path, _PREFIX, replaces)
 
     def finished(self, settings: TokenizeConfig, corpus_fingerprint: str) -> ModelRecord | None:
         """Return the record of a complete model of these settings, or None.
@@ -326,7 +391,7 @@ class ModelFiles:
         if differing:
             raise BadInput(
                 f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
-                f" choose another {_FLAG}, or replace it with --overwrite"
+                f" choose another {_PREFIX}, or replace it with `overwrite`"
             )
         if not (storage.exists(self.vocab) and storage.exists(self.model)):
             return None

@@ -12,7 +12,7 @@ from typing import Any
 from bigbird_ja.data import check
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput, CommandError, Interrupted
-from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface import hub, state_dict
 from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.model_dir.folder import ModelDir
@@ -31,7 +31,7 @@ from bigbird_ja.settings.resolve import (
 from bigbird_ja.settings.schema import EVALUATION_KEYS, Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import used_by
-from bigbird_ja.storage import hub, outputs
+from bigbird_ja.storage import outputs
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines.choose import ENGINES, choose
 from bigbird_ja.train.exit import ProcessExit

@@ -18,7 +18,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface import hub, state_dict
 from bigbird_ja.huggingface.description import describe
 from bigbird_ja.huggingface.init_from import kind_of
 from bigbird_ja.huggingface.weights import Source, read_folder
@@ -30,7 +30,7 @@ from bigbird_ja.model_dir.model import load_parameters
 from bigbird_ja.model_dir.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import content_addressed, hub
+from bigbird_ja.storage import content_addressed
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train.job import Job
 

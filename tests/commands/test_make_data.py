@@ -70,7 +70,7 @@ def test_markers_without_a_token_are_removed_from_the_text(tmp_path, make_data):
     pytest.importorskip("transformers")
     from testkit import tokenizer_folders
 
-    texts = list(articles.documents(20, seed=5))
+    texts = list(articles.generate(20, seed=5))
     tokenizer_folders.byte_level_bpe(tmp_path / "tok", texts)
     marked = making.write_corpus(tmp_path / "marked.jsonl", ["", *texts])
     inputs = (f"--input={marked}", f"--tokenizer={tmp_path}/tok")

@@ -27,9 +27,9 @@ def test_every_form_reads_back_as_the_same_corpus(tmp_path, sample, name):
     sample = functools.partial(sample, f"--output={path}", "--seed=9", "--documents=12")
     assert sample().status == 0
     content = path.read_bytes()
-    assert documents(path) == [text.strip() for text in articles.documents(12, 9)]
+    assert documents(path) == [text.strip() for text in articles.generate(12, 9)]
     again = sample()
-    assert again.status == 0 and "finished already" in again.stdout
+    assert again.status == 0 and "finished already" in again.stderr
     for other in ("--documents=4", "--documents=16", "--seed=7"):
         refused = sample(other)
         assert refused.status == 2 and "--overwrite" in refused.stderr

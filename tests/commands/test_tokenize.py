@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
-from bigbird_ja.text.load import read_tokenizer
 
 NAMES = {MANIFEST_NAME, "ja.json", "ja.model", "ja.vocab"}
 

@@ -8,9 +8,9 @@ import pytest
 
 from bigbird_ja.data import blocks, build
 from bigbird_ja.data.manifest import spec_of
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.settings.variants import select
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text.load import read_tokenizer
 
 SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1, "num_shards": 4}
 

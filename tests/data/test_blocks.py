@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import words
-from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 from tests.text import HARD
 

@@ -13,9 +13,9 @@ from bigbird_ja import storage
 from bigbird_ja.data import build, check, parsing
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 
 

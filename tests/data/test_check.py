@@ -12,7 +12,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import check, tfrecords
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
-from bigbird_ja.text.load import read_tokenizer
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from testkit import synthetic
 
 

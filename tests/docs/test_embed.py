@@ -20,7 +20,7 @@ embed = importlib.import_module("embed")
 @pytest.fixture
 def folder(tmp_path):
     """Return an encoder of random weights."""
-    tokenizer_folders.byte_level_bpe(tmp_path / "encoder", list(articles.documents(40, seed=5)))
+    tokenizer_folders.byte_level_bpe(tmp_path / "encoder", list(articles.generate(40, seed=5)))
     folders.save_encoder("ModernBert", tmp_path / "encoder", max_position_embeddings=2048)
     return tmp_path / "encoder"
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def corpus(tmp_path):
     """Write articles with titles of their own, in Wiki40b's layout."""
     path = tmp_path / "wiki.jsonl"
-    making.write_corpus(path, articles.documents(60, seed=8, mean_length=600))
+    making.write_corpus(path, articles.generate(60, seed=8, mean_length=600))
     return path
 
 
@@ -54,7 +54,7 @@ def test_a_model_of_few_positions_cuts_documents_and_keeps_its_prompts(
     tmp_path, corpus, monkeypatch, capsys
 ):
     """Documents longer than its positions ended in a traceback of torch's."""
-    tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.documents(40, seed=5)))
+    tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.generate(40, seed=5)))
     folders.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=64)
     words = [f"--corpus={corpus}", f"--output={tmp_path / 'made'}", "--epochs=0.5"]
     words += ["--query_prompt=query: ", "--text_prompt=passage: ", "--batch_size=4"]

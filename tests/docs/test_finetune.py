@@ -81,7 +81,7 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
 
 def test_entities_are_of_whole_tokens_and_measured_whole(tmp_path):
     folder = tmp_path / "bert"
-    tokenizer_folders.wordpiece(folder, list(articles.documents(20, seed=5)))
+    tokenizer_folders.wordpiece(folder, list(articles.generate(20, seed=5)))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     row = {"text": "東京と京都の城", "entities": [[0, 2, "地"], [3, 5, "地"], [6, 7, "物"]]}
     path = write_rows(tmp_path / "ner.jsonl", [row])

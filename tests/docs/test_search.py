@@ -22,7 +22,7 @@ embed, search = map(importlib.import_module, ("embed", "search"))
 @pytest.fixture
 def folder(tmp_path):
     """Return a BERT of random weights with 128 positions."""
-    tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.documents(40, seed=5)))
+    tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.generate(40, seed=5)))
     folders.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=128)
     return tmp_path / "bert"
 
@@ -32,7 +32,7 @@ def asked(tmp_path):
     """Write articles, each with two questions whose words stand in its last paragraph."""
     paths = tmp_path / "articles.jsonl", tmp_path / "questions.jsonl"
     with paths[0].open("w", encoding="utf-8") as of_texts, paths[1].open("w") as of_questions:
-        for i, text in enumerate(articles.documents(40, seed=8, mean_length=500)):
+        for i, text in enumerate(articles.generate(40, seed=8, mean_length=500)):
             plain = re.sub(r"_[A-Z]+_\w*\n?|\n", " ", text)
             start = len(plain)
             for query in (f"番号{i * 7919}の合言葉", f"合言葉は{i * 7919}"):

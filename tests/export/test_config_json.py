@@ -10,12 +10,12 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.huggingface import run_settings
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.text import articles
-from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import resolve_config
 
@@ -38,7 +38,7 @@ def source(request, tmp_path_factory):
     """(folder of random weights, kind)"""
     folder = tmp_path_factory.mktemp("source")
     tokenizer, sizes = _KINDS[request.param]
-    getattr(tokenizer_folders, tokenizer)(folder, list(articles.documents(20, seed=5)))
+    getattr(tokenizer_folders, tokenizer)(folder, list(articles.generate(20, seed=5)))
     folders.save_encoder(request.param, folder, hidden_dropout_prob=0.05, **sizes)
     return folder, request.param
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.export.saved_model import fill_saved_model
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.settings.values import replace_settings
-from bigbird_ja.text.load import read_tokenizer
 
 pytestmark = pytest.mark.both
 

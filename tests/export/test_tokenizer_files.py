@@ -6,9 +6,9 @@ import os
 import pytest
 
 from bigbird_ja.export import tokenizer_files
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
-from bigbird_ja.text.load import read_tokenizer
 from tests.text import HARD
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -66,7 +66,7 @@ def test_masks_have_the_same_positions(theirs, ours):
 @pytest.mark.parametrize("stated", [True, False, None])
 def test_space_in_front_is_as_in_training(stated, tmp_path):
     folder, back = tmp_path / "theirs", tmp_path / "back"
-    tokenizer_folders.roberta_bpe(folder, list(articles.documents(20, seed=5)))
+    tokenizer_folders.roberta_bpe(folder, list(articles.generate(20, seed=5)))
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
     config.pop("add_prefix_space")

@@ -81,7 +81,7 @@ def transformers_loss(folder, data):
 def roberta_data(tmp_path_factory, sample_corpus, tokenizer_path):
     """A folder with RoBERTa's tokenizer, whose padding is id 1, and a data set made by it."""
     path = tmp_path_factory.mktemp("kinds")
-    tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.documents(40, seed=5)))
+    tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.generate(40, seed=5)))
     build.make_data(making.request(sample_corpus, str(path / "tokenizer"), str(path / "data")))
     return path / "tokenizer", path / "data"
 
@@ -153,7 +153,7 @@ def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run
     """What trains and evaluates needs no package of Hugging Face."""
     folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
     encoder = ENCODERS[name]
-    getattr(tokenizer_folders, encoder["tokenizer"])(folder, list(articles.documents(40, seed=5)))
+    getattr(tokenizer_folders, encoder["tokenizer"])(folder, list(articles.generate(40, seed=5)))
     kind, _, head = encoder["class"].partition("For")
     save_encoder(kind, folder, f"For{head}", **encoder["config"])
     config = json.loads((folder / "config.json").read_text())

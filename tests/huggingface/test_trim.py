@@ -37,7 +37,7 @@ def tokenizer_in(folder):
 
 @pytest.fixture(scope="module")
 def texts():
-    return list(articles.documents(60, seed=5))
+    return list(articles.generate(60, seed=5))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def made(texts, tmp_path):
 def trimmed(folder, target, texts, size=_SIZE):
     encoder = trim.read_encoder(str(folder))
     trim.check_size(encoder, size)
-    result = trim.trim(encoder, texts, size)
+    result = trim.trim_vocabulary(encoder, texts, size)
     target.mkdir()
     trim.fill(str(target), encoder, result)
     return result
@@ -114,7 +114,7 @@ def test_untrimmable_encoder_is_refused(made, texts, tmp_path):
         with pytest.raises(BadInput, match=words):
             trim.check_size(encoder, size)
     with pytest.raises(BadInput, match="the corpus uses only"):
-        trim.trim(encoder, ["犬と猫。"], 2000)
+        trim.trim_vocabulary(encoder, ["犬と猫。"], 2000)
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(BadInput, match="a gpt2 model"):
         trim.read_encoder(str(folder))
@@ -139,7 +139,7 @@ def test_trim_writes_a_folder_once(made, texts, tmp_path, capsys):
     assert "1,500 of 3,0" in capsys.readouterr().out
     assert "1,500 of 3,0" in (target / "README.md").read_text()
     assert run_command_line([*command, f"--vocab_size={_SIZE}"]) == 0
-    assert "finished already" in capsys.readouterr().out
+    assert "finished already" in capsys.readouterr().err
     assert run_command_line([*command, "--vocab_size=1000"]) == 2
     assert run_command_line([*command, "--vocab_size=5"]) == 2
     assert "special tokens" in capsys.readouterr().err

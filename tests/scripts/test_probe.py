@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import articles
-from bigbird_ja.text.load import read_tokenizer
 from scripts import probe
 from testkit import command_line
 
@@ -18,7 +18,7 @@ def tokenizer(tokenizer_path):
 
 @pytest.fixture(scope="module")
 def records(tokenizer):
-    texts = articles.documents(12, seed=5, mean_length=4000, facts=6.0)
+    texts = articles.generate(12, seed=5, mean_length=4000, facts=6.0)
     return list(probe.sequences(texts, tokenizer, 2048))
 
 

@@ -87,7 +87,7 @@ def test_a_path_that_ends_like_a_weight_is_usable(tmp_path):
 
 # --- tfds: ---
 
-DOCUMENTS = list(articles.documents(40, 1, 500))
+DOCUMENTS = list(articles.generate(40, 1, 500))
 SIZES = {"train": 36, "validation": 2, "test": 2}
 
 

@@ -15,9 +15,10 @@ pytest.importorskip("transformers", reason="needs the huggingface extra")
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.export import tokenizer_files
+from bigbird_ja.huggingface.tokenizer import read_tokenizer, read_tokens
 from bigbird_ja.text import articles, folder_tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
-from bigbird_ja.text.load import read_tokenizer, tokenizer_of
+from bigbird_ja.text.load import tokenizer_of
 from testkit import ROOT, tokenizer_folders
 from tests.text import HARD
 
@@ -34,7 +35,7 @@ def each_kind(names):
 @pytest.fixture(scope="module")
 def folders(once):
     """Train a folder of each kind on generated articles."""
-    texts = list(articles.documents(40, seed=5))
+    texts = list(articles.generate(40, seed=5))
 
     def make(folder):
         for kind, train in tokenizer_folders.KINDS.items():
@@ -79,7 +80,7 @@ def marked(tok, text, by="script"):
 @pytest.fixture(scope="module")
 def documents(request):
     """Return hard texts, generated ones, and real ones if there are any."""
-    texts = [*HARD, *articles.documents(5, seed=7)]
+    texts = [*HARD, *articles.generate(5, seed=7)]
     with contextlib.suppress(pytest.skip.Exception):
         real = open_corpus([request.getfixturevalue("real_text_path")]).texts()
         texts += itertools.islice(real, 30)
@@ -279,5 +280,5 @@ def test_missing_packages_are_named(folders, monkeypatch):
 @each_kind(tokenizer_folders.KINDS)
 def test_tokens_are_read_without_packages(kind, folders):
     ours = read_tokenizer(str(folders[kind]))
-    tokens = folder_tokenizer.tokens_in(str(folders[kind]))
+    tokens = read_tokens(str(folders[kind]))
     assert len(tokens) > 1000 and all(ours.names[i] == token for token, i in tokens.items())

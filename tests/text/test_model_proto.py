@@ -10,9 +10,9 @@ import pytest
 import sentencepiece
 
 from bigbird_ja.errors import BadInput
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import open_corpus
-from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.text.markers import MARKERS
 from testkit import ROOT
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.text.load import read_tokenizer
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text.markers import MARKERS
 
 

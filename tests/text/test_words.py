@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from bigbird_ja.errors import BadInput
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import corpus, words
-from bigbird_ja.text.load import read_tokenizer
 from tests.text import BOUNDARIES, HARD
 
 has_mecab = importlib.util.find_spec("fugashi") is not None

@@ -9,13 +9,13 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface.state_dict import to_hugging_face
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.model_dir.model import load_parameters
 from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import replace_settings
-from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config

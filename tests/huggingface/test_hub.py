@@ -12,7 +12,7 @@ from testkit.fakes import hub
 pytest.importorskip("huggingface_hub", reason="needs the huggingface extra")
 
 
-_FETCH = "import sys; from bigbird_ja.storage import hub; a = sys.argv;"
+_FETCH = "import sys; from bigbird_ja.huggingface import hub; a = sys.argv;"
 _FETCH += " path = hub.fetched('me/model', '--x', len(a) > 1); print(*hub.cached_name(path), path)"
 
 

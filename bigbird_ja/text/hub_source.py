@@ -1,8 +1,6 @@
-"""Downloads from the Hugging Face Hub, by `huggingface_hub`."""
+"""Rows of data sets on the Hugging Face Hub, streamed by `datasets`."""
 
 import hashlib
-import importlib.util
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,6 @@ from typing import Any
 
 from bigbird_ja.errors import BadInput, CommandError, StorageError
 from bigbird_ja.process.classify import summary_line
-from bigbird_ja.process.console import log
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _ROWS = re.compile(
@@ -18,59 +15,6 @@ _ROWS = re.compile(
     r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
 )
 _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # HTTP statuses; a retry may help with others
-
-# Path of a model in the client's cache: NAME, REPO and the commit.
-_CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
-_SMALL = ["*.json", "*.txt", "*.model", "README.md"]  # settings, tokenizer and model card
-
-
-def cached_name(path: str) -> tuple[str, str]:
-    """Return NAME/REPO and the commit of a path in the client's cache, else two empty texts."""
-    match = _CACHED.search(path)
-    return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
-
-
-def download_advice(path: str) -> str:
-    """Return the command that downloads a repository of the Hub; "" if `path` cannot name one."""
-    owner, _, name = path.partition("/")
-    if not NAME.fullmatch(path) or os.path.isdir(owner):
-        return ""
-    return f"`hf download {path} --local-dir {name}` downloads the repository of that name"
-
-
-def fetched(path: str, flag: str, weights: bool = False) -> str:
-    """Download the newest commit of the repository that `path` names, unless it is a local path.
-
-    Returns:
-        The folder in the client's cache, or `path`.
-
-    Raises:
-        BadInput: No client, no network, or no such repository; names the command to download it.
-    """
-    if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
-        return path
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise BadInput(f"{flag} {path}: no such path, and no huggingface_hub here: {advice}")
-    import huggingface_hub
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    log(f"{flag} {path}: fetching it from the Hub")
-    # The only folder to download is the pooling of sentence-transformers, `1_Pooling`.
-    more: dict[str, Any] = {"ignore_patterns": "[!1]*/*"}
-    try:
-        small = [*_SMALL, "*.safetensors"] if weights else _SMALL
-        folder = huggingface_hub.snapshot_download(path, allow_patterns=small, **more)
-        if weights and not any(name.endswith(".safetensors") for name in os.listdir(folder)):
-            more["revision"] = cached_name(folder)[1]
-            huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
-    except Exception as error:  # of the client or its HTTP library
-        is_lost = type(error).__name__ == "LocalEntryNotFoundError"  # its cause is the network's
-        reason = summary_line((is_lost and error.__cause__) or error)
-        why = f"no such path, and not fetched ({reason})"
-        raise BadInput(f"{flag} {path}: {why}: {advice}") from error
-    log(f"{flag} {path}: commit {cached_name(folder)[1]}, in {folder}")
-    return folder
 
 
 @dataclass(frozen=True)
@@ -125,7 +69,7 @@ def _pinned(name: str, revision: str | None) -> str:
             download it.
     """
     advice = (
-        f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for `inputs` DIR"
+        f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for DIR as `inputs`"
     )
     try:
         import datasets  # noqa: F401 - it brings the client

@@ -1,0 +1,161 @@
+"""Settings and inputs become a data set: the function under `make-data`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bigbird_ja.data import build, ray_runner
+from bigbird_ja.data.inspect import DataSetResult, data_summary
+from bigbird_ja.data.manifest import spec_of
+from bigbird_ja.errors import BadInput
+from bigbird_ja.huggingface import hub
+from bigbird_ja.huggingface.tokenizer import read_tokenizer
+from bigbird_ja.model.flops import check_length
+from bigbird_ja.process import workers
+from bigbird_ja.process.console import log
+from bigbird_ja.settings.config_file import preset_names
+from bigbird_ja.settings.provenance import echo_settings
+from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.variants import used_by
+from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.file_source import AUTO, UTF_8
+from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text.tokenizer_training import ModelFiles
+
+
+def make_data(
+    *,
+    inputs: Sequence[str | os.PathLike[str]],
+    tokenizer: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    config: ConfigSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    seq_length: int | None = None,
+    masking: str | None = None,
+    dupe_factor: int | None = None,
+    max_predictions_per_seq: int | None = None,
+    masked_lm_prob: float | None = None,
+    mask_unit: str | None = None,
+    word_boundaries: str | None = None,
+    nsp: bool | None = None,
+    eval_fraction: float | None = None,
+    num_shards: int | None = None,
+    seed: int | None = None,
+    text_fields: Sequence[str] = (),
+    encoding: str = UTF_8,
+    txt_documents: str = AUTO,
+    tfds_data_dir: str | None = None,
+    num_workers: int | None = None,
+    runner: str = "local",
+    input_mask: bool = False,
+    strip_markers: bool | None = None,
+    overwrite: bool = False,
+) -> DataSetResult:
+    """Build a data set, resume unfinished work, or find it finished.
+
+    Args:
+        inputs: corpora, each with or without a weight; the guide lists their forms.
+        tokenizer: .model file, Hugging Face folder, or its name on the Hub.
+        output_dir: folder of the data set, on disk or gs://.
+        config: preset, file or `Config`.
+        overrides: settings by key.
+        seq_length: see `make_data.seq_length` in the settings, and so the next ones.
+        masking: dynamic or static masks.
+        dupe_factor: copies, each masked anew (static masks).
+        max_predictions_per_seq: maximum number of predicted tokens.
+        masked_lm_prob: share of the tokens to predict.
+        mask_unit: unit that is masked as a whole.
+        word_boundaries: how words are found.
+        nsp: whether records are pairs of segments.
+        eval_fraction: share of held-out documents.
+        num_shards: number of train shards.
+        seed: seed for shuffling, held-out documents and static masks.
+        text_fields: fields or columns of text; of each record the first that it has is read.
+        encoding: encoding of files of lines.
+        txt_documents: document in a .txt file.
+        tfds_data_dir: folder of prepared TFDS data sets.
+        num_workers: number of worker processes; None for one per core.
+        runner: local, or ray.
+        input_mask: whether static records have the feature `input_mask`.
+        strip_markers: whether Wiki40b's markers are removed; None: if the tokenizer lacks them.
+        overwrite: whether an existing data set is renamed to NAME.replaced-N.
+
+    Raises:
+        BadInput: Settings that no model can be trained with; or as in `build.make_data`.
+    """
+    began = time.monotonic()
+    arguments = {
+        "seq_length": seq_length,
+        "masking": masking,
+        "dupe_factor": dupe_factor,
+        "max_predictions_per_seq": max_predictions_per_seq,
+        "masked_lm_prob": masked_lm_prob,
+        "mask_unit": mask_unit,
+        "word_boundaries": word_boundaries,
+        "nsp": nsp,
+        "eval_fraction": eval_fraction,
+        "num_shards": num_shards,
+        "seed": seed,
+    }
+    given = {f"make_data.{name}": value for name, value in arguments.items()}
+    uses = used_by("make-data")
+    chosen, values = resolve_config([*base_layers(config), *given_layers(overrides, given)], uses)
+    length = chosen.make_data.seq_length
+    if problem := _length_problem(chosen, length):
+        raise BadInput(
+            f"no model can be trained on this data: {problem}, or another model.block_size"
+        )
+    known = _load_tokenizer(hub.fetched(os.fspath(tokenizer), "`tokenizer`"))
+    sources = [os.fspath(each) for each in inputs]
+    corpus = open_corpus(
+        sources, tfds_data_dir, txt_documents, text_fields, encoding, takes_weights=True
+    )
+    spec = spec_of(chosen.make_data, known, corpus, input_mask, strip_markers)
+    notices = [f"make-data settings:\n{echo_settings(chosen, values, uses)}"]
+    for name in () if config else preset_names():
+        if problem := _length_problem(resolve_config(base_layers(name))[0], length):
+            notices.append(f"warning: the preset {name} cannot be trained on this data: {problem}")
+    if spec.strip_markers and strip_markers is None:
+        notices.append(
+            "the tokenizer has no tokens for Wiki40b's markers: they are removed from the text"
+        )
+    pack = functools.partial(ray_runner.pack_blocks, num_workers=num_workers)
+    request = build.Request(
+        corpus=corpus,
+        tokenizer=known,
+        spec=spec,
+        output_dir=os.fspath(output_dir),
+        num_workers=num_workers or workers.available_cores(),
+        overwrite=overwrite,
+        settings="\n".join(notices),
+        pack=pack if runner == "ray" else None,
+    )
+    manifest, was_there = build.make_data(request)
+    if was_there:
+        log(f"{request.output_dir} is finished already: nothing to do")
+    return data_summary(manifest, time.monotonic() - began)
+
+
+def _load_tokenizer(path: str) -> Tokenizer:
+    """Load a tokenizer, check it against its record, and log how it was changed."""
+    tokenizer = read_tokenizer(path)
+    tokenizer.encode("")  # refuses what cannot encode
+    if path.endswith(".model"):
+        ModelFiles(path.removesuffix(".model")).check_model(tokenizer)
+    for name, change in tokenizer.changes.items():
+        log(f"{tokenizer.source}: {name}: {change}")
+    return tokenizer
+
+
+def _length_problem(config: Config, seq_length: int) -> str:
+    """Describe why a config's attention cannot take sequences of this length; "" if it can."""
+    try:
+        check_length(config, seq_length)
+    except BadInput as error:
+        return str(error)
+    return ""
