@@ -302,7 +302,8 @@ def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
 
 
 def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gcs):
-    lease, _ = make(remote)
+    now = Time()
+    lease, _ = make(remote, now)
     fake_gcs.put(f"{bucket}/a", b"1")
     fake_gcs.put(f"{bucket}/b", b"1")
     lease.acquire()
@@ -314,6 +315,9 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
     fake_gcs.put(f"{bucket}/a", b"of a user")
     storage.write_bytes(f"{bucket}/a", b"3")
     assert storage.read_bytes(f"{bucket}/a") == b"3"
+    lease.release()
+    now.now += lease_seconds()
+    storage.write_bytes(f"{bucket}/a", b"4")  # anybody may, now
 
 
 def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
