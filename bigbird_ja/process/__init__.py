@@ -1,1 +1,1 @@
-"""Signals, streams, errors and child processes of this process. The lowest layer."""
+"""Signals, streams, log and child processes of this process. The lowest layer."""
