@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from bigbird_ja.evaluation.fill_mask import fill_mask as fill_mask
     from bigbird_ja.export.export_run import export as export
     from bigbird_ja.huggingface.trim import trim as trim
+    from bigbird_ja.launch.leftovers import down as down
+    from bigbird_ja.launch.session import launch as launch
+    from bigbird_ja.launch.status import status as status
+    from bigbird_ja.launch.trainer_log import logs as logs
     from bigbird_ja.plan.run import plan as plan
     from bigbird_ja.preflight.run import preflight as preflight
     from bigbird_ja.report.page import report as report
@@ -50,6 +54,10 @@ FUNCTIONS = {
     "preflight": "preflight.run",
     "report": "report.page",
     "export": "export.export_run",
+    "launch": "launch.session",
+    "status": "launch.status",
+    "logs": "launch.trainer_log",
+    "down": "launch.leftovers",
     "doctor": "doctor.doctor",
 }
 _OTHERS = {"Config": "settings.schema"}

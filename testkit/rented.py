@@ -13,7 +13,7 @@ import sysconfig
 import tarfile
 from pathlib import Path
 
-from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.backends import Vm
 from testkit import ROOT
 
 LOCKS = ROOT / "bigbird_ja/launch/locks"
@@ -165,7 +165,7 @@ class Machine:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-def emulation(metadata_url, storage_url):
+def make_vm(metadata_url, storage_url):
     """Describe the machine to `launch`: a CPU without a service manager."""
     terms = {"metadata": metadata_url, "storage": storage_url, "poll": 1.0}
-    return startup.Emulation("cpu", "none", True, metadata_url, terms)
+    return Vm("cpu", "none", True, metadata_url, terms)

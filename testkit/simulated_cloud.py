@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from bigbird_ja.launch.backends import Vm
 from bigbird_ja.launch.launched_run import LaunchedRun
-from bigbird_ja.launch.machine.startup import Emulation, terms_of
+from bigbird_ja.launch.machine.startup import terms_of
 from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
@@ -100,8 +101,8 @@ class SimulatedCloud:
     ended_patience: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
-    # Called before each act (find, create, delete, operation, read, write, renew_lock) with its name
-    # and its zone ("" for the bucket); raises where that act is to fail.
+    # Called with each act (find, create, delete, operation, read, write, renew_lock) and its zone
+    # ("" for the bucket); raises where that act is to fail.
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
     # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
@@ -336,12 +337,10 @@ class SimulatedCloud:
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
         node.limit, node.project, node.usd_per_hour = limit, run.project, run.usd_per_hour
         if state is not None and ready < math.inf:
-            node.used = age_at_boot(terms_of(run, Emulation(), state), START + ready)
+            node.used = age_at_boot(terms_of(run, Vm(), state), START + ready)
         node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
         if word == "queue_failed":
             node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")
-        if run.pricing == "flex-start":  # the cloud takes it at its limit, and its name stays
-            node.dies_at = min(node.dies_at, ready + limit)
         if word == "freeze":
             node.frozen_at = ready + self.trainer.restart_seconds + 300.0
         if word == "mute":

@@ -16,7 +16,6 @@ from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
-FLEX_START = "flex-start"
 PRICINGS = ("on_demand", "spot")
 PAGE = "https://cloud.google.com/tpu/pricing"
 OLD_DAYS = 365  # age from which a table is reported as old
@@ -42,13 +41,10 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     as_of: datetime.date  # day on which the copies of both were read
     least_chips: _Chips = 1
     most_chips: _Chips | None = None
-    pricing: Literal["", "flex-start"] = ""  # "": spot and on demand
 
-    def matches(self, chips: int, pricing: str) -> bool:
-        """Return whether it rents slices of this number of chips with this pricing."""
-        is_flex = pricing == FLEX_START
-        is_size = self.least_chips <= chips <= (self.most_chips or chips)
-        return is_size and is_flex == (self.pricing == FLEX_START)
+    def matches(self, chips: int) -> bool:
+        """Return whether it rents slices of this number of chips."""
+        return self.least_chips <= chips <= (self.most_chips or chips)
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -84,21 +80,13 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
         return by_zone
 
-    def rented(self, machine: Accelerator, pricing: str) -> list[Rental]:
-        """List the services that rent a machine, the preferred one first.
-
-        Args:
-            machine: TPU slice.
-            pricing: on_demand, spot or flex-start.
-        """
+    def rented(self, machine: Accelerator) -> list[Rental]:
+        """List the services that rent a machine, the preferred one first."""
         known = self.rentals.get(machine.chip, [])
-        return [one for one in known if one.matches(machine.chips, pricing)]
+        return [one for one in known if one.matches(machine.chips)]
 
     def price(self, machine: Accelerator, pricing: str, zone: str) -> float | None:
-        """Return US dollars per hour of the whole slice in a zone; None if no price is known.
-
-        Flex-start counts at the on-demand price, from which Google grants a discount.
-        """
+        """Return US dollars per hour of the whole slice in a zone; None if no price is known."""
         offer = self.offers(machine.chip).get(zone, Offer())
         price = offer.spot if pricing == "spot" else offer.on_demand
         is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
@@ -109,9 +97,9 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
         Args:
             machine: TPU slice.
-            pricing: on_demand, spot or flex-start.
+            pricing: on_demand or spot.
         """
-        found = self.rented(machine, pricing)
+        found = self.rented(machine)
         zones = dict.fromkeys(zone for one in found for zone in one.zones)
         offers = [(zone, self.price(machine, pricing, zone)) for zone in zones]
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
@@ -148,7 +136,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
         Args:
             machine: TPU slice.
-            pricing: on_demand, spot or flex-start.
+            pricing: on_demand or spot.
             near: region of the bucket; "" for the United States, where docs/cloud-setup.md puts it.
         """
         offers = self.by_zone(machine, pricing)

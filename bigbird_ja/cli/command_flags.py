@@ -23,6 +23,7 @@ Args = flags.FlagValues  # the flags of a command, parsed
 
 # Flags of other trainers that no flag of ours corresponds to, with the answer.
 _EXPECTED = {
+    **dict.fromkeys(("spot", "preemptible"), "`launch` rents spot TPUs without a flag"),
     **dict.fromkeys(
         ("resume", "resume_from", "resume_from_checkpoint"), "run the same command again to resume"
     ),
@@ -164,6 +165,7 @@ def flags_of(command: Any) -> flags.FlagValues:
             "config",
             "Preset or YAML file of settings (`bigbird-ja config` lists and explains them).",
             none="the settings' defaults",
+            required=getattr(command, "REQUIRES_CONFIG", False),
             form="NAME|FILE",
             uses=uses,
         )

@@ -10,23 +10,35 @@ metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on thi
 BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
 run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same
 command again: it adopts the machine. A TPU without supervisor deletes itself after --lease_hours;
-none lives longer than --max_hours and --max_cost allow. Before anything is created it asks the
-services which zones offer the machine (`doctor --project` shows the answers). --dry_run needs no
-credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an empty
-project to here.
+none lives longer than --max_hours and --max_cost allow. Whatever the TPU would refuse is checked
+before it is rented. A zone that refuses the request is left out, which bills nothing. --dry_run
+needs no credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an
+empty project to here.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.config import resolve
+from bigbird_ja.cli.config import read_sets
+from bigbird_ja.process.console import human_time
 from bigbird_ja.settings.variants import used_by
+
+if TYPE_CHECKING:
+    from bigbird_ja.launch.dry_run import DryRun
+    from bigbird_ja.launch.session import LaunchResult
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
+REQUIRES_CONFIG = True
+_PARAMETERS = (
+    *("num_train_steps", "name", "project", "bucket", "data_dir", "init_from", "mode"),
+    *("accelerator_type", "zones", "engine", "service", "pricing", "queued", "max_hours"),
+    *("max_cost", "price_per_hour", "lease_hours", "poll_seconds", "on_interrupt", "price_file"),
+    *("runtime_version", "service_account", "network", "subnetwork", "external_ip", "vm_python"),
+    "dry_run",
+)
 
 
 def define_flags(flags: Flags) -> None:
@@ -59,9 +71,8 @@ def define_flags(flags: Flags) -> None:
     )
     flags.choice(
         "pricing",
-        ("spot", "on_demand", "flex-start"),
-        "Pricing. spot: preemptible, and cheaper (`plan` has both prices). flex-start: v5e and v6e"
-        " from a queue, deleted by the cloud after --max_hours; needs gcloud.",
+        ("spot", "on_demand", "on-demand"),
+        "Pricing; spot is preemptible, and cheaper (`plan` has both prices).",
     )
     flags.switch(
         "queued", "Request a queued resource of the Cloud TPU API, which waits for capacity."
@@ -69,11 +80,15 @@ def define_flags(flags: Flags) -> None:
     flags.switch("dry_run", "Only print machine, limits and cost; with --json also each request.")
     flags.group = "Limits"
     hours: dict[str, Any] = {"unit": "hours", "low": 0.0001}
-    usd: dict[str, Any] = {"unit": "US dollars", "low": 0.01, "high": 1e9, "none": "no limit"}
-    end = "Maximum time from the start of the run, which ends then."
+    usd: dict[str, Any] = {"unit": "US dollars", "high": 1e9}
+    limit = {"none": "no limit"}
+    end = "Maximum time from the start of the run, which ends then. This or --max_cost is required."
     lease = "Lifetime of a TPU without supervisor; then it deletes itself."
-    flags.number("max_hours", None, end, high=1e6, none="no limit", **hours)
-    flags.number("max_cost", None, "Maximum cost of TPU time; then the run ends.", **usd)
+    flags.number("max_hours", None, end, high=1e6, **limit, **hours)
+    cost = "Maximum cost of TPU time; then the run ends. This or --max_hours is required."
+    flags.number("max_cost", None, cost, low=0.01, **limit, **usd)
+    price = "Price of the TPU an hour, in place of the table's; 0 for a grant such as TRC's."
+    flags.number("price_per_hour", None, price, low=0, none="the dearest zone's", **usd)
     flags.number("lease_hours", 12.0, lease, high=168, **hours)
     poll = {"low": 0.05, "high": 86_400}
     flags.number("poll_seconds", 30.0, "Time between polls of the service.", unit="seconds", **poll)
@@ -89,11 +104,52 @@ def define_flags(flags: Flags) -> None:
         "vm_python", "Python of the VM's image; only TPUEstimator uses it.", default="python3"
     )
     flags.switch("external_ip", "External address of the VM.", default=True)
-    flags.switch("update_package", "Replace the package of an existing run by this installed code.")
 
 
-def run(args: Args) -> dict[str, Any]:
+def run(args: Args) -> LaunchResult | DryRun:
     """Launch a run, watch it, and delete its machine at the end."""
-    from bigbird_ja.launch import session
+    from bigbird_ja.launch.dry_run import DryRun
+    from bigbird_ja.launch.session import launch
 
-    return session.launch(args, functools.partial(resolve, args))
+    own: dict[str, Any] = {name: args[name].value for name in _PARAMETERS}
+    result = launch(config=args.config, overrides=read_sets(args.set), **own)
+    if isinstance(result, DryRun):
+        _print_dry_run(result)
+    else:
+        _print_outcome(result)
+    return result
+
+
+def _print_dry_run(dry: DryRun) -> None:
+    machine, cost = dry.machine, dry.cost
+    queue = ", in the queue" if machine.queued else ""
+    hours, usd = cost.most_hours, cost.usd_per_hour
+    lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
+    price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "not counted"
+    most = "" if cost.most_usd is None else f"; at most {cost.most_usd:,.2f} USD"
+    source = f", from {dry.init_from}" if dry.init_from else ""
+    print(
+        "dry run: nothing was requested, nothing is billed\n"
+        f"machine  {machine.accelerator_type}, {machine.pricing.replace('_', ' ')}{queue}: chips"
+        f" {machine.chips}, hosts {machine.hosts}, image {machine.image}\n"
+        f"zones    {', '.join(machine.zones)}, in this order\n"
+        f"         a zone may refuse the request ({machine.zones_by}, read"
+        f" {machine.zones_as_of})\n"
+        f"lease    {lease}; deletes itself {cost.lease_hours:g} h after the supervisor is gone\n"
+        f"cost     {price}{most}\n"
+        f"         {cost.prices}\n"
+        f"{dry.needs_text}\n"
+        f"run      {dry.name}: {dry.num_train_steps:,} steps on {dry.data_dir}{source}\n"
+        "the requests and the start-up script: --json"
+    )
+
+
+def _print_outcome(result: LaunchResult) -> None:
+    if result.state == "detached":
+        return
+    cost = f", {result.cost_usd:.2f} US dollars" if result.cost_usd else ""
+    print(
+        f"{result.message}: {result.preemptions} preemptions, {result.failures} failures,"
+        f" {result.tpu_hours:.2f} TPU hours{cost}"
+    )
+    print(f"model: {result.model_dir}")

@@ -6,11 +6,8 @@ Reads the machine's copy of it, BUCKET/NAME/supervisor/training.log, and prints 
 it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it is.
 """
 
-import time
-from typing import Any
-
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.launch.trainer_log import follow
+from bigbird_ja.launch.trainer_log import LogsResult, logs
 
 EXAMPLE = "bigbird-ja logs base-1 --bucket gs://MY-BUCKET"
 POSITIONAL = "name"
@@ -30,7 +27,6 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: Args) -> dict[str, Any]:
+def run(args: Args) -> LogsResult:
     """Print the log as it comes."""
-    ending = follow(args.bucket, args.name, print, time.sleep, args.poll_seconds)
-    return {"name": args.name, "ending": ending}
+    return logs(name=args.name, bucket=args.bucket, poll_seconds=args.poll_seconds)

@@ -122,15 +122,15 @@ def with_progress(view: View) -> View:
 def limit_reached(state: RunState, run: LaunchedRun) -> str:
     """Return a limit that is reached, or too near to rent another machine; "" if there is none."""
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
-        return f"--max_hours {run.max_seconds / 3600:g} reached"
+        return f"`max_hours` {run.max_seconds / 3600:g} reached"
     hourly = (state.machine or run).usd_per_hour
     ahead = hourly * run.poll / 3600 if state.billing else 0.0
     if run.max_usd is not None and state.cost_usd + ahead >= run.max_usd:
-        return f"--max_cost {run.max_usd:.2f} reached"
+        return f"`max_cost` {run.max_usd:.2f} reached"
     is_next = state.phase is Phase.IDLE and state.attempt
     if is_next and remaining_lifetime(state, run) < MIN_LIFETIME:
         minutes = math.ceil(MIN_LIFETIME / 60)
-        return f"the rest of --max_hours or --max_cost does not pay for {minutes} minutes"
+        return f"the rest of `max_hours` or `max_cost` does not pay for {minutes} minutes"
     return ""
 
 

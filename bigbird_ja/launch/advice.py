@@ -17,7 +17,7 @@ def quota_name(machine: Accelerator, service: str, pricing: str) -> str:
     Sources: Google's pages on quotas and on inference with v5e (2025 and 2026), and the names in
     refusals that users reported.
     """
-    is_spot = pricing != "on_demand"  # flex-start uses the preemptible quota, too
+    is_spot = pricing == "spot"
     if service == "compute":
         name = ("PREEMPTIBLE_" if is_spot else "") + "TPUS_PER_TPU_FAMILY"
         return f"{name} for {FAMILIES[machine.chip]}, by region"
@@ -42,8 +42,8 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
             f" {quota_name(run.accelerator, run.service, run.pricing)}, on"
             f" https://console.cloud.google.com/iam-admin/quotas (service {api}.googleapis.com;"
             " docs/cloud-setup.md has the defaults); delete dead TPUs that still hold it"
-            " (`bigbird-ja down`), or name other --zones"
-            + ("; the Cloud TPU API has a quota of its own: --service tpu" if is_vm else "")
+            " (`bigbird-ja down`), or name other `zones`"
+            + ("; the Cloud TPU API has a quota of its own (`service` tpu)" if is_vm else "")
         )
     if fault.is_switched_off:
         api = "compute" if "compute" in lowered else api
@@ -54,7 +54,7 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
         )
     if "not allowed to use the machine type" in lowered:
         return (
-            f"Compute Engine does not rent {what} to users ({answer}): use --service tpu, which the"
+            f"Compute Engine does not rent {what} to users ({answer}): use `service` tpu, which the"
             " page of the chip documents"
         )
     if fault.kind is Kind.PERMISSION and ("actas" in lowered or "service account" in lowered):
@@ -72,10 +72,9 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
             " the account that runs `launch` (docs/cloud-setup.md has the commands), and check the"
             " names of project and zone"
         )
-    if fault.kind is Kind.BAD_REQUEST:
+    if fault.kind in (Kind.BAD_REQUEST, Kind.NOT_FOUND):
         return (
-            f"the service does not take the request for {what} in {zone} ({answer}): check"
-            " --accelerator_type, --zones, --runtime_version and --network; `bigbird-ja doctor"
-            f" --project {project}` lists what it offers"
+            f"the service refuses the request for {what} in {zone} ({answer}): check"
+            " `accelerator_type`, `zones`, `runtime_version` and `network`"
         )
     return f"{fault.kind.value} in {zone}: {answer}"

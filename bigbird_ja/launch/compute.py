@@ -29,7 +29,6 @@ from bigbird_ja.launch.service import (
 )
 
 API = "https://compute.googleapis.com/compute/v1"
-EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
 
 TYPE_LABEL = "bigbird-ja-type"
 SHORTEST_SECONDS = 30  # Compute Engine takes no shorter maxRunDuration
@@ -43,8 +42,8 @@ MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
     "v7x": {4: "tpu7x-standard-4t"},
 }
-# Ubuntu with the TPU's drivers and neither TensorFlow nor jax (assumed; --runtime_version names
-# another one); the families are in accelerators/prices.yaml.
+# Ubuntu with the TPU's drivers and neither TensorFlow nor jax (assumed; `runtime_version`
+# names another one); the families are in accelerators/prices.yaml.
 IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
 _PRESENCE = {  # any other status counts as gone
     **dict.fromkeys(("PROVISIONING", "STAGING", "PENDING", "REPAIRING"), Presence.PENDING),

@@ -8,7 +8,6 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
-    REFUSALS,
     SETTLE,
     Decision,
     Ending,
@@ -16,6 +15,14 @@ from bigbird_ja.launch.state import (
     Phase,
     RunState,
     View,
+)
+from bigbird_ja.launch.transitions import (
+    adopt_or_remove,
+    count_loss,
+    count_preemption,
+    end,
+    wait,
+    wait_for_answer,
 )
 
 QUEUE_TIMEOUT = 6 * 3600.0  # seconds in a queue before another zone is asked
@@ -28,14 +35,14 @@ def decide(view: View) -> Decision:
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_silent:
-        return view.wait_for_answer()
+        return wait_for_answer(view)
     # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
-        return view.adopt_or_remove()
+        return adopt_or_remove(view)
     # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent and view.is_operation_done:
-        return view.wait()
+        return wait(view)
     # READY: watch it -> running.
     # Why: the machine is up; new steps show whether it trains.
     if view.tpu is not None and view.is_ready:
@@ -64,7 +71,7 @@ def decide(view: View) -> Decision:
     # Absent, although its creation is over and has not failed: preemption -> removing.
     # Why: it was there, and was taken before it was seen.
     if view.tpu is None and is_made:
-        return state.preempted(view.service_state)
+        return count_preemption(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
     # Absent, and requested lately or still being made: wait; in the end the next zone -> removing.
     # Why: a TPU that was requested may appear late.
@@ -77,7 +84,7 @@ def decide(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: it was taken before it was READY; the dead one holds its name.
     if view.is_gone:
-        return view.lost()
+        return count_loss(view)
     # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
     # Why: others may have capacity.
     return wait_for_creation(view)
@@ -90,7 +97,7 @@ def wait_for_creation(view: View) -> Decision:
     # Time in the queue doesn't count: `CREATE_TIMEOUT` begins when the request leaves it.
     made_for = min(state.phase_seconds, state.machine_seconds)
     if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
-        return view.wait()
+        return wait(view)
     fields = {**state.place, "seconds": round(state.phase_seconds)}
     state = state.enter(Phase.REMOVING, is_made=False)
     return Decision(state.pause_before_next(view.run), events=(Event("create_timeout", fields),))
@@ -100,16 +107,23 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
     """React to a refused or failed creation by its kind."""
     state = replace(state.enter(Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
-    if fault.kind in REFUSALS:
-        event = Event("creation_refused", {**state.place, "error": fault.message})
-        return state.end(Ending.GAVE_UP, "bad_input", advise(fault, run, state.zone), event)
+    advice, zone = advise(fault, run, state.zone), state.zone
+    refused = Event("creation_refused", {**state.place, "error": fault.message})
+    if fault.kind is Kind.PERMISSION and not fault.is_switched_off:
+        return end(state, Ending.GAVE_UP, "bad_input", advice, refused)
+    if fault.kind in (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND):
+        # The type, the image or the zone is not offered there, or nothing is while the API is off.
+        zones = run.zones if fault.is_switched_off else (zone,)
+        excluded = {**state.excluded_zones, **dict.fromkeys(zones, advice)}
+        state = replace(state, excluded_zones=excluded)
+        return Decision(state.pause_before_next(run), events=(refused,))
     if fault.kind is Kind.QUOTA:
-        count, struck = state.quota_refusals.get(state.zone, 0) + 1, dict(state.excluded_zones)
+        count, excluded = state.quota_refusals.get(zone, 0) + 1, dict(state.excluded_zones)
         # A dead TPU's quota comes back late.
-        if count >= (QUOTA_REFUSALS if state.zone in state.ready_zones else 1):
-            struck[state.zone] = advise(fault, run, state.zone)
-        quota_refusals = {**state.quota_refusals, state.zone: count}
-        state = replace(state, quota_refusals=quota_refusals, excluded_zones=struck)
+        if count >= (QUOTA_REFUSALS if zone in state.ready_zones else 1):
+            excluded[zone] = advice
+        quota_refusals = {**state.quota_refusals, zone: count}
+        state = replace(state, quota_refusals=quota_refusals, excluded_zones=excluded)
     event = Event(name, {**state.place, "error": fault.message})
     # Unclear: it exists already, or the service fails. That is waited out for hours
     # (`decide.SERVICE_TIMEOUT`), and is no failure of the run.

@@ -20,6 +20,7 @@ from bigbird_ja.launch import creating, idle, removing, running
 from bigbird_ja.launch.account import limit_reached, with_progress
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Decision, Ending, Observation, Phase, RunState, View
+from bigbird_ja.launch.transitions import end
 
 SERVICE_TIMEOUT = 24 * 3600.0  # seconds with a service or a bucket that only fails
 
@@ -56,23 +57,23 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
     step = seen.checkpoint_step
     if step is not None and step >= run.target_step:
         state = replace(state, best_step=max(state.best_step, step))
-        return state.end(Ending.FINISHED, "finished", f"finished at step {step:,}")
+        return end(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
     if seen.stop:
-        return state.end(Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
+        return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
     limit = limit_reached(state, run)
     if limit:
         text = f"{limit}: run again with more to continue"
-        return state.end(Ending.BUDGET, "interrupted", text)
+        return end(state, Ending.BUDGET, "interrupted", text)
     if state.trouble_seconds > SERVICE_TIMEOUT:
         why = [f"{zone}: {fault}" for zone, fault in seen.silent.items()]
         why += [] if seen.bucket_seen else ["the bucket fails"]
         hours = SERVICE_TIMEOUT / 3600
         text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"
-        return state.end(Ending.GAVE_UP, "io_error", f"{text}: run again later")
+        return end(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
     return None
 
 
-def lacks_quota(state: RunState, run: LaunchedRun) -> bool:
-    """Return whether a run has ended because no zone has ever had quota for it."""
-    is_struck = all(zone in state.excluded_zones for zone in run.zones)
-    return state.ending is Ending.GAVE_UP and is_struck and not state.ready_zones
+def is_refused_everywhere(state: RunState, run: LaunchedRun) -> bool:
+    """Return whether a run has ended because every zone has refused its first machine."""
+    is_refused = all(zone in state.excluded_zones for zone in run.zones)
+    return state.ending is Ending.GAVE_UP and is_refused and not state.ready_zones

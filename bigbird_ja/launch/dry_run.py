@@ -1,35 +1,96 @@
 """The dry run of `launch`: machine, limits, expected time and cost, and every request."""
 
 import datetime
+from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators.prices import FLEX_START, Prices, describe_age
+from bigbird_ja.accelerators.prices import Prices, Rental, describe_age
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.account import remaining_lifetime
+from bigbird_ja.launch.backends import Vm
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.prepare import check_machine
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.plan.estimate import Plan, make_row
-from bigbird_ja.process.console import human_time
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
 
-def estimate(run: LaunchedRun, config: Config, data: Data) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Machine:
+    """Machine that a launch would request."""
+
+    accelerator_type: str
+    service: str
+    pricing: str
+    queued: bool
+    chips: int
+    hosts: int
+    image: str
+    zones: tuple[str, ...]  # in the order of requests
+    zones_by: str  # page of cloud.google.com that lists the zones
+    zones_as_of: str  # day on which the page was read
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Limits of a launch, and their cost in US dollars; None: unlimited or unknown."""
+
+    usd_per_hour: float
+    prices_as_of: str
+    prices: str  # age of the prices, and where to verify them
+    max_hours: float | None
+    max_cost: float | None
+    most_hours: float | None  # of rented time, by both limits
+    most_usd: float | None
+    lease_hours: float
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Time and cost of a run by `plan`."""
+
+    hours: float | None
+    hours_range: tuple[float, float] | None
+    cost_usd: float | None
+    cost_usd_range: tuple[float, float] | None
+    covered: float | None  # fraction of the hours that the limits allow; None: unlimited
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Result of a dry run of `launch`."""
+
+    name: str
+    data_dir: str
+    init_from: str
+    num_train_steps: int
+    machine: Machine
+    cost: Cost
+    needs: Needs
+    needs_text: str
+    requests: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def estimate(run: LaunchedRun, config: Config, data: Data) -> tuple[str, Needs]:
     """Compare the time and cost that `plan` computes with the run's limits.
 
     Returns:
-        A line to print, and `needs` of the `--json` results.
+        A line to print, and the figures.
     """
-    row = make_row(Plan(config, data), run.accelerator, run.pricing, (), run.usd_per_hour or None)
+    price = run.usd_per_hour or None
+    row = make_row(Plan(config, data), run.accelerator, run.pricing, (), price)
     covered = run.most_hours / row.hours if run.most_hours is not None and row.hours else None
-    keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")
-    text = f"needs    {_figure(row.hours, row.hours_range)} rented hours,"
-    text += f" {_figure(row.cost_usd, row.cost_usd_range)} USD by `plan`"
+    text = f"needs    {_figure(row.hours, row.hours_range)} rented hours"
+    text += f", {_figure(row.cost_usd, row.cost_usd_range)} USD" if price else ""
+    text += " by `plan`"
     if covered is not None:
         text += f"; the limits cover {'all of it' if covered >= 1 else f'{covered:.0%}'}"
-    return text, {**{key: getattr(row, key) for key in keys}, "covered": covered}
+    needs = Needs(row.hours, row.hours_range, row.cost_usd, row.cost_usd_range, covered)
+    return text, needs
 
 
 def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
@@ -37,53 +98,59 @@ def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
     return "?" if value is None or ends is None else f"{value:,.2f} ({ends[0]:,.2f}-{ends[1]:,.2f})"
 
 
-def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
-    """Print machine, lease and cost; return the `--json` results."""
-    data, as_of = requested_data(config), table.date(run.accelerator, run.zones)
-    needs, needed = estimate(run, fit_to_data(config, data), data)
-    machine, usd, hours = run.accelerator, run.usd_per_hour, run.most_hours
-    most_usd = hours * usd if hours is not None and usd else None
-    queue = ", in the queue" if run.queued else ""
-    lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
-    price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "no price is known"
-    print(
-        "dry run: nothing was requested, nothing is billed\n"
-        f"machine  {run.accelerator_type}, {run.pricing.replace('_', ' ')}{queue}: chips"
-        f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
-        f"zones    {', '.join(run.zones)}, in this order\n"
-        f"lease    {lease}; deletes itself {run.lease / 3600:g} h after the supervisor is gone\n"
-        f"cost     {price}; {f'at most {most_usd:,.2f} USD' if usd else 'not counted'}\n"
-        f"         {describe_age(as_of, datetime.date.today())}\n"
-        f"{needs}\n"
-        f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}"
-        f"{f', from {run.init_from}' if run.init_from else ''}\n"
-        "the requests and the start-up script: --json"
+def make(
+    run: LaunchedRun, rental: Rental, config: Config, vm: Vm, table: Prices, warnings: list[str]
+) -> DryRun:
+    """Describe machine, limits, cost and requests of a launch.
+
+    Raises:
+        BadInput: The machine could not train the run.
+    """
+    data = requested_data(config)
+    config = fit_to_data(config, data)
+    check_machine(run, config, data)
+    text, needs = estimate(run, config, data)
+    accelerator, usd, hours = run.accelerator, run.usd_per_hour, run.most_hours
+    as_of = table.date(accelerator, run.zones)
+    machine = Machine(
+        accelerator_type=run.accelerator_type,
+        service=run.service,
+        pricing=run.pricing,
+        queued=run.queued,
+        chips=accelerator.chips,
+        hosts=accelerator.hosts,
+        image=run.runtime_version,
+        zones=run.zones,
+        zones_by=f"cloud.google.com/{rental.zones_by}",
+        zones_as_of=str(rental.as_of),
     )
-    cost = {
-        "usd_per_hour": usd,
-        "prices_as_of": str(as_of),
-        "max_hours": None if run.max_seconds is None else run.max_seconds / 3600,
-        "max_cost": run.max_usd,
-        "most_hours": hours,  # of rented time, by both; None: unlimited
-        "most_usd": most_usd,
-    }
-    requests = planned_requests(package.noted(run, package.build()), vm)
-    return {"requests": requests, "cost": cost, "needs": needed}
+    cost = Cost(
+        usd_per_hour=usd,
+        prices_as_of=str(as_of),
+        prices=describe_age(as_of, datetime.date.today()),
+        max_hours=None if run.max_seconds is None else run.max_seconds / 3600,
+        max_cost=run.max_usd,
+        most_hours=hours,
+        most_usd=hours * usd if hours is not None and usd else None,
+        lease_hours=run.lease / 3600,
+    )
+    requests = planned_requests(package.note(run, package.build()), vm)
+    place = (run.name, run.data_dir, run.init_from, run.target_step)
+    return DryRun(*place, machine, cost, needs, text, requests, warnings)
 
 
-def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, Any]]:
+def planned_requests(run: LaunchedRun, vm: Vm) -> list[dict[str, Any]]:
     """List the requests that rent a machine, in each zone, and the one that deletes it.
 
     Args:
         run: record with the path of its package.
-        vm: rented machine, or its emulation.
+        vm: environment of the machine.
     """
     limit, name = remaining_lifetime(RunState(), run), run.service
     kind = "QueuedResource" if run.queued else "Node"
     create, delete = f"Create{kind}", f"Delete{kind}"
     if name == "compute":
         create, delete = "instances.insert", "instances.delete"
-    create = "gcloud" if run.pricing == FLEX_START else create
     requests = []
     for zone in run.zones:
         metadata = startup.metadata(run, vm, RunState(zone=zone, attempt=1, machine_limit=limit))

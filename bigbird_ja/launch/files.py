@@ -6,7 +6,7 @@ BUCKET/NAME/supervisor/  launch.json (`LaunchedRun`), config.yaml, state.json, l
                          lease.json (the machine may live on): the supervisor's;
                          exit.json, training.log: the watcher's, from the TPU VM
 BUCKET/packages/         code for the VM, a zip by its hash
-BUCKET/encoders/         models of `launch --init_from`, each in a folder by the hash of its content
+BUCKET/encoders/         models that runs start from, each in a folder by the hash of its content
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.errors import STATUS_OF_REASON, BadInput, CommandError
+from bigbird_ja.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine.watcher import LOG_BYTES
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
@@ -40,7 +40,7 @@ _STATUS_REASONS = {
     137: "killed",
     143: "interrupted",
 }
-_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
+_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another `name`"
 
 T = TypeVar("T")
 
@@ -55,19 +55,9 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     """
     place = LaunchedRun(bucket, name)
     path = place.supervisor("launch.json")
-    values = _read_if_there(path, dict[str, Any])
-    if values is None:
+    run = _read_if_there(path, LaunchedRun)
+    if run is None:
         return None
-    # 0.1.0 had the record in three parts, and a package that today's machines can't install.
-    parts = [
-        decode.convert(values.pop(part, None) or {}, dict[str, Any], path, _ADVICE)
-        for part in ("spec", "settings")
-    ]
-    flat = {**{key: value for part in parts for key, value in part.items()}, **values}
-    run = decode.convert(flat, LaunchedRun, path, _ADVICE)
-    if "service" not in flat:  # 0.1.0 rented v5e and later from Compute Engine, except slices
-        is_vm = run.accelerator.generation >= 5 and run.hosts == 1
-        run = replace(run, service="compute" if is_vm else "tpu")
     origin = run.run_dir if run.run_dir != place.run_dir else ""
     return replace(run, bucket=bucket, name=name, copy_of=origin)
 
@@ -79,7 +69,9 @@ def find_runs(bucket: str) -> list[str]:
         BadInput: neither gs:// nor a folder of this machine.
     """
     if not storage.is_remote(bucket) and not os.path.isdir(bucket):
-        raise BadInput(f"--bucket {bucket}: no such folder: a bucket's name begins with gs://")
+        raise BadInput(
+            f"`bucket` {bucket}: no such folder, and the name of a bucket begins with gs://"
+        )
     paths = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
     depth = len(bucket.rstrip("/").split("/"))
     return sorted({path.split("/")[depth] for path in paths})
@@ -102,9 +94,9 @@ def projects_of(bucket: str) -> set[str]:
     A bucket or state that can't be read is left out.
     """
     projects = set()
-    with contextlib.suppress(OSError, CommandError):
+    with contextlib.suppress(Exception):
         for name in find_runs(bucket):
-            with contextlib.suppress(BadInput):
+            with contextlib.suppress(Exception):
                 state = RunFiles(LaunchedRun(bucket, name)).load_state()
                 projects |= {state.machine.project} if state and state.machine else set()
     return projects
@@ -124,12 +116,18 @@ def supervisor_lease(
 def watched_by(run_dir: str, now: float) -> str | None:
     """Return the name of the running supervisor of the run in BUCKET/NAME; None if there is none.
 
+    A lock that can't be read, or of another time than now, is no sign of life: `down` must work
+    whatever is on the bucket.
+
     Args:
         run_dir: BUCKET/NAME.
         now: UNIX seconds.
     """
-    holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
-    if holder is None or now - holder.renewed > STALE_SECONDS:
+    try:
+        holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
+    except Exception:  # the path is from a machine's metadata, which may be anything
+        return None
+    if holder is None or abs(now - holder.renewed) > STALE_SECONDS:
         return None
     return holder.name
 

@@ -17,7 +17,7 @@ Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
 class LaunchedRun:
     """Content of `launch.json`: places of a run, the machine to rent for it, and its limits.
 
-    `prepare.py` makes it from the flags; every other module reads it. Seconds and US dollars.
+    `prepare.py` makes it from the parameters; every other module reads it. Seconds and US dollars.
     """
 
     bucket: str
@@ -34,7 +34,7 @@ class LaunchedRun:
     runtime_version: str = ""  # image, by the name of its service
     zones: tuple[str, ...] = ()
     service: Service = "tpu"
-    pricing: str = "spot"  # spot | on_demand | flex-start
+    pricing: str = "spot"  # spot | on_demand
     queued: bool = False  # a queued resource holds the machine
     service_account: str | None = None
     network: str | None = None
@@ -44,7 +44,7 @@ class LaunchedRun:
     package: str = ""  # path of the code on the bucket, a zip
     package_sha256: str = ""
     # --- its limits
-    usd_per_hour: Amount = 0.0  # 0: unknown
+    usd_per_hour: Amount = 0.0  # 0: unknown, or a grant
     max_seconds: Amount | None = None  # since the first launch, watched or not
     max_usd: Amount | None = None
     poll: Amount = 30.0  # seconds between polls

@@ -1,32 +1,145 @@
 """List and delete the machines that `launch` made, on both services."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, CommandError, StorageError
+from bigbird_ja.launch import backends
 from bigbird_ja.launch.advice import advise
+from bigbird_ja.launch.display import contain
+from bigbird_ja.launch.files import projects_of, watched_by
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence, Tpu, Tpus, check_still_there
 from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
 
+DELETE_SECONDS = 900.0  # for all deletions
 Clients = Mapping[tuple[str, str], Tpus]  # by service and project
 
 
-def list_ours(clients: Clients) -> tuple[list[Tpu], float]:
+@dataclass(frozen=True)
+class ListedTpu:
+    """Machine of a run, as a service lists it."""
+
+    name: str
+    run: str  # name of the run
+    run_id: str
+    run_dir: str  # BUCKET/NAME of the run; empty if it has no label
+    zone: str
+    state: str  # the service's own word
+    accelerator_type: str
+    service: str
+    resource: str  # full name
+
+    @classmethod
+    def of(cls, tpu: Tpu) -> "ListedTpu":
+        """Return the public facts of a machine."""
+        return cls(**{name: getattr(tpu, name) for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class DownResult:
+    """Machines that were deleted, and those that may still be there, by their full names."""
+
+    deleted: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Machines of runs, as far as the services have listed them.
+
+    Attributes:
+        tpus: machines that were listed.
+        now: UNIX seconds by a service's clock.
+        fault: error for services or zones that did not answer, or None.
+    """
+
+    tpus: tuple[Tpu, ...]
+    now: float
+    fault: CommandError | None = None
+
+
+def down(
+    *,
+    project: str,
+    name: str | None = None,
+    bucket: str | None = None,
+    yes: bool = False,
+    confirm: Callable[[Sequence[ListedTpu]], bool] | None = None,
+) -> DownResult:
+    """Delete the machines that `launch` made, and wait until they are gone.
+
+    It is the user's last means: no damaged record on a bucket, and no service or zone that does not
+    answer, keeps it from deleting the machines that are listed.
+
+    Args:
+        project: id of the Google Cloud project.
+        name: run whose machines are deleted; all runs by default.
+        bucket: gs://BUCKET[/FOLDER] whose runs' machines are deleted, in all projects that these
+            have used.
+        yes: whether to delete without asking.
+        confirm: called with the machines before anything is deleted; returns whether to delete.
+
+    Raises:
+        BadInput: Nothing was confirmed, no such machine is listed, or a running `launch` watches
+            one of them, which is left, as it would be created again.
+        StorageError: A machine could not be deleted, or may be in a zone that did not answer.
+    """
+    projects = {project, *(projects_of(bucket) if bucket else ())}
+    clients = backends.CLOUD.connect_all(*projects)
+    listing = list_ours(clients)
+    folder = f"{(bucket or '').rstrip('/')}/"
+    tpus = [tpu for tpu in listing.tpus if name in (None, tpu.run)]
+    tpus = [tpu for tpu in tpus if not bucket or tpu.run_dir.startswith(folder)]
+    watchers = {tpu.resource: _watcher_of(tpu, listing.now) for tpu in tpus}
+    watched = [tpu for tpu in tpus if watchers[tpu.resource]]
+    free = [tpu for tpu in tpus if not watchers[tpu.resource]]
+    result = DownResult()
+    if free:
+        shown = [ListedTpu.of(tpu) for tpu in free]
+        if not (confirm(shown) if confirm else yes):
+            raise BadInput("nothing was deleted" if confirm else "deleting needs `yes`")
+        left = delete_all(clients, free, DELETE_SECONDS, time.monotonic, time.sleep)
+        deleted = [tpu.resource for tpu in free if tpu.resource not in left]
+        result = DownResult(tuple(deleted), tuple(left))
+    if result.left:
+        raise StorageError(
+            f"still there and perhaps billed: {', '.join(result.left)}; run again, or use the"
+            " console",
+            results=asdict(result),
+        )
+    if watched:
+        which = "; ".join(f"{tpu.run} by {watchers[tpu.resource]}" for tpu in watched)
+        raise BadInput(
+            f"watched by a `launch`, which would create its TPU again: {which}; stop that one with"
+            " Ctrl-C, which deletes the TPU",
+            asdict(result),
+        )
+    if listing.fault is not None:
+        listing.fault.results |= asdict(result)
+        raise listing.fault
+    if listing.tpus and not tpus:
+        where = ", ".join(sorted({f"{tpu.run} in {tpu.zone}" for tpu in listing.tpus}))
+        given = [f"`{key}` {value}" for key, value in (("name", name), ("bucket", bucket)) if value]
+        raise BadInput(f"{' '.join(given)}: no such TPU is listed; runs with one are {where}")
+    return result
+
+
+def _watcher_of(tpu: Tpu, now: float) -> str:
+    """Return the process that watches a machine; its metadata names the folder of its run."""
+    return (watched_by(tpu.run_dir, now) or "") if tpu.run_dir else ""
+
+
+def list_ours(clients: Clients) -> Listing:
     """List the TPUs that `launch` made, in all zones.
 
     A service that is off in a project rents nothing and is left out, unless all are off.
 
     Args:
         clients: clients by service and project.
-
-    Returns:
-        The TPUs, and UNIX seconds by a service's clock.
-
-    Raises:
-        BadInput: a service refuses; the message has the remedy.
-        StorageError: some zones do not answer, so that machines may be left there.
     """
     tpus: list[Tpu] = []
     faults: list[tuple[ServiceFault, str]] = []
@@ -35,22 +148,20 @@ def list_ours(clients: Clients) -> tuple[list[Tpu], float]:
     for (_, project), client in clients.items():
         try:
             tpus += client.list()
-            now = client.time() or now
         except ServiceFault as fault:
             tpus += fault.listed
             (off if fault.is_switched_off else faults).append((fault, project))
-    tpus = [tpu for tpu in tpus if tpu.run_id]
+        now = client.time() or now
+    ours = tuple(tpu for tpu in tpus if tpu.run_id)
+    now = now or time.time()
     if not faults and len(off) < len(clients):
-        return tpus, now
+        return Listing(ours, now)
     first, project = (faults or off)[0]
-    for tpu in tpus:
-        log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
     if first.is_passing:
         text = f"some zones did not answer ({first.message}); machines may remain there"
-        results = {"tpus": [tpu.to_json() for tpu in tpus]}
-        raise StorageError(f"{text}: try again", results=results) from first
+        return Listing(ours, now, StorageError(f"{text}: try again"))
     place = LaunchedRun("", "", project=project, accelerator_type="a TPU")
-    raise BadInput(advise(first, place)) from first
+    return Listing(ours, now, BadInput(advise(first, place)))
 
 
 def delete_all(
@@ -91,9 +202,10 @@ def _delete(service: Tpus, tpu: Tpu, absences: int) -> int:
     try:
         if check_still_there(service, tpu).presence is not Presence.DELETING:
             service.delete(tpu)
-    except ServiceFault as fault:
-        if fault.kind is Kind.NOT_FOUND:
+    except Exception as error:  # whatever fails with one machine stops no other's deletion
+        if isinstance(error, ServiceFault) and error.kind is Kind.NOT_FOUND:
             return absences + 1
-        log(f"{tpu.resource}: {fault}")
+        text = f"{tpu.resource}: {error}"
+        contain(lambda: log(text), None)
         return absences
     return 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import CREATE_TIMEOUT, SETTLE, Decision, Event, Phase, RunState, View
+from bigbird_ja.launch.transitions import wait
 
 DELETE_TIMEOUT = 1800.0  # seconds before an ending run reports that it could not delete
 DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
@@ -22,14 +23,14 @@ def decide(view: View) -> Decision:
     is_asked_for = state.operation_kind == "create" and state.operation
     # Absent, but its creation is under way: wait. Why: it could still put a machine there.
     if is_absent and is_asked_for and state.phase_seconds < limit:
-        return view.wait(DELETE_POLL)
+        return wait(view, DELETE_POLL)
     # Absent, and its deletion was never requested: delete it by its full name.
     # Why: one poll without it proves nothing.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
     # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if is_absent and state.attempt and view.is_perhaps_absent:
-        return view.wait(DELETE_POLL)
+        return wait(view, DELETE_POLL)
     # Absent: next TPU, or end -> idle, ended. Why: nothing has its name.
     if is_absent:
         return absent(view)
@@ -52,11 +53,11 @@ def decide(view: View) -> Decision:
     # A deletion is under way, or nothing is left to ask for: wait.
     # Why: nothing counts as deleted before it is absent.
     if _is_deletion_under_way(view):
-        return view.wait(DELETE_POLL)
+        return wait(view, DELETE_POLL)
     # The last try was just now: wait.
     # Why: retries back off, to two minutes at most.
     if state.delete_wait > 0:
-        return view.wait(state.delete_wait)
+        return wait(view, state.delete_wait)
     # A machine of this run is there, or may be in a zone that does not answer: delete it, there by
     # its name. Why: a deletion waits neither for the bucket nor for other zones.
     return delete(view)
@@ -112,7 +113,7 @@ def delete(view: View) -> Decision:
     deletions = tuple(view.deletion_targets or view.deletable)
     pause = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
     state = replace(state, delete_tries=tries, delete_wait=pause, operation="", operation_kind="")
-    return replace(replace(view, state=state).wait(DELETE_POLL), deletions=deletions)
+    return replace(wait(replace(view, state=state), DELETE_POLL), deletions=deletions)
 
 
 def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:

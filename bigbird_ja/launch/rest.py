@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import email.utils
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -256,28 +255,15 @@ def _decode(data: bytes, kind: type[T], path: str) -> T:
         raise ServiceFault(Kind.INTERNAL, f"an answer of another form: {error}") from error
 
 
-def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_SECONDS) -> Rest:
-    """Connect with the user's own credentials, or with an emulator on this machine without any.
-
-    Args:
-        api: the service's address.
-        emulator_variable: environment variable with HOST:PORT of an emulator, for tests.
-        retry_seconds: maximum time of one call with its retries.
+def connect_rest(api: str) -> Rest:
+    """Connect to a service's address with the user's own credentials.
 
     Raises:
-        BadInput: no credentials, with the command to get them; or the emulator is not on this
-            machine.
+        BadInput: No credentials; the message has the command to get them.
     """
-    from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
 
-    host = os.environ.get(emulator_variable)
-    if not host:
-        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds)
-    if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-        raise BadInput(f"{emulator_variable}: must be an address of this machine")
-    base = re.sub("^https://[^/]*", f"http://{host}", api)
-    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
+    return Rest(api, AuthorizedSession(credentials()[0]))
 
 
 def credentials() -> tuple[Any, str | None]:

@@ -13,6 +13,15 @@ from bigbird_ja.launch.state import (
     View,
     backoff,
 )
+from bigbird_ja.launch.transitions import (
+    adopt_or_remove,
+    count_lease_over,
+    count_loss,
+    count_preemption,
+    end,
+    wait,
+    wait_for_answer,
+)
 
 SILENT_EXIT = 60.0  # seconds from a trainer's last heartbeat to its exit report
 SAME_FAILURES = 3  # in a row: the run ends
@@ -25,14 +34,14 @@ def decide(view: View) -> Decision:
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_silent:
-        return view.wait_for_answer()
+        return wait_for_answer(view)
     # Another TPU of its name: adopt it -> creating, removing.
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
-        return view.adopt_or_remove()
+        return adopt_or_remove(view)
     # Absent in only one poll: poll again. Why: an answer may be wrong once.
     if view.is_perhaps_absent:
-        return view.wait()
+        return wait(view)
     # Gone, and it reported how training ended: as reported -> removing.
     # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
@@ -40,17 +49,17 @@ def decide(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: any state that is neither READY nor on its way there means dead.
     if view.is_gone:
-        return view.lost()
+        return count_loss(view)
     # In repair or restarting for more than 20 minutes: preemption -> removing.
     # Why: the service does not bring it back.
     if not view.is_ready and state.phase_seconds > CREATE_TIMEOUT:
-        return state.preempted(view.service_state)
+        return count_preemption(state, view.service_state)
     # In repair or restarting: wait. Why: the service may bring it back.
     if not view.is_ready:
         return watch_on(view)
     # Its lifetime is over: lease over -> removing. Why: it deletes itself; this is sooner.
     if view.is_life_over:
-        return state.lease_over("READY")
+        return count_lease_over(state, "READY")
     is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
     # Training has ended, and not at the last step: preemption, end of lease, or failure, by its
     # exit reason -> removing. Why: the same reason three times in a row, or one that would come
@@ -74,9 +83,9 @@ def training_ended(view: View) -> Decision:
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"
     if reason == "interrupted":  # SIGTERM: the machine is being preempted
-        return state.preempted("interrupted")
+        return count_preemption(state, "interrupted")
     if reason == "lease_over":  # no renewal reached it: this supervisor, or the bucket, was away
-        return state.lease_over(reason)
+        return count_lease_over(state, reason)
     if reason == "finished":  # but not at the target: pretrain was given another length
         reason = "bug"
     return failed(state, reason, seen.log_tail, view.run)
@@ -106,7 +115,7 @@ def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Dec
             message += f" at step {max(state.best_step, 0):,}, where it would come again"
         if log_tail:
             message += f"; the log ends: {log_tail[-600:]}"
-        return state.end(Ending.GAVE_UP, reason, message, event)
+        return end(state, Ending.GAVE_UP, reason, message, event)
     state = replace(state.enter(Phase.REMOVING), backoff_seconds=backoff(in_a_row, run))
     return Decision(state, events=(event,))
 

@@ -65,11 +65,6 @@ class Tpu:
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
-    def to_json(self) -> dict[str, str]:
-        """Return its fields for the `--json` results of commands."""
-        keys = ("name", "run", "run_id", "zone", "state", "accelerator_type", "resource")
-        return {key: getattr(self, key) for key in keys}
-
     @property
     def attempt(self) -> int:
         """Return the number of its creation within its run; 0 if unknown."""

@@ -1,25 +1,28 @@
 """One `launch`: checks, a dry run; or the lock, the files of the machine, supervision, results."""
 
+import datetime
 import functools
+import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from absl.flags import FlagValues
-
 from bigbird_ja import errors, storage
-from bigbird_ja.accelerators.prices import load_prices
+from bigbird_ja.accelerators.prices import Prices, Rental, describe_age, load_prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import hub, run_settings
-from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
-from bigbird_ja.launch.decide import lacks_quota
+from bigbird_ja.launch import backends, dry_run, package, prepare, supervise, uploaded_model
+from bigbird_ja.launch.backends import Cloud
+from bigbird_ja.launch.decide import is_refused_everywhere
+from bigbird_ja.launch.dry_run import DryRun
 from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
 from bigbird_ja.launch.interrupts import Interrupts
-from bigbird_ja.launch.launched_run import LaunchedRun, Machine
+from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.prepare import Request
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import SupervisorIO
@@ -27,94 +30,190 @@ from bigbird_ja.process.console import log, outlive_reader, warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
-from bigbird_ja.settings.provenance import Layer, echo_settings
-from bigbird_ja.settings.resolve import Resolve
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.provenance import Layer, Override, echo_settings
+from bigbird_ja.settings.resolve import base_layers, given_layers, refuse_settings, resolve_config
+from bigbird_ja.settings.schema import EVALUATION_KEYS, Config
 from bigbird_ja.settings.values import changes
 from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage.lease import LeaseLost
 
 
-def launch(args: FlagValues, resolve: Resolve) -> dict[str, Any]:
-    """Launch a run, watch it, and delete its machine at the end; or print a dry run.
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    """Outcome of a launched run, or of watching it."""
+
+    name: str
+    state: str  # ended | detached
+    ending: str | None = None  # finished, gave_up, budget or interrupted
+    message: str = ""  # description of the ending
+    global_step: int = 0
+    preemptions: int = 0
+    failures: int = 0
+    leases_over: int = 0  # machines that were deleted at the end of their lease
+    tpu_hours: float = 0.0
+    hours: float = 0.0
+    cost_usd: float = 0.0
+    model_dir: str = ""
+
+
+def launch(
+    *,
+    config: str | os.PathLike[str] | Config | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    num_train_steps: int | None = None,
+    name: str | None = None,
+    project: str | None = None,
+    bucket: str | None = None,
+    data_dir: str | None = None,
+    init_from: str | os.PathLike[str] | None = None,
+    mode: str = "train",
+    accelerator_type: str = "v5e-8",
+    zones: Sequence[str] = (),
+    engine: str = "auto",
+    service: str = "auto",
+    pricing: str = "spot",
+    queued: bool = False,
+    max_hours: float | None = None,
+    max_cost: float | None = None,
+    price_per_hour: float | None = None,
+    lease_hours: float = 12.0,
+    poll_seconds: float = 30.0,
+    on_interrupt: str = "ask",
+    price_file: str | None = None,
+    runtime_version: str | None = None,
+    service_account: str | None = None,
+    network: str | None = None,
+    subnetwork: str | None = None,
+    external_ip: bool = True,
+    vm_python: str = "python3",
+    dry_run: bool = False,
+) -> LaunchResult | DryRun:
+    """Rent a TPU, train on it, recreate it after preemption, and delete it at the end.
+
+    Returns once the run has ended, or the user detached. Called again with the same arguments, it
+    continues the run and adopts its machine.
 
     Args:
-        args: flags of `launch`.
-        resolve: returns the config that they specify, and the values that were set, in order.
-
-    Returns:
-        The `--json` results.
+        config: preset, file of settings, or config.
+        overrides: values of settings, by key.
+        num_train_steps: value of training.num_train_steps.
+        name: name of run, TPU and folder.
+        project: id of the Google Cloud project.
+        bucket: gs://BUCKET[/FOLDER] of all files of the run.
+        data_dir: data set, on gs://.
+        init_from: model to start from; one on this machine is uploaded once.
+        mode: `train` or `train_and_eval`.
+        accelerator_type: TPU to rent, such as v5e-8.
+        zones: zones to try in this order; by default those of the package's table.
+        engine: `auto`, `estimator` or `pjrt`.
+        service: `auto`, or the service that rents the TPU: `compute` or `tpu`.
+        pricing: `spot` or `on_demand`.
+        queued: whether to request a queued resource, which waits for capacity.
+        max_hours: maximum time from the start of the run, which ends then.
+        max_cost: maximum cost of TPU time in US dollars; then the run ends.
+        price_per_hour: price of the TPU, in place of the table's; 0 for a grant.
+        lease_hours: lifetime of a TPU without supervisor.
+        poll_seconds: time between polls of the service.
+        on_interrupt: reaction to Ctrl-C, `ask`, `delete` or `detach`.
+        price_file: YAML file that overrides the table of prices.
+        runtime_version: image of the TPU VM.
+        service_account: account of the VM.
+        network: VPC network.
+        subnetwork: VPC subnetwork.
+        external_ip: whether the VM has an external address.
+        vm_python: Python of the VM's image.
+        dry_run: whether to return the requests instead of sending them.
 
     Raises:
-        BadInput: nothing is offered, or the run, its name or its lock is someone else's.
-        CommandError: the run ended without finishing; the class has its exit reason.
+        BadInput: A parameter, the config or the data set is wrong, or the run, its name or its lock
+            is someone else's.
+        CommandError: The run ended without finishing; the class has its exit reason.
     """
+    request = Request(**locals())
     package.check_lock()
-    _check_bounds(args)
-    model, adopted = _model(args)
-    config, overrides = resolve(adopted)
-    vm, table = startup.emulation(), load_prices(args.price_file)
-    flags = args.flag_values_dict()
-    run, warnings = prepare.make_record(flags, config, vm)
-    reads = model and not (args.dry_run and storage.is_remote(model))
-    source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
+    prepare.check_request(request)
+    return _launch(request, backends.CLOUD)
+
+
+def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
+    model, adopted = _find_model(request)
+    config, overrides = _resolve(request, adopted)
+    table = load_prices(request.price_file)
+    run, warnings = prepare.make_record(request, config, cloud.vm)
+    reads = model and not (request.dry_run and storage.is_remote(model))
+    source = (
+        uploaded_model.find(model, run.bucket) if reads else uploaded_model.UploadedModel(model)
+    )
     run = replace(run, init_from=source.path)
-    if args.dry_run:
-        run, notes, more = next(prepare.offered(run, flags, table))
-        warnings += [*notes, *more]
+    if request.dry_run:
+        run, rental, more = next(prepare.offer(run, request, table, ""))
+        warnings = [*warnings, *more]
+        result = dry_run.make(run, rental, config, cloud.vm, table, warnings)
         warn([*warnings, *config_warnings(config, not model)])
         log(backends.describe(run))
-        return {**dry_run.show(run, config, vm, table), "warnings": warnings}
-    warn(warnings)
+        return result
     if model:  # again: some settings depend on the data set, whose tokenizer must be the model's
-        known = run_settings.adopted_settings(model, manifest_lib.load(run.data_dir), run.data_dir)
-        config, overrides = resolve(known)
-    log(f"settings:\n{echo_settings(config, overrides, used_by('launch'))}")
+        manifest = manifest_lib.load(run.data_dir)
+        known = run_settings.adopted_settings(model, manifest, run.data_dir)
+        config, overrides = _resolve(request, known)
+    echo = echo_settings(config, overrides, used_by("launch"))
     config, data = prepare.check_data(run, config, overrides)
-    warn(config_warnings(config, not model, overrides, data))
-    state = None
-    for record, notes, warnings in prepare.offered(run, flags, table):
-        run = record
-        needs, _ = dry_run.estimate(run, config, data)
-        for note in notes:
-            log(note)
+    log(f"settings:\n{echo}")
+    warn([*warnings, *config_warnings(config, not model, overrides, data)])
+    near, state = prepare.bucket_region(run.bucket), None
+    for record, asked, warnings in prepare.offer(run, request, table, near):
+        if state is not None:
+            log(
+                f"{state.ending_message}; falling back to {backends.NAMES[record.service]}, where"
+                " the machine's own watcher limits its run time, not the cloud: check it now and"
+                " then"
+            )
+        run, rental = record, asked
         warn(warnings)
         log(backends.describe(run))
-        log(needs)
-        tpus = backends.connect(run.service, run.project)
+        log(describe_age(table.date(run.accelerator, run.zones), datetime.date.today()))
+        log(dry_run.estimate(run, config, data)[0])
+        tpus = cloud.connect(run.service, run.project)
         prepare.check_name_is_free(run, tpus)
         source.upload()
-        state = _watch(run, config, data, flags, vm, tpus)
-        if state is None or not lacks_quota(state, run):
-            break
-    return _results(run, state) if state else {"name": run.name, "state": "detached"}
+        state = _watch(run, config, data, request, cloud, tpus)
+        if state is None:
+            return LaunchResult(name=run.name, state="detached", model_dir=run.model_dir)
+        if not is_refused_everywhere(state, run):
+            return _finish(run, state, "")
+    assert state is not None
+    return _finish(run, state, _describe_zones(rental, table))
 
 
-def _check_bounds(args: FlagValues) -> None:
-    """Refuse a launch without --config, or without --max_cost and --max_hours."""
-    missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
-    if args.max_cost is None and args.max_hours is None:
-        missing.append("--max_cost or --max_hours (`bigbird-ja plan` estimates both)")
-    if missing:
-        raise BadInput(f"needed: {', and '.join(missing)}")
+def _describe_zones(rental: Rental, table: Prices) -> str:
+    """Return the zones that the table has for a machine, for a run that every zone refused."""
+    zones, day = ", ".join(rental.zones), rental.as_of
+    return f"; zones that offer it by the page {rental.zones_by} of {day}: {zones}"
 
 
-def _model(args: FlagValues) -> tuple[str, list[Layer]]:
-    """Return the path of --init_from, and the settings that the model there states."""
-    path = hub.fetched(args.init_from, "`init_from`", weights=True) if args.init_from else ""
-    if args.dry_run and storage.is_remote(path):
-        warn([f"a dry run doesn't read {path}: the sizes are those of --config"])
+def _find_model(request: Request) -> tuple[str, list[Layer]]:
+    """Return the path of `init_from`, and the settings that the model there states."""
+    if not request.init_from:
+        return "", []
+    path = hub.fetched(os.fspath(request.init_from), "`init_from`", weights=True)
+    if request.dry_run and storage.is_remote(path):
+        warn([f"a dry run doesn't read {path}: the sizes are those of the config"])
         return path, []
-    return path, run_settings.stated_settings(path) if path else []
+    return path, run_settings.stated_settings(path)
+
+
+def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
+    """Return the config that the parameters and a model's settings specify, and its sources."""
+    steps = {"training.num_train_steps": request.num_train_steps}
+    layers = [*base_layers(request.config), *adopted, *given_layers(request.overrides, steps)]
+    config, overrides = resolve_config(layers, used_by("launch"))
+    if request.mode != "train_and_eval":
+        refuse_settings(overrides, EVALUATION_KEYS, "`mode` train_and_eval")
+    return config, overrides
 
 
 def _watch(
-    run: LaunchedRun,
-    config: Config,
-    data: Data,
-    flags: Mapping[str, Any],
-    vm: startup.Emulation,
-    tpus: Tpus,
+    run: LaunchedRun, config: Config, data: Data, request: Request, cloud: Cloud, tpus: Tpus
 ) -> RunState | None:
     """Take the run's lock, store what the machine needs, and supervise until the run has ended.
 
@@ -122,7 +221,7 @@ def _watch(
         The last state; None if the user detached.
 
     Raises:
-        BadInput: another `launch` watches the run, or took it over.
+        BadInput: Another `launch` watches the run, or took it over.
     """
     RunFiles(run).prepare()
     # A monotonic clock that also counts while the computer is suspended.
@@ -131,8 +230,9 @@ def _watch(
     lease = supervisor_lease(run, log, wall=lambda: tpus.time() or time.time())
     lease.acquire()
     try:
-        stored = store(run, config, data, flags["update_package"])
-        interrupts = Interrupts(flags["on_interrupt"], sys.stdin.isatty(), log=log)
+        stored = store(run, config, data)
+        is_terminal = sys.stdin is not None and sys.stdin.isatty()
+        interrupts = Interrupts(request.on_interrupt, is_terminal, log=log)
         io = SupervisorIO(
             tpus=tpus,
             files=RunFiles(stored),
@@ -142,8 +242,8 @@ def _watch(
             renew_lock=lease.renew,
             stop=interrupts.stop,
             log=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
-            metadata=lambda state: startup.metadata(stored, vm, state),
-            connect=functools.cache(backends.connect),
+            metadata=lambda state: startup.metadata(stored, cloud.vm, state),
+            connect=functools.cache(cloud.connect),
         )
         with interrupts, outlive_reader(interrupts.nobody_reads):
             return supervise.supervise(stored, io)
@@ -159,51 +259,44 @@ def _watch(
         lease.release()
 
 
-def _results(run: LaunchedRun, state: RunState) -> dict[str, Any]:
-    """Print the outcome; return the `--json` results.
+def _finish(run: LaunchedRun, state: RunState, advice: str) -> LaunchResult:
+    """Return the outcome.
 
     Raises:
-        CommandError: the run has not finished; the class has its exit reason.
+        CommandError: The run has not finished; the class has its exit reason.
     """
-    results = {
-        "name": run.name,
-        "state": state.phase.value,
-        "ending": state.ending.value if state.ending else None,
-        "global_step": max(state.best_step, 0),
-        "preemptions": state.preemptions,
-        "failures": state.failures,
-        "leases_over": state.leases_over,
-        "tpu_hours": state.billed_seconds / 3600,
-        "hours": state.elapsed_seconds / 3600,
-        "cost_usd": state.cost_usd,
-        "model_dir": run.model_dir,
-    }
-    if state.ending is not Ending.FINISHED or state.ending_reason != "finished":
-        # Linux sends SIGKILL on the VM when memory runs out.
-        reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
-        reason = reasons.get(state.ending_reason, state.ending_reason)
-        error = errors.of_reason(reason, f"{run.name}: {state.ending_message}")
-        error.results = results
-        raise error
-    print(
-        f"{state.ending_message}: {state.preemptions} preemptions, {state.failures} failures,"
-        f" {state.billed_seconds / 3600:.2f} TPU hours, {state.cost_usd:.2f} US dollars"
+    result = LaunchResult(
+        name=run.name,
+        state=state.phase.value,
+        ending=state.ending.value if state.ending else None,
+        message=state.ending_message,
+        global_step=max(state.best_step, 0),
+        preemptions=state.preemptions,
+        failures=state.failures,
+        leases_over=state.leases_over,
+        tpu_hours=state.billed_seconds / 3600,
+        hours=state.elapsed_seconds / 3600,
+        cost_usd=state.cost_usd,
+        model_dir=run.model_dir,
     )
-    print(f"model: {run.model_dir}")
-    return results
+    if state.ending is Ending.FINISHED and state.ending_reason == "finished":
+        return result
+    # Linux sends SIGKILL on the VM when memory runs out.
+    reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
+    reason = reasons.get(state.ending_reason, state.ending_reason)
+    error = errors.of_reason(reason, f"{run.name}: {state.ending_message}{advice}")
+    error.results = asdict(result)
+    raise error
 
 
-def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
+def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
     """Store record, config and package of a run on the bucket.
-
-    A run that was launched before keeps its package, unless `update_package`.
 
     Returns:
         The record with its package.
 
     Raises:
-        BadInput: the run exists with another config, its state is lost, or its package was not
-            launched from this machine.
+        BadInput: The run exists with another config, or its state is lost.
     """
     before, files = read_run(run.bucket, run.name), RunFiles(run)
     path, state = run.supervisor("state.json"), files.load_state()
@@ -217,9 +310,9 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
             f"{path} is lost, and so is what the run has spent: restore it from a copy, or remove"
             f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
         )
-    if before is not None and state is not None and state.attempt and state.machine is None:
-        files.save_state(replace(state, machine=Machine.of(before)))  # of 0.1.0
-    run = package.store(run, None if update_package else before)
+    run = package.store(run)
+    if before is not None and before.package_sha256 not in ("", run.package_sha256):
+        log("the next machine gets the installed version of this package, the last one had another")
     storage.write_text(run.config_path, config_to_yaml(config, data))
     RunFiles(run).save_run()
     return run
@@ -229,20 +322,20 @@ def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data
     """Check that a run has the same model and config as at its first launch.
 
     Raises:
-        BadInput: they differ, or another process launched the run meanwhile.
+        BadInput: They differ, or another process launched the run meanwhile.
     """
     if before.run_id != run.run_id:
         raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
     if before.init_from != run.init_from:
         raise BadInput(
-            f"{run.run_dir} was launched with --init_from {before.init_from or '(none)'}, not"
-            f" {run.init_from or '(none)'}: keep it, or choose another --name"
+            f"{run.run_dir} was launched with `init_from` {before.init_from or '(none)'}, not"
+            f" {run.init_from or '(none)'}: keep it, or choose another `name`"
         )
     different = {}
     if storage.exists(run.config_path):
         different = changes(read_config(run.config_path), (config, data))
     if changed := [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]:
         raise BadInput(
-            f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
-            " it, or choose another --name"
+            f"{run.run_dir} was launched with another config ({'; '.join(changed[:5])}): keep it,"
+            " or choose another `name`"
         )

@@ -1,11 +1,7 @@
-"""The state of a run, which outlives its supervisor; one observation; a decision.
-
-State changes and decisions that several phases share are methods here.
-"""
+"""The state of a run, which outlives its supervisor; one observation; a decision."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
-from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
 
@@ -30,7 +26,6 @@ MAX_LIFETIME = 7 * 86_400.0  # of a machine, if no budget is shorter
 ABSENT_POLLS = 2  # in a row without a machine before it counts as absent
 OVERTIME = 900.0  # after a machine's limit, for watcher and service to delete it
 BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0  # after a round over all zones without a TPU
-REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)  # repeat until the user acts
 
 
 class Phase(str, Enum):
@@ -48,7 +43,7 @@ class Ending(str, Enum):
 
     FINISHED = "finished"
     GAVE_UP = "gave_up"  # the same failure too often, or a fault that only the user can fix
-    BUDGET = "budget"  # --max_hours or --max_cost
+    BUDGET = "budget"  # `max_hours` or `max_cost`
     INTERRUPTED = "interrupted"  # Ctrl-C or SIGTERM, with deletion
 
 
@@ -62,7 +57,7 @@ class RunState:
     phase: Phase = Phase.IDLE
     phase_seconds: Amount = 0.0
     # --- the TPU that was requested last
-    machine: Machine | None = None  # None: none yet, or by 0.1.0
+    machine: Machine | None = None  # None: none yet
     zone: str = ""
     attempt: Count = 0
     operation: str = ""
@@ -160,24 +155,6 @@ class RunState:
         zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
         pause = 0.0 if misses % zones else backoff(misses // zones, run)
         return replace(self, misses=misses, backoff_seconds=pause)
-
-    def end(self, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
-        """End the run once its machines are deleted; `before` are events that led to it."""
-        state = replace(self, ending=ending, ending_reason=reason, ending_message=message)
-        event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
-        return Decision(state.enter(Phase.REMOVING, is_made=False), events=(*before, event))
-
-    def preempted(self, service_state: str) -> Decision:
-        """Count a preemption: expected, and unlimited."""
-        state = replace(self, preemptions=self.preemptions + 1)
-        fields = {**self.place, "state": service_state, "preemptions": state.preemptions}
-        return Decision(state.enter(Phase.REMOVING), events=(Event("preempted", fields),))
-
-    def lease_over(self, service_state: str) -> Decision:
-        """Remove a machine that has reached its maximum lifetime, which is no failure."""
-        state = replace(self, leases_over=self.leases_over + 1)
-        event = Event("lease_over", {**self.place, "state": service_state})
-        return Decision(state.enter(Phase.REMOVING), events=(event,))
 
 
 def backoff(rounds: int, run: LaunchedRun) -> float:
@@ -373,35 +350,3 @@ class View:
     def deletion_targets(self) -> list[Tpu]:
         """List the machines to delete that are not being deleted yet."""
         return [tpu for tpu in self.deletable if tpu.presence is not Presence.DELETING]
-
-    # --- decisions that several phases share ---
-
-    def wait(self, maximum: float = math.inf) -> Decision:
-        """Poll again after the usual pause, or after `maximum` seconds if that is shorter."""
-        return Decision(self.state, pause=min(self.run.poll, maximum))
-
-    def wait_for_answer(self) -> Decision:
-        """Wait for a zone that does not answer, until its TPU must be gone."""
-        return self.state.lease_over("no answer") if self.is_certainly_over else self.wait()
-
-    def lost(self) -> Decision:
-        """Count the end of our TPU: at its limit, or before it by preemption."""
-        end = self.state.lease_over if self.is_life_over else self.state.preempted
-        return end(self.service_state)
-
-    def adopt_or_remove(self) -> Decision:
-        """Watch the TPU that was requested last, if it is alive; remove all others.
-
-        The state no longer has service and price of TPUs that were requested before the last one.
-        """
-        state, alive = self.state, self.alive
-        tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)
-        if tpu is None:
-            return Decision(state.enter(Phase.REMOVING, is_made=False))
-        state = replace(
-            state.enter(Phase.CREATING).unobserved(tpu.zone),
-            attempt=max(state.attempt, tpu.attempt),
-            machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
-        )
-        event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
-        return Decision(state, tuple(one for one in alive if one is not tpu), (event,))

@@ -1,26 +1,106 @@
-"""The status of a launched run, from its files on the bucket and the machines that are listed."""
+"""The status of launched runs, from their files on the bucket and the machines that are listed."""
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
 
+from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.launch.files import RunFiles, read_run, watched_by
+from bigbird_ja.launch import backends
+from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
 from bigbird_ja.launch.launched_run import LaunchedRun
+from bigbird_ja.launch.leftovers import ListedTpu, Listing, list_ours
 from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
-from bigbird_ja.plan.estimate import tokens_per_step
+from bigbird_ja.process.console import log
 from bigbird_ja.settings.config_file import read_config
 
 
-def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict[str, Any]:
-    """Read one run, as an item of `runs` in the `--json` results.
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """Status of one run."""
+
+    name: str
+    run_id: str = ""
+    state: str  # training, creating, ..., or its ending; unreadable if its files are damaged
+    step: int = 0
+    target_step: int = 0
+    tokens_per_second: float = 0.0
+    compile_seconds: float = 0.0
+    eta_seconds: float | None = None
+    preemptions: int = 0
+    failures: int = 0
+    cost_usd: float = 0.0
+    tpu_hours: float = 0.0
+    usd_per_hour: float = 0.0
+    tpus: tuple[str, ...] = ()
+    watched_by: str | None = None  # None: no supervisor is alive
+    heartbeat_age: float | None = None
+    ending: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class StatusResult:
+    """Runs on a bucket, and machines of a project."""
+
+    runs: tuple[RunStatus, ...]
+    tpus: tuple[ListedTpu, ...]
+
+    def strays(self, bucket: str | None) -> list[ListedTpu]:
+        """List the machines of runs that are not shown."""
+        shown = {(run.run_id, storage.join(bucket or "", run.name)) for run in self.runs}
+        return [tpu for tpu in self.tpus if (tpu.run_id, tpu.run_dir) not in shown]
+
+
+def status(
+    *, bucket: str | None = None, name: str | None = None, project: str | None = None
+) -> StatusResult:
+    """Read the status of runs, and list the machines that they have.
 
     Args:
-        bucket: value of `launch --bucket`.
-        name: name of the run.
-        tpus: listed machines of all runs; empty without --project.
-        now: UNIX seconds, with --project by the service's clock.
+        bucket: gs://BUCKET[/FOLDER] of the runs.
+        name: one run; all by default.
+        project: id of a Google Cloud project whose machines are listed, too.
+
+    Raises:
+        BadInput: No such run or bucket, or a service refuses to list its machines.
+        StorageError: Some zones do not answer.
     """
+    if not bucket and not project:
+        raise BadInput("`bucket` or `project` is needed")
+    if bucket and name:
+        check_known(bucket, name)
+    names = ([name] if name else find_runs(bucket)) if bucket else []
+    listing = Listing((), time.time())
+    if project:
+        listing = list_ours(backends.CLOUD.connect_all(project))
+        if listing.fault is not None:
+            for tpu in listing.tpus:
+                log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
+            listing.fault.results |= {"tpus": [asdict(ListedTpu.of(tpu)) for tpu in listing.tpus]}
+            raise listing.fault
+    tpus = [tpu for tpu in listing.tpus if name in (None, tpu.run)]
+    runs = tuple(read_status(bucket or "", one, tpus, listing.now) for one in names)
+    return StatusResult(runs, tuple(map(ListedTpu.of, tpus)))
+
+
+def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
+    """Read one run; damaged files of it are its message.
+
+    Args:
+        bucket: gs://BUCKET[/FOLDER] of the run.
+        name: name of the run.
+        tpus: listed machines of all runs.
+        now: UNIX seconds, by the service's clock if machines were listed.
+    """
+    try:
+        return _read_status(bucket, name, tpus, now)
+    except BadInput as error:
+        return RunStatus(name=name, state="unreadable", message=str(error))
+
+
+def _read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
     state, heartbeat = files.load_state() or RunState(), files.heartbeat()
@@ -37,26 +117,26 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     # A READY TPU is billed without a supervisor, too.
     is_ready = any(tpu.presence is Presence.READY for tpu in mine)
     unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
-    return {
-        "name": name,
-        "run_id": launched.run_id,
-        "state": _state_of(state, heartbeat),  # training, creating, ..., or its ending
-        "step": step,
-        "target_step": target,
-        "tokens_per_second": rate,
-        "compile_seconds": heartbeat.compile_seconds if heartbeat else 0.0,
-        "eta_seconds": eta,
-        "preemptions": state.preemptions,
-        "failures": state.failures,
-        "cost_usd": state.cost_usd + unwatched / 3600 * usd,
-        "tpu_hours": (state.billed_seconds + unwatched) / 3600,
-        "usd_per_hour": usd,
-        "tpus": [f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine],
-        "watched_by": watched_by(launched.run_dir, now),  # None: no supervisor is alive
-        "heartbeat_age": now - heartbeat.time if heartbeat else None,
-        "ending": state.ending.value if state.ending and has_ended else None,
-        "message": note,
-    }
+    return RunStatus(
+        name=name,
+        run_id=launched.run_id,
+        state=_state_of(state, heartbeat),
+        step=step,
+        target_step=target,
+        tokens_per_second=rate,
+        compile_seconds=heartbeat.compile_seconds if heartbeat else 0.0,
+        eta_seconds=eta,
+        preemptions=state.preemptions,
+        failures=state.failures,
+        cost_usd=state.cost_usd + unwatched / 3600 * usd,
+        tpu_hours=(state.billed_seconds + unwatched) / 3600,
+        usd_per_hour=usd,
+        tpus=tuple(f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine),
+        watched_by=watched_by(launched.run_dir, now),
+        heartbeat_age=now - heartbeat.time if heartbeat else None,
+        ending=state.ending.value if state.ending and has_ended else None,
+        message=note,
+    )
 
 
 def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
@@ -69,6 +149,8 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
 
 def _tokens_per_step(config_path: str) -> int:
     """Return the tokens of a step; 0 if the config can't be read."""
+    from bigbird_ja.plan.estimate import tokens_per_step  # NumPy, which `--help` does without
+
     try:
         return tokens_per_step(*read_config(config_path))
     except BadInput:

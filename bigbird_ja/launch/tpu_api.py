@@ -13,8 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja.accelerators.prices import FLEX_START
-from bigbird_ja.launch import flex_start, rest
+from bigbird_ja.launch import rest
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Json
 from bigbird_ja.launch.service import (
@@ -27,7 +26,6 @@ from bigbird_ja.launch.service import (
 )
 
 API = "https://tpu.googleapis.com/v2"
-EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
 # v3 are documented with. Images for the engine pjrt: accelerators/prices.yaml.
@@ -102,8 +100,7 @@ def creation(
 ) -> Json:
     """Return the request for a node, or for a queued resource that holds one of its name.
 
-    For flex-start it is a gcloud command. Otherwise the API has no limit on the lifetime: the
-    machine's watcher enforces it.
+    The API has no limit on the lifetime: the machine's watcher enforces `limit`.
     """
     node: Json = {
         "acceleratorType": run.accelerator.launch_type,
@@ -118,8 +115,6 @@ def creation(
     }
     if run.service_account:
         node["serviceAccount"] = {"email": run.service_account, "scope": [rest.SCOPE]}
-    if run.pricing == FLEX_START:
-        return {"command": flex_start.arguments(run, zone, node, limit)}
     if not run.queued:
         if run.pricing == "spot":
             node["schedulingConfig"] = {"spot": True}
@@ -171,10 +166,8 @@ class Client:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a TPU; the cloud enforces the limit of flex-start, the watcher any other."""
+        """Request a TPU, which its own watcher deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)
-        if run.pricing == FLEX_START:
-            return flex_start.create(body["command"], metadata)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
         return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name

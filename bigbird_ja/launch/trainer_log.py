@@ -1,6 +1,8 @@
 """Follow the trainer's log of a rented run."""
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bigbird_ja.launch.files import RunFiles, check_known
 from bigbird_ja.launch.launched_run import LaunchedRun
@@ -9,17 +11,33 @@ from bigbird_ja.launch.state import Phase
 _ANCHOR = 400  # characters by which a later copy is aligned with an earlier one
 
 
-def follow(
-    bucket: str,
+@dataclass(frozen=True)
+class LogsResult:
+    """Outcome of a run whose log was followed."""
+
+    name: str
+    ending: str  # the run's last message
+
+
+def logs(
+    *,
     name: str,
-    show: Callable[[str], None],
-    sleep: Callable[[float], None],
-    seconds: float = 30.0,
-) -> str:
-    """Show the log's lines as they come, until the run has ended; return its last message.
+    bucket: str,
+    poll_seconds: float = 30.0,
+    show: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LogsResult:
+    """Show the lines of a run's log as they come, until the run has ended.
+
+    Args:
+        name: name of the run.
+        bucket: gs://BUCKET[/FOLDER] of the run.
+        poll_seconds: time between polls of the log.
+        show: called with each line.
+        sleep: waits some seconds.
 
     Raises:
-        BadInput: no such run.
+        BadInput: No such run.
     """
     check_known(bucket, name)
     files, seen = RunFiles(LaunchedRun(bucket, name)), ""
@@ -30,8 +48,8 @@ def follow(
             show(line)
         if state is not None and state.phase is Phase.ENDED:
             show(state.ending_message)
-            return state.ending_message
-        sleep(seconds)
+            return LogsResult(name, state.ending_message)
+        sleep(poll_seconds)
 
 
 def new_lines(seen: str, window: str) -> tuple[str, list[str]]:

@@ -25,11 +25,11 @@ from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Targ
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.process.console import waiting
+from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines.choose import check_divides
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 if TYPE_CHECKING:

@@ -71,6 +71,36 @@ def validate_on_data(config: Config, data: Data) -> None:
         )
 
 
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Return the number of sequences per core and micro-batch.
+
+    Raises:
+        BadInput: The batch does not divide; the message names the nearest ones that do.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
+
+
+def check_estimator(config: Config) -> None:
+    """Check that TPUEstimator has what a config asks for.
+
+    Raises:
+        BadInput: It asks for a kernel.
+    """
+    if config.model.attention_implementation == "kernel":
+        raise BadInput(
+            "model.attention_implementation=kernel needs `engine` pjrt: TPUEstimator does not have"
+            " it"
+        )
+
+
 def config_warnings(
     config: Config,
     from_scratch: bool = True,

@@ -12,22 +12,12 @@ ERRORS = {
     "internal": ("INTERNAL_ERROR", "Internal error."),
 }
 
-TYPES = ("ct5p-hightpu-4t", "ct6e-standard-8t", "tpu7x-standard-4t", "ct5lp-hightpu-8t")
-
 
 class FakeCompute(Service):
     """The service; see `Service`."""
 
+    path = "compute/v1"
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
-
-    def __init__(self, work_dir, environ=None, keep_disk=False):
-        super().__init__(work_dir, environ, keep_disk)
-        self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
-        self.images = [
-            "ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
-            "ubuntu-accelerator-2204-amd64-tpu-tpu7x",
-        ]
-        self.quotas = [{"metric": "PREEMPTIBLE_TPU_PODSLICE_V5P", "limit": 8.0, "usage": 4.0}]
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -51,27 +41,11 @@ class FakeCompute(Service):
 
     def answer(self, method, path, body):
         """Answer one request."""
-        path, _, query = path.partition("?")
+        path = path.partition("?")[0]
         parts = path.strip("/").split("/")[4:]  # below the project
         self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
             match method, parts:
-                case "GET", ["regions", name]:
-                    listing = {"name": name, "quotas": self.quotas}
-                    return self.refusal([self.unread.get("regions", "")]) or (200, listing)
-                case "GET", ["aggregated", "machineTypes"]:
-                    scopes = {
-                        f"zones/{zone}": {
-                            "machineTypes": [
-                                {"name": one, "zone": self._link(zone)} for one in names
-                            ]
-                        }
-                        for zone, names in self.types.items()
-                    }
-                    return self.offer("machineTypes", query, scopes, "items")
-                case "GET", ["global", "images", "family", name]:
-                    there = {"name": f"{name}-v20261101"} if name in self.images else None
-                    return self.refusal([self.unread.get("images", "")]) or lookup(there, name)
                 case _, [*_, "operations", name]:
                     return lookup(self._operations.get(name), name)
                 case "GET", ["aggregated", "instances"]:
@@ -82,7 +56,8 @@ class FakeCompute(Service):
                 case _, ["zones", zone, "instances", name]:
                     vm = self.machines.get(f"{zone}/{name}")
                     if vm is None or method == "GET":
-                        return lookup(vm and vm.resource, name)
+                        refused = self.refusal([self.unread])
+                        return refused or lookup(vm and vm.resource, name)
                     vm.resource["status"] = "STOPPING"
                     return self.operation(lambda: self._end(f"{zone}/{name}", 0.2))
             return lookup(None, path)
@@ -93,6 +68,8 @@ class FakeCompute(Service):
     def _create(self, zone, body):
         if f"{zone}/{body['name']}" in self.machines:
             return 409, error(409, f"The resource {body['name']} already exists")
+        if refused := self.refusal(self.script):
+            return refused
         if self.script:
             code, message = ERRORS[self.script.pop(0)]
             return self.operation(error={"errors": [{"code": code, "message": message}]})

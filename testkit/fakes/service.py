@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 TOKEN = "token-of-the-vm"
 ZONES = (
@@ -33,6 +32,7 @@ Answer = tuple[int, Any]
 REFUSALS = {
     "permission": (403, "PERMISSION_DENIED", "Permission denied on the resource"),
     "disabled": (403, "PERMISSION_DENIED", "The API has not been used before or it is disabled."),
+    "no_type": (400, "INVALID_ARGUMENT", "The accelerator type is not available in the zone."),
     "unavailable": (503, "UNAVAILABLE", "The service is currently unavailable."),
     "internal_call": (500, "INTERNAL", "Internal error."),
 }
@@ -55,6 +55,7 @@ class Service:
         keep_disk: all machines share one folder, as if the image had the package installed.
     """
 
+    path: str  # of the API
     # An operation's name without its number, and what it says while it runs and once it is over.
     operation_prefix: str
     running: dict[str, Any]
@@ -68,13 +69,14 @@ class Service:
         self.created = []  # what was asked for
         self.script = []  # answers to creations, in order; then all succeed
         self.delete_script = []
-        self.unread = {}  # "find" or lists of what is offered -> key of REFUSALS
+        self.unread = ""  # key of REFUSALS: no machine can be looked up
         self.requests = []
         self.machines = {}  # by full name, dead ones too
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
         self.url = f"http://{self.address}"
+        self.api = f"{self.url}/{self.path}"
 
     def __enter__(self):
         in_background(lambda: self._http.serve_forever(0.02))
@@ -112,23 +114,6 @@ class Service:
             return None
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
-
-    def offer(self, kind, query, items, key=""):
-        """Return a page of a list of what is offered, two items long, or its refusal.
-
-        Args:
-            kind: name of the list.
-            query: of the request.
-            items: the whole list, or values by key.
-            key: of the items in the answer.
-        """
-        if refused := self.refusal([self.unread.get(kind, "")]):
-            return refused
-        start = int(parse_qs(query).get("pageToken", ["0"])[0])
-        pairs = [*items.items()] if isinstance(items, dict) else [*items]
-        page = pairs[start : start + 2]
-        answer = {key or kind: dict(page) if isinstance(items, dict) else page}
-        return 200, {**answer, **({"nextPageToken": str(start + 2)} if pairs[start + 2 :] else {})}
 
     def operation(self, work=None, **values):
         """Return an operation: over at once, or after some work in the background."""

@@ -6,45 +6,24 @@ NOT_FOUND texts are assumed.
 
 from urllib.parse import parse_qs
 
-from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
+from testkit.fakes.service import Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
-)
-TYPES = (
-    "v2-8",
-    "v3-8",
-    "v4-8",
-    "v5litepod-1",
-    "v5litepod-8",
-    "v5litepod-16",
-    "v5litepod-32",
-    "v5p-8",
-    "v6e-8",
-    "v6e-32",
-)
-IMAGES = (
-    "tpu-vm-tf-2.15.0-se",
-    "tpu-ubuntu2204-base",
-    "v2-alpha-tpuv5-lite",
-    "v2-alpha-tpuv5",
-    "v2-alpha-tpuv6e",
 )
 
 
 class FakeTpu(Service):
     """The service; see `Service`."""
 
+    path = "v2"
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
         self.unreachable = []  # locations that a listing leaves out
-        self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
-        self.images = {zone: [*IMAGES] for zone in ZONES}
-        self.durations = []  # of flex-start, seconds
         self.paths = []  # of all requests
 
     # --- what tests do and ask ---------------------------------------------------------------
@@ -76,18 +55,9 @@ class FakeTpu(Service):
                     return 200, listing
                 case "GET", [*_, "queuedResources"]:
                     return 200, {"queuedResources": _inside(path, self.queued)}
-                case "GET", ["projects", _, "locations"]:
-                    listing = [{"locationId": zone} for zone in self.types]
-                    return self.offer("locations", query, listing)
-                case "GET", [_, _, _, zone, "acceleratorTypes"]:
-                    listing = [{"type": one} for one in self.types.get(zone, [])]
-                    return self.offer("acceleratorTypes", query, listing)
-                case "GET", [_, _, _, zone, "runtimeVersions"]:
-                    listing = [{"version": one} for one in self.images.get(zone, [])]
-                    return self.offer("runtimeVersions", query, listing)
                 case "GET", _:
                     found = lookup({**nodes, **self.queued, **self._operations}.get(path), path)
-                    return self.refusal([self.unread.get("find", "")]) or found
+                    return self.refusal([self.unread]) or found
                 case "POST", [*_, "nodes"]:
                     return self._create(f"{path}/{parse_qs(query)['nodeId'][0]}", body, None)
                 case "POST", [*_, "queuedResources"]:
@@ -109,10 +79,7 @@ class FakeTpu(Service):
         spec = body["tpu"]["nodeSpec"][0]
         queued = {**body, "name": name, "createTime": now(), "state": {"state": "ACTIVE"}}
         node = f"{spec['parent']}/nodes/{spec['nodeId']}"
-        answer = self._create(node, spec["node"], queued)
-        if answer[0] == 200 and "maxRunDuration" in body:
-            self.durations.append(float(body["maxRunDuration"].rstrip("s")))
-        return answer
+        return self._create(node, spec["node"], queued)
 
     def _create(self, name, node, queued):
         if refused := self.refusal(self.script):

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.commands import down
+from bigbird_ja.errors import BadInput
+from bigbird_ja.launch import leftovers
 from bigbird_ja.launch.files import supervisor_lease
 from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.service import RUN_DIR_KEY
+from testkit import emulated
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -45,9 +47,9 @@ def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert fake.node_names() == [NODE_A]
     status, result = support.run([*DOWN, "--name=b"], fake)  # or a slip of the pen
     assert status == 2
-    assert f"--name b: no such TPU is listed; runs with one: a in {ZONE}" in result["error"]
+    assert f"b: no such TPU is listed; runs with one are a in {ZONE}" in result["error"]
     status, result = support.run([*DOWN, "--bucket=gs://other"], fake)
-    assert status == 2 and "--bucket gs://other: no such TPU" in result["error"]
+    assert status == 2 and "gs://other: no such TPU" in result["error"]
     flags = [f"--bucket={Path(fake.work_dir).parent}/bucket"]
     assert support.run([*DOWN, *flags], fake)[1]["deleted"] == [NODE_A]
     status, result = support.run([*DOWN, "--name=a"], fake)  # of what could it be one?
@@ -75,32 +77,61 @@ def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
     assert support.run([*elsewhere, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
 
 
-@pytest.mark.parametrize("silence", [0.0, 500.0])
-def test_what_a_living_launch_watches_is_refused(silence, fake):
-    """Refuse it: it would be created again. The machine's metadata name the run."""
-    run = support.make_run(f"{Path(fake.work_dir).parent}/bucket", "a")
-    watching = supervisor_lease(run, print, wall=lambda: time.time() - silence)
+def watch(bucket, renewed):
+    """Write the lock of a `launch` that watches run `a`."""
+    run = support.make_run(bucket, "a")
+    watching = supervisor_lease(run, print, wall=lambda: renewed)
     watching.acquire()
-    status, result = support.run([*DOWN, "--name=a"], fake)
-    if silence:
-        assert (status, result["deleted"]) == (0, [NODE_A])
-    else:
-        assert status == 2 and NODE_A in fake.node_names()
-        assert f"a is watched by a `launch` ({watching.owner.name})" in result["error"]
+    return watching
 
 
-def test_both_services_are_asked(tmp_path, fake):
+def test_what_a_living_launch_watches_is_left(fake):
+    """Leave it: it would be created again. The machine's metadata name the run."""
+    watching = watch(f"{Path(fake.work_dir).parent}/bucket", time.time())
+    status, result = support.run(DOWN, fake)
+    assert (status, result["deleted"]) == (2, [QUEUED_B]) and NODE_A in fake.node_names()
+    assert f"a by {watching.owner.name}" in result["error"]
+
+
+@pytest.mark.parametrize("hours", [-0.1, 0.1, 1e5])
+def test_a_lock_of_another_time_keeps_no_machine(hours, fake):
+    watch(f"{Path(fake.work_dir).parent}/bucket", time.time() + hours * 3600)
+    status, result = support.run(DOWN, fake)
+    assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
+
+
+DAMAGE = [b"", b"\0" * 1024, b"{", b"7", b"[" * 100_000, b"\xff", b'{"renewed": 1e999}']
+
+
+@pytest.mark.parametrize("name", ["lock.json", "state.json", "launch.json"])
+def test_no_damaged_record_keeps_a_machine(name, fake):
+    bucket = f"{Path(fake.work_dir).parent}/bucket"
+    path = Path(support.make_run(bucket, "a").supervisor(name))
+    for damage in DAMAGE:
+        path.write_bytes(damage)
+        with pytest.raises(BadInput, match="deleting needs `yes`"), emulated.serving(fake):
+            leftovers.down(project="p", bucket=bucket)
+    assert support.run([*DOWN, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
+
+
+@pytest.mark.parametrize("place", ["gs://", "s3://b/a", "\0", "/dev/fd/0", "//"])
+def test_no_metadata_keep_a_machine(place, fake):
+    fake.machine("a").resource["metadata"][RUN_DIR_KEY] = place
+    status, result = support.run(DOWN, fake)
+    assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
+
+
+def test_what_is_listed_is_deleted_although_a_zone_or_a_service_does_not_answer(tmp_path, fake):
     with FakeCompute(f"{tmp_path}/c") as newer:
         support.client(newer).create(support.vm_of("c", "id-c", "v6e-8"), ZONE, 1, {}, 1e5)
         status, result = support.run(["status", "--project=p"], newer, fake)
         assert (status, {tpu["run"] for tpu in result["tpus"]}) == (0, {"a", "b", "c"})
         fake.unreachable.append("projects/p/locations/asia-east1-c")
+        status, result = support.run(["status", "--project=p"], newer, fake)
+        assert (status, len(result["tpus"])) == (74, 3)
         status, result = support.run(DOWN, newer, fake)
-        assert (status, "no answer from asia-east1-c" in result["error"]) == (74, True)
-        assert "machines may remain there" in result["error"]
-        fake.unreachable.clear()
-        status, result = support.run(DOWN, newer, fake)
-        assert (status, len(result["deleted"])) == (0, 3)
+        assert (status, len(result["deleted"])) == (74, 3)
+        assert "no answer from asia-east1-c); machines may remain there" in result["error"]
         assert newer.node_names() == fake.node_names() == []
 
 
@@ -129,7 +160,7 @@ def test_nothing_is_deleted_without_a_yes(tmp_path, fake, monkeypatch, capsys):
 
 
 def test_what_cannot_be_deleted_is_reported(fake, monkeypatch):
-    monkeypatch.setattr(down, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(leftovers, "DELETE_SECONDS", 1.0)
     fake.delete_script += ["permission"] * 100
     status, result = support.run([*DOWN, "--name=a"], fake)
     assert (status, result["left"]) == (74, [NODE_A])

@@ -26,7 +26,7 @@ def root(tmp_path):
     return str(tmp_path)
 
 
-DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", "--max_hours=100")
+DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", *support.EIGHT_CORES, "--max_hours=100")
 
 
 def dry_run(*flags):
@@ -47,19 +47,19 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     script = node["metadata"]["startup-script"]
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
-    (warning,) = [text for text in result["warnings"] if "--service_account" in text]
+    assert result["machine"]["zones_by"] == "cloud.google.com/tpu/docs/regions-zones"
+    (warning,) = [text for text in result["warnings"] if "service_account" in text]
     assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
     result, requests = dry_run(
-        "--queued", "--accelerator_type=v3-8", "--zones=us-central1-a,x-y1-z"
+        "--queued", "--accelerator_type=v3-8", "--zones=us-central1-a", "--pricing=on-demand"
     )
-    assert any(text.startswith("x-y1-z is left out: ") for text in result["warnings"])
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
-    assert "spot" in queued and "guaranteed" not in queued
+    assert "guaranteed" in queued and "spot" not in queued
 
 
 def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
-    _, requests = dry_run("--config=tiny-cpu", "--accelerator_type=v5e-16")
+    _, requests = dry_run("--set=training.global_batch_size=16", "--accelerator_type=v5e-16")
     assert requests["CreateNode"]["body"]["acceleratorType"] == "v5litepod-16"
     scripts = json.dumps(requests)
     assert "HOSTS=4" in scripts and "--pod_wait_seconds=1200" in scripts
@@ -76,13 +76,19 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--accelerator_type=v7x-8", "--queued"], "the Cloud TPU API does not rent v7x-8"),
         (["--accelerator_type=v5e-8", "--service=compute"], "Compute Engine does not rent v5e-8"),
         (["--accelerator_type=v6e-8", "--service=compute", "--queued"], "has no queue"),
-        (["--accelerator_type=v3-8", "--pricing=flex-start"], "only for v5e, v6e"),
-        (["--accelerator_type=v6e-8", "--pricing=flex-start", "--max_hours=169"], "at most 168"),
+        (["--pricing=flex-start"], "one of spot, on_demand"),
         (["--name=Bad_Name"], "lower-case"),
-        (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
+        (["--data_dir=/tmp/data", "--bucket=gs://b"], "with gs://b/data or by"),
         (["--bucket=/tmp/b"], "gs:// only"),
-        (["--zones=us-central9-z"], "in us-central9-z (neither the table (--price_file"),
-        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "that offer it: us-central2-b"),
+        (["--spot"], "rents spot TPUs without a flag"),
+        (["--price_per_hour=0", "--max_cost=3"], "has no effect with"),
+        # What the machine would refuse, once it is rented.
+        (["--accelerator_type=v5e-32"], "by 32 cores x 1 micro-batches"),
+        (["--accelerator_type=v3-8", "--set=tpu.num_cores=4"], "and v3-8 has 8"),
+        (
+            ["--accelerator_type=v3-8", "--set=model.attention_implementation=kernel"],
+            "attention_implementation=kernel needs",
+        ),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
         (["--vm_python=python3; secret"], "belong there"),
@@ -109,7 +115,7 @@ def test_the_vm_gets_the_engine_and_its_environment(kind, engine, lock):
 
 def test_a_lock_of_versions_that_were_not_tested_is_refused(monkeypatch, capsys):
     monkeypatch.setitem(environment.PACKAGES, "libtpu", "0.0.52")
-    status, _ = support.run(["launch", "--dry_run"])
+    status, _ = support.run([*DRY_RUN])
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert status == 2 and "installs libtpu 0.0.42.1, and" in line and "priced with 0.0.52" in line
 
@@ -117,18 +123,19 @@ def test_a_lock_of_versions_that_were_not_tested_is_refused(monkeypatch, capsys)
 def test_a_machine_without_a_price_needs_a_limit_in_hours(capsys):
     flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
     assert support.run([*DRY_RUN, *flags, "--max_cost=30"])[0] == 2
-    assert "--max_cost needs a price" in capsys.readouterr().err
+    assert "needs a price: no spot price for v7x-8" in capsys.readouterr().err
     result, _ = dry_run(*flags)
-    assert result["warnings"][-1].endswith("costs are not counted")
+    assert any(text.endswith("costs are not counted") for text in result["warnings"])
     assert result["needs"]["hours"] > 0 and result["needs"]["cost_usd"] is None
 
 
 @pytest.mark.parametrize(
     ("flags", "missing"),
     [
-        ([], "needed: --config (`bigbird-ja config` lists the presets), and --max_cost or"),
-        (["--config=tiny-cpu"], "needed: --max_cost or --max_hours"),
-        (["--max_cost=5"], "needed: --config"),
+        ([], "config is needed"),
+        (["--config=tiny-cpu"], "needed: max_cost or max_hours"),
+        (["--config=tiny-cpu", "--price_per_hour=0"], "needed: max_cost or max_hours"),
+        (["--max_cost=5"], "config is needed"),
     ],
 )
 def test_a_run_without_a_config_or_a_limit_is_asked_for_them(flags, missing, capsys):
@@ -136,11 +143,21 @@ def test_a_run_without_a_config_or_a_limit_is_asked_for_them(flags, missing, cap
     for where in (places, ["--dry_run"]):
         assert support.run(["launch", *where, *flags])[0] == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
-        assert missing in line
+        assert missing in line.replace("`", "").replace("--", "")
+
+
+def test_a_grant_shows_hours_without_dollars_and_warns_where_it_does_not_count(capsys):
+    flags = ["--config=base-4096", "--price_per_hour=0", "--accelerator_type=v6e-8"]
+    result, _ = dry_run(*flags)
+    assert any("Compute Engine bills this machine" in text for text in result["warnings"])
+    assert result["needs"]["hours"] > 0 and result["needs"]["cost_usd"] is None
+    shown = capsys.readouterr().err
+    assert "USD" not in shown and "cost     not counted\n" in shown
 
 
 def test_a_limit_below_what_plan_computes_is_told(capsys):
-    row = support.run(["plan", "--config=base-4096"])[1]["cheapest"]
+    batch = support.EIGHT_CORES[0]
+    row = support.run(["plan", "--config=base-4096", batch])[1]["cheapest"]
     assert (row["accelerator"], row["pricing"]) == ("v5e-8", "spot"), "the default of `launch`"
     capsys.readouterr()
     result, _ = dry_run("--config=base-4096", "--max_hours=100", "--max_cost=5")
@@ -154,14 +171,11 @@ def test_a_limit_below_what_plan_computes_is_told(capsys):
 
 
 def test_an_api_that_is_off_is_reported_before_renting(root, fake_tpu):
-    fake_tpu.unread["find"] = "disabled"
+    fake_tpu.unread = "disabled"
     status, result = support.run(support.command(root), fake_tpu)
     assert status == 2
-    assert "gcloud services enable tpu.googleapis.com" in result["error"]
+    assert result["error"].count("gcloud services enable tpu.googleapis.com") == 1
     assert fake_tpu.created == []
-    fake_tpu.unread["locations"] = "disabled"
-    status, result = support.run(support.command(f"{root}/other"), fake_tpu)
-    assert status == 2 and result["error"].count("gcloud services enable tpu.googleapis.com") == 1
 
 
 @pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "run-1", ID_LABEL: "other"}])
@@ -299,15 +313,51 @@ def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu)
     assert (config.training.schedule, mask_rates(config)) == ("wsd", None)
 
 
-def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fake_tpu):
-    """Lack TPUS_PER_TPU_FAMILY, which no list has."""
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [("quota", "TPUS_PER_TPU_FAMILY"), ("no_type", "type is not available"), ("", "is off in pro")],
+)
+def test_a_service_that_refuses_everywhere_is_followed_by_the_other(
+    word, answer, tmp_path, fake_tpu, capsys
+):
     root = str(tmp_path)
     with FakeCompute(f"{root}/cvms") as compute:
-        compute.script += ["quota"] * 2
+        compute.script += [word] * 2
+        compute.unread = "" if word else "disabled"
         command = support.command(root, "--accelerator_type=v6e-8")
         status, result = support.run(command, compute, fake_tpu)
         assert (status, result["global_step"]) == (0, 100), result
         assert compute.created == [] and len(fake_tpu.created) == 1
     assert support.read(root, "supervisor/launch.json", "service") == "tpu"
-    errors = [one.get("error", "") for one in support.events_of(root)]
-    assert any("TPUS_PER_TPU_FAMILY" in error for error in errors)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "falling back" in line]
+    assert answer in line and "the machine's own watcher limits its run time" in line
+
+
+def test_zones_that_refuse_the_type_are_left_out_and_the_table_names_others(root, fake_tpu):
+    fake_tpu.script += ["no_type"]
+    status, result = support.run(support.command(root), fake_tpu)
+    assert (status, result["global_step"]) == (0, 100), result
+    assert "us-central1-b" in fake_tpu.created[0]
+    fake_tpu.script += ["no_type"] * 2
+    status, result = support.run(support.command(f"{root}/other"), fake_tpu)
+    assert status == 2 and len(fake_tpu.created) == 1
+    assert "the service refuses the request for v3-8 in us-central1-a" in result["error"]
+    zones = "tpu/docs/regions-zones of 2026-11-26: us-central1-a, us-central1-b, europe-west4-a"
+    assert f"zones that offer it by the page {zones}" in result["error"]
+
+
+def test_what_the_machine_would_refuse_is_refused_before_it_is_rented(root, fake_tpu):
+    command = [*support.command(root), "--mode=train_and_eval"]
+    without = Path(root, "without")
+    support.write_manifest(without, eval_counts=())
+    for flags, words in (
+        (["--set=training.global_batch_size=12"], "not divisible by 8 cores"),
+        ([f"--data_dir={without}"], "no held-out records"),
+    ):
+        status, result = support.run([*command, *flags], fake_tpu)
+        assert status == 2 and words in result["error"]
+    (shard,) = [*Path(root, "data").glob("train-*")][:1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    status, result = support.run(command, fake_tpu)
+    assert status == 2 and shard.name in result["error"]
+    assert fake_tpu.requests == [] and not Path(root, "bucket").exists()

@@ -38,3 +38,7 @@ def test_runs_and_their_tpus(tmp_path, fake_tpu):
     assert first["tpus"] == ["v3-8 READY in us-central1-a"]
     assert (second["name"], second["state"], second["tpus"]) == ("b", "gave_up", [])
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
+    (tmp_path / "bucket/b/supervisor/state.json").write_text("{")
+    _, result = support.run(flags, fake_tpu)
+    assert [one["state"] for one in result["runs"]] == ["training", "unreadable"]
+    assert "state.json" in result["runs"][1]["message"]

@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
@@ -20,27 +19,17 @@ from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.launched_run import LaunchedRun
-from bigbird_ja.launch.machine.startup import VM_VARIABLE
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import supervise
-from testkit import synthetic
+from testkit import emulated, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.simulated_cloud import TrainerModel
 
 ZONE, ZONES = "us-central1-b", "us-central1-a,us-central1-b"
 TABLE = load_prices()
-FLAGS = {
-    "service": "auto",
-    "pricing": "spot",
-    "queued": False,
-    "zones": [],
-    "max_hours": 9.0,
-    "runtime_version": None,
-    "max_cost": None,
-    "dry_run": False,
-}
+EIGHT_CORES = ("--set=training.global_batch_size=8", "--set=tpu.num_cores=8")
 NODE = LaunchedRun(
     "gs://b", "run-1", "id-1", "p", accelerator_type="v3-8", runtime_version="tpu-vm-tf-2.15.0-se"
 )
@@ -69,7 +58,7 @@ def lifetimes(*hours):
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
-def write_manifest(directory, masking="dynamic"):
+def write_manifest(directory, masking="dynamic", **more):
     """Write a small data set; the fake trainer reads only its manifest."""
     synthetic.write(
         Path(directory),
@@ -79,15 +68,15 @@ def write_manifest(directory, masking="dynamic"):
         masking=masking,
         mask_unit="subword",
         vocab_size=2000,
+        **more,
     )
     return directory
 
 
 def client(fake):
     """Return our client of the service that a fake stands for."""
-    if isinstance(fake, FakeCompute):
-        return compute.Client("p", rest(f"{fake.url}/compute/v1"))
-    return tpu_api.Client("p", rest(f"{fake.url}/v2"))
+    module = compute if isinstance(fake, FakeCompute) else tpu_api
+    return module.Client("p", rest(fake.api))
 
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):
@@ -105,6 +94,7 @@ def command(root, *more, steps=100):
         "--name=run-1",
         "--project=p",
         "--config=tiny-cpu",
+        *EIGHT_CORES,
         "--poll_seconds=0.1",
         "--accelerator_type=v3-8",
         *limit,
@@ -117,40 +107,19 @@ def command(root, *more, steps=100):
     ]
 
 
-def environment(fake, **terms):
-    """Return the variables by which this machine stands for the rented one.
-
-    Args:
-        terms: fields of `watcher.Terms`.
-    """
-    is_compute = isinstance(fake, FakeCompute)
-    values = {
-        "device": "cpu",
-        "service_manager": "none",
-        "installs": False,
-        "api": f"{fake.url}/compute/v1" if is_compute else f"{fake.url}/v2",
-        "terms": {"metadata": fake.url, "poll": 1.0, **terms},
-    }
-    variable = compute.EMULATOR_VARIABLE if is_compute else tpu_api.EMULATOR_VARIABLE
-    notes = {"XDG_CACHE_HOME": f"{fake.work_dir}.cache"}
-    return {**notes, variable: fake.address, VM_VARIABLE: json.dumps(values)}
-
-
 def run(arguments, *fakes):
     """Run a command in this process with these services; return status and `--json` results."""
     output = io.TextIOWrapper(io.BytesIO())
-    variables = {key: text for fake in fakes for key, text in environment(fake).items()}
-    with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
+    with emulated.serving(*fakes), contextlib.redirect_stdout(output):
         status = cli.run_command_line([*arguments, "--json"])
     return status, json.loads(output.buffer.getvalue())
 
 
 def start(root, fake, *more, steps=400, **terms):
     """Start `launch` as a process of its own."""
-    arguments = command(root, *more, steps=steps)
+    words = [json.dumps(emulated.describe(fake, **terms)), *command(root, *more, steps=steps)]
     return subprocess.Popen(
-        [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
-        env={**os.environ, **environment(fake, **terms)},
+        [sys.executable, "-m", "testkit.emulated", *words, "--json"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

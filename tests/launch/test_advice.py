@@ -14,7 +14,7 @@ from tests.launch import support
         ("v5e-8", "tpu", "spot", ["tpu-v5s-litepod-serving-preemptible", "tpu.google"]),
         ("v5e-32", "tpu", "spot", ["tpu-v5s-litepod-preemptible"]),
         ("v5e-8", "tpu", "on_demand", ["tpu-v5s-litepod-serving (v5litepod-1"]),
-        ("v6e-8", "compute", "spot", ["PREEMPTIBLE_TPUS_PER_TPU_FAMILY for CT6E", "--service tpu"]),
+        ("v6e-8", "compute", "spot", ["PREEMPTIBLE_TPUS_PER_TPU_FAMILY for CT6E", "`service` tpu"]),
         ("v7x-8", "compute", "spot", ["TPU7X", "compute.googleapis.com"]),
         ("v3-8", "tpu", "spot", ["preemptible v3 cores"]),
     ],
@@ -25,13 +25,13 @@ def test_a_refusal_for_want_of_quota_names_it_and_the_page(kind, service, pricin
     text = advise(fault, run, "us-central1-a")
     for word in (*words, fault.message, "console.cloud.google.com/iam-admin/quotas (service "):
         assert word in text
-    assert "\n" not in text and ("--service tpu" in text) == (service == "compute")
+    assert "\n" not in text and ("`service` tpu" in text) == (service == "compute")
 
 
 def test_a_machine_type_that_compute_engine_does_not_rent():
     message = "This user agent is not allowed to use the machine type."
     run = support.vm_of("run-1", kind="v5p-8", service="compute")
-    assert "--service tpu" in advise(ServiceFault(Kind.BAD_REQUEST, message), run)
+    assert "`service` tpu" in advise(ServiceFault(Kind.BAD_REQUEST, message), run)
 
 
 def test_a_missing_role_is_named():

@@ -19,7 +19,7 @@ import yaml
 
 from bigbird_ja.errors import Refused, StorageError
 from bigbird_ja.launch import account, decide
-from bigbird_ja.launch.decide import lacks_quota
+from bigbird_ja.launch.decide import is_refused_everywhere
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.launch.supervise import Event, Stop, describe
@@ -108,6 +108,6 @@ if __name__ == "__main__":
 def test_a_run_that_never_had_quota_is_told_from_one_that_had():
     run = support.vm_of("run-1", zones=("a", "b"))
     state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, excluded_zones={"a": "x", "b": "x"})
-    assert lacks_quota(state, run)
-    assert not lacks_quota(replace(state, ready_zones=("a",)), run)
-    assert not lacks_quota(replace(state, excluded_zones={"a": "x"}), run)
+    assert is_refused_everywhere(state, run)
+    assert not is_refused_everywhere(replace(state, ready_zones=("a",)), run)
+    assert not is_refused_everywhere(replace(state, excluded_zones={"a": "x"}), run)

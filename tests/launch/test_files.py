@@ -76,8 +76,8 @@ def test_files_of_another_version_are_refused(bucket, name):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("launch.json", {"spec": 7}),
-        ("launch.json", {"settings": [1]}),
+        ("launch.json", {"zones": 7}),
+        ("launch.json", {"service": "ftp"}),
         ("state.json", {"machine": {"service": "ftp"}}),
         ("state.json", {"machine": {"project": "p/../q"}}),
     ],

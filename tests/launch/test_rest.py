@@ -8,8 +8,7 @@ from unittest import mock
 import pytest
 from google.auth.exceptions import RefreshError
 
-from bigbird_ja.errors import BadInput
-from bigbird_ja.launch import backends, rest, tpu_api
+from bigbird_ja.launch import rest, tpu_api
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from testkit.fakes.service import in_background
@@ -24,7 +23,7 @@ def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):
     with pytest.raises(ServiceFault) as caught:
         tpus.create(replace(support.NODE, name="run-2"), support.ZONE, 1, {}, 3600.0)
     assert caught.value.kind is Kind.EXISTS
-    fake_tpu.unread["find"] = "unavailable"
+    fake_tpu.unread = "unavailable"
     with pytest.raises(ServiceFault) as caught:
         tpus.find(support.ZONE, "run-1")
     assert caught.value.kind is Kind.UNAVAILABLE
@@ -78,9 +77,3 @@ def test_refused_credentials_get_the_command_to_renew_them():
 def test_the_kind_of_a_refusal(status, body, kind):
     fault = rest.fault_of_answer(status, {"error": body})
     assert fault.kind is kind and fault.message
-
-
-def test_an_emulator_must_be_on_this_machine(monkeypatch):
-    monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
-    with pytest.raises(BadInput, match="this machine"):
-        backends.connect("tpu", "p")

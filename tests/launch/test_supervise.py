@@ -84,20 +84,6 @@ def test_a_queue_that_fails_or_never_moves_gives_its_place_to_the_next_zone():
     assert preempted["state"].startswith("SUSPEND") and cloud.nodes == []
 
 
-def test_flex_start_ends_by_the_cloud_at_its_limit_and_what_stays_listed_is_removed():
-    record = replace(RECORD, queued=True, pricing="flex-start", max_seconds=5 * 3600.0)
-    cloud = SimulatedCloud(TRAINER, fast=True, run=record, queue_seconds=600.0)
-    state = supervised(cloud, record)
-    assert (state.ending, cloud.nodes) == (Ending.BUDGET, [])
-    assert state.preemptions == 0 and cloud.rented_seconds <= 5 * 3600
-    unwatched = SimulatedCloud(TRAINER, run=record, queue_seconds=600.0)
-    unwatched.watch_poll = math.inf  # nobody but the cloud
-    unwatched.create(record, "zone-a", 1, {}, 3600.0)
-    unwatched.sleep(86_400.0)
-    assert unwatched.rented_seconds == pytest.approx(3600)
-    assert unwatched.find("zone-a", "run").state == "SUSPENDED"
-
-
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(RECORD, target_step=DAYS.target_step)
 

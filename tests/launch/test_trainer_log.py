@@ -6,7 +6,7 @@ from bigbird_ja import storage
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
-from bigbird_ja.launch.trainer_log import follow, new_lines
+from bigbird_ja.launch.trainer_log import LogsResult, logs, new_lines
 from tests.launch import support
 
 LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
@@ -39,7 +39,8 @@ def test_following_a_log_ends_with_the_run(tmp_path):
         if len(shown) == 2:
             files.save_state(RunState(Phase.ENDED, ending_message="finished at step 3"))
 
-    assert follow(str(tmp_path), "run-1", shown.append, sleep) == "finished at step 3"
+    result = logs(name="run-1", bucket=str(tmp_path), show=shown.append, sleep=sleep)
+    assert result == LogsResult("run-1", "finished at step 3")
     assert shown == ["one", "two", "three", "finished at step 3"]
     status, result = support.run(["logs", "run-1", f"--bucket={tmp_path}"])
     assert (status, result["ending"]) == (0, "finished at step 3")

@@ -1,56 +1,32 @@
 """Compose the metadata of a machine: its start-up script, filled in, and the run that owns it."""
 
 import json
-import os
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.launch.backends import MODULES, engine_on
+from bigbird_ja.launch.backends import MODULES, Vm, engine_on
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.package import lock, packaged
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
-from bigbird_ja.storage import decode
 
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
-# Environment variable of tests: `Emulation` as JSON; this computer stands for the rented machine.
-VM_VARIABLE = "BIGBIRD_JA_EMULATED_VM"
 
 
-@dataclass(frozen=True)
-class Emulation:
-    """Differences of a test's machine from a Cloud TPU VM, which the defaults describe."""
-
-    device: str = "tpu"  # tpu | cpu
-    service_manager: str = "systemd"  # systemd | none: the script supervises its processes
-    installs: bool = True  # Python and locked packages; else the image has them
-    api: str = ""  # address of the service; empty: its own
-    terms: dict[str, Any] = field(default_factory=dict)  # fields of `watcher.Terms` to override
-
-
-def emulation(environ: Mapping[str, str] = os.environ) -> Emulation:
-    """Return the emulation that a test has set; else a Cloud TPU VM."""
-    text = environ.get(VM_VARIABLE)
-    return decode.decode_json(text.encode(), Emulation, VM_VARIABLE) if text else Emulation()
-
-
-def metadata(run: LaunchedRun, vm: Emulation, state: RunState) -> dict[str, str]:
+def metadata(run: LaunchedRun, vm: Vm, state: RunState) -> dict[str, str]:
     """Compose the metadata of one machine: its start-up script, and the run that owns it.
 
     Args:
         run: record of the run.
-        vm: rented machine, or its emulation.
+        vm: environment of the machine.
         state: state with the machine's zone, attempt and limit.
     """
     return {"startup-script": fill(run, vm, terms_of(run, vm, state)), RUN_DIR_KEY: run.run_dir}
 
 
-def terms_of(run: LaunchedRun, vm: Emulation, state: RunState) -> watcher.Terms:
+def terms_of(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
     """Return the terms on which the machine's watcher lets it live; see `metadata`."""
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
     if run.queued and run.max_seconds is None:  # time in the queue does not count
@@ -71,7 +47,7 @@ def terms_of(run: LaunchedRun, vm: Emulation, state: RunState) -> watcher.Terms:
     )
 
 
-def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
+def fill(run: LaunchedRun, vm: Vm, terms: watcher.Terms) -> str:
     """Return the script for one machine, with every value quoted for the shell."""
     engine = engine_on(run.accelerator, run.engine)
     values = {
@@ -92,7 +68,7 @@ def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     return _PLACE.sub(lambda match: words[match[1]], packaged("machine/startup.sh"))
 
 
-def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
+def pretrain_flags(run: LaunchedRun, vm: Vm) -> list[str]:
     """Return the flags with which the machine calls `pretrain`."""
     places = {"config": run.config_path, "data_dir": run.data_dir, "model_dir": run.model_dir}
     flags = [f"--{name}={place}" for name, place in places.items()]

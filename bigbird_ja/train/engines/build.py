@@ -9,9 +9,10 @@ import numpy as np
 
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model_dir.folder import ModelDir, Resumption
+from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.train.engines.choose import Choice, check_divides
+from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.compile_cache import CompileCache
 from bigbird_ja.train.engines.first_state import first_state
 from bigbird_ja.train.engines.protocol import Engine

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.errors import BadInput
+from bigbird_ja.settings.checks import check_estimator
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import Devices
@@ -108,8 +109,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
             "`engine` estimator needs TensorFlow 2.15, which is not installed: pip install"
             " 'bigbird-ja[estimator]', or use `engine` pjrt"
         )
-    if config.model.attention_implementation == "kernel":
-        raise BadInput(f"{_KERNEL} needs `engine` pjrt: TPUEstimator does not have it")
+    check_estimator(config)
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     check_estimator_tpu(config)
@@ -117,23 +117,6 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     chip = CHIPS.get(_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
-
-
-def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
-    """Return the number of sequences per core and micro-batch.
-
-    Raises:
-        BadInput: The batch does not divide; the message names the nearest ones that do.
-    """
-    unit = cores * micro_batches
-    if global_batch % unit:
-        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
-        nearest = f"{below} or {above}" if below else f"{above}"
-        raise BadInput(
-            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
-            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
-        )
-    return global_batch // unit
 
 
 def check_estimator_tpu(config: Config) -> None:

@@ -17,9 +17,9 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.launch import package as package_module
 from bigbird_ja.launch import session
+from bigbird_ja.launch.backends import Vm
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
-from bigbird_ja.launch.machine.startup import Emulation
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
@@ -38,7 +38,7 @@ def run_of(**changes):
 
 
 def fill(run, **vm):
-    emulated = Emulation(**{"installs": False, **vm})  # type: ignore[arg-type]
+    emulated = Vm(**{"installs": False, **vm})  # type: ignore[arg-type]
     state = RunState(zone="z", attempt=1, machine_limit=3600.0)
     return startup.metadata(run, emulated, state)["startup-script"]
 
@@ -67,7 +67,7 @@ def test_shellcheck_is_clean(tmp_path):
 def package(tmp_path_factory):
     """Store the package on a bucket; return the fields of its record."""
     packed, folder = package_module.build(), tmp_path_factory.mktemp("bucket")
-    run = package_module.noted(LaunchedRun(str(folder), "run-1"), packed)
+    run = package_module.note(LaunchedRun(str(folder), "run-1"), packed)
     (folder / "packages").mkdir()
     Path(run.package).write_bytes(packed)
     return {"package": run.package, "package_sha256": run.package_sha256}
@@ -286,7 +286,7 @@ def launched(place, fake_gcs, metadata_server):
             run, accelerator_type=accelerator_type, **{"vm_python": rented.python(), **more}
         )
         run = session.store(run, fit_to_data(config, data, overrides, "d"), data, False)
-        vm = rented.emulation(metadata_server, fake_gcs.url)
+        vm = rented.make_vm(metadata_server, fake_gcs.url)
         state = RunState(zone="z", attempt=1, machine_limit=7200.0)
         return run, startup.metadata(run, vm, state)["startup-script"]
 

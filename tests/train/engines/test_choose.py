@@ -3,9 +3,10 @@
 import pytest
 
 from bigbird_ja.errors import BadInput
+from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.choose import check_divides, check_estimator_tpu, choose
+from bigbird_ja.train.engines.choose import check_estimator_tpu, choose
 from testkit.configs import fitted
 from testkit.machines import PretendedMachine
 

@@ -18,10 +18,10 @@ _POOLING = "1_Pooling/config.json"  # of sentence-transformers
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """Path of `--init_from` on the bucket, and the local files to upload there, if any."""
+class UploadedModel:
+    """Path of `init_from` on the bucket, and the local files to upload there, if any."""
 
-    path: str  # value of the machine's `pretrain --init_from`
+    path: str  # `init_from` of `pretrain` on the machine
     folder: str = ""
     listing: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -32,16 +32,16 @@ class Encoder:
             content_addressed.put(self.files, self.folder, self.listing)
 
 
-def find(source: str, bucket: str) -> Encoder:
-    """Find the model that `--init_from` names; nothing is written.
+def find(source: str, bucket: str) -> UploadedModel:
+    """Find the model that `init_from` names; nothing is written.
 
     Args:
         source: Hugging Face folder, MODEL_DIR, or prefix of a TensorFlow checkpoint, on this
             machine or gs://.
-        bucket: value of --bucket; local models get a folder in its `encoders`.
+        bucket: bucket of the run; local models get a folder in its `encoders`.
 
     Raises:
-        BadInput: none of the three, or weights that a rented machine cannot read.
+        BadInput: None of the three, or weights that a rented machine cannot read.
     """
     prefix = source.rstrip("/").removesuffix(".index")
     root, base = prefix, ""
@@ -51,7 +51,7 @@ def find(source: str, bucket: str) -> Encoder:
         names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
         if not any(name.endswith(".safetensors") for name in names):
             raise BadInput(
-                f"--init_from {source}: a rented machine has no PyTorch to read pytorch_model.bin:"
+                f"`init_from` {source}: a rented machine has no PyTorch to read pytorch_model.bin:"
                 " save the model as model.safetensors"
             )
     elif kind == "run":
@@ -62,7 +62,7 @@ def find(source: str, bucket: str) -> Encoder:
         root, base = storage.directory_of(prefix), storage.base_name(prefix)
         names = [n for n in storage.list_files(root) if n.startswith(f"{base}.")]
     if storage.is_remote(prefix):
-        return Encoder(prefix)
+        return UploadedModel(prefix)
     files = {name: storage.join(root, name) for name in names}
     folder, listing = content_addressed.address(files, storage.join(bucket, "encoders"))
-    return Encoder(storage.join(folder, base) if base else folder, folder, listing, files)
+    return UploadedModel(storage.join(folder, base) if base else folder, folder, listing, files)

@@ -1,0 +1,62 @@
+"""Decisions that several phases share."""
+
+import math
+from dataclasses import replace
+
+from bigbird_ja.launch.state import Decision, Ending, Event, Phase, RunState, View
+
+
+def end(state: RunState, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
+    """End the run once its machines are deleted; `before` are events that led to it."""
+    state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
+    event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
+    return Decision(state.enter(Phase.REMOVING, is_made=False), events=(*before, event))
+
+
+def count_preemption(state: RunState, service_state: str) -> Decision:
+    """Remove a machine that was preempted: that is expected, and unlimited."""
+    state = replace(state, preemptions=state.preemptions + 1)
+    fields = {**state.place, "state": service_state, "preemptions": state.preemptions}
+    return Decision(state.enter(Phase.REMOVING), events=(Event("preempted", fields),))
+
+
+def count_lease_over(state: RunState, service_state: str) -> Decision:
+    """Remove a machine that has reached its maximum lifetime, which is no failure."""
+    state = replace(state, leases_over=state.leases_over + 1)
+    event = Event("lease_over", {**state.place, "state": service_state})
+    return Decision(state.enter(Phase.REMOVING), events=(event,))
+
+
+def count_loss(view: View) -> Decision:
+    """Remove our TPU, which has gone: at its limit, or before it by preemption."""
+    count = count_lease_over if view.is_life_over else count_preemption
+    return count(view.state, view.service_state)
+
+
+def wait(view: View, maximum: float = math.inf) -> Decision:
+    """Poll again after the usual pause, or after `maximum` seconds if that is shorter."""
+    return Decision(view.state, pause=min(view.run.poll, maximum))
+
+
+def wait_for_answer(view: View) -> Decision:
+    """Wait for a zone that does not answer, until its TPU must be gone."""
+    is_over = view.is_certainly_over
+    return count_lease_over(view.state, "no answer") if is_over else wait(view)
+
+
+def adopt_or_remove(view: View) -> Decision:
+    """Watch the TPU that was requested last, if it is alive; remove all others.
+
+    The state no longer has service and price of TPUs that were requested before the last one.
+    """
+    state, alive = view.state, view.alive
+    tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)
+    if tpu is None:
+        return Decision(state.enter(Phase.REMOVING, is_made=False))
+    state = replace(
+        state.enter(Phase.CREATING).unobserved(tpu.zone),
+        attempt=max(state.attempt, tpu.attempt),
+        machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
+    )
+    event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
+    return Decision(state, tuple(one for one in alive if one is not tpu), (event,))

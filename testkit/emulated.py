@@ -1,0 +1,59 @@
+"""Fake services, and this machine as the rented one, in place of Google's.
+
+`python -m testkit.emulated VALUES launch ...` runs `bigbird-ja` with them in a process of its own;
+VALUES are those of `describe`, as JSON.
+"""
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass, field
+from unittest import mock
+
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+
+from bigbird_ja import cli
+from bigbird_ja.launch import backends
+from bigbird_ja.launch.backends import MODULES, Cloud, Vm
+from bigbird_ja.launch.rest import Rest
+from testkit.fakes.compute import FakeCompute
+
+
+@dataclass(frozen=True)
+class EmulatedCloud(Cloud):
+    """Fake services by their addresses."""
+
+    urls: dict[str, str] = field(default_factory=dict)
+
+    def connect(self, service, project):
+        session = AuthorizedSession(AnonymousCredentials())
+        return MODULES[service].Client(project, Rest(self.urls[service], session))
+
+
+def describe(*fakes, **terms):
+    """Describe a cloud of fake services; `terms` are fields of `watcher.Terms`."""
+    urls = {"compute" if isinstance(one, FakeCompute) else "tpu": one.api for one in fakes}
+    terms = {"metadata": fakes[-1].url, "poll": 1.0, **terms} if fakes else terms
+    return {"urls": urls, "terms": terms}
+
+
+def make_cloud(urls, terms):
+    """Return the cloud of `describe`."""
+    vm = Vm("cpu", "none", False, [*urls.values()][-1], terms)
+    return EmulatedCloud(tuple(urls), vm, urls)
+
+
+@contextlib.contextmanager
+def serving(*fakes, **terms):
+    """Replace Google's services in this process; those of Google stay without fakes."""
+    with contextlib.ExitStack() as stack:
+        if fakes:
+            cloud = make_cloud(**describe(*fakes, **terms))
+            stack.enter_context(mock.patch.object(backends, "CLOUD", cloud))
+        yield
+
+
+if __name__ == "__main__":
+    backends.CLOUD = make_cloud(**json.loads(sys.argv[1]))
+    cli.main(sys.argv[2:])
