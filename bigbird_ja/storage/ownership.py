@@ -278,7 +278,7 @@ class Owned:
             storage.make_directory(folder)
         before = Owned.load(target)
         moved = dict(before._manifest.files) if before else {}
-        moved |= {n: self._manifest.files[n] for n in existing if n in self.files}
+        moved |= {n: v for n, v in self._manifest.files.items() if is_whole or n in existing}
         aside = replace(self._manifest, files=moved, moving_to="")
         storage.write_bytes(storage.join(target, MANIFEST_NAME), msgspec.json.encode(aside))
         storage.rename_all([first] if first else [], self.path, target)
