@@ -1,5 +1,8 @@
 """Time limits of `pretrain` that end at a step and not by the minute."""
 
+import functools
+
+from bigbird_ja.train import start
 from testkit import instants
 
 
@@ -13,4 +16,5 @@ def end_at_step(number):
         if marks == 1 + number:  # the first mark is before the first step
             limits.end()
 
-    instants.watch(mark, limits)
+    instants.watch(mark)
+    start.Dependencies = functools.partial(start.Dependencies, timer=limits.timer)
