@@ -61,8 +61,8 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(
-            f"{data_dir}: {problems[0]}{more}: copy the file again, or make the data again with"
-            f" --overwrite; see `bigbird-ja check-data --data_dir {data_dir}`"
+            f"{data_dir}: {problems[0]}{more}: copy the file again, or make the data again;"
+            " `bigbird-ja check-data` lists all problems"
         )
 
 

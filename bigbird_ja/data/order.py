@@ -89,7 +89,7 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> Non
     if num_readers % num_hosts:
         raise BadInput(
             f"{num_hosts} hosts cannot share the data set's {num_readers} readers evenly: use a"
-            " number of hosts that divides it, or make the data with --num_shards a multiple of 32"
+            " number of hosts that divides it, or make the data with a multiple of 32 `num_shards`"
         )
     if global_batch_size % num_hosts:
         raise BadInput(

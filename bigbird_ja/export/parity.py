@@ -65,7 +65,7 @@ def compare(
         return {**report, "not_compared": "PyTorch is not installed: only token ids were compared"}
     report["versions"]["torch"] = torch.__version__
     if manifest is None or data_dir is None:
-        return {**report, "not_compared": "without --data_dir only token ids were compared"}
+        return {**report, "not_compared": "without a data set only token ids were compared"}
     return {**report, **_compare_scores(directory, model, manifest, data_dir)}
 
 

@@ -10,7 +10,7 @@ from bigbird_ja.model_dir.model import CONFIG
 
 
 def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:
-    """Return the kind of model that `--init_from` names.
+    """Return the kind of model that `init_from` names.
 
     Args:
         source: Hugging Face folder, MODEL_DIR of a run, or prefix of a TensorFlow checkpoint, with
@@ -26,6 +26,6 @@ def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:
     if storage.exists(f"{source.removesuffix('.index')}.index"):
         return "checkpoint"
     raise BadInput(
-        f"--init_from {source}: neither a Hugging Face folder with its weights, nor a MODEL_DIR,"
+        f"`init_from` {source}: neither a Hugging Face folder with its weights, nor a MODEL_DIR,"
         " nor a TensorFlow checkpoint (give PREFIX of PREFIX.index)"
     )

@@ -26,7 +26,7 @@ class Source:
     values: Mapping[str, np.ndarray]
     names: Mapping[str, str]  # our name -> the source's
     settings: Mapping[str, Any] = field(default_factory=dict)  # the source's settings of `model`
-    origin: dict[str, Any] | None = None  # record of `--init_from` of the source's own run
+    origin: dict[str, Any] | None = None  # record of `init_from` of the source's own run
 
 
 def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
@@ -44,7 +44,7 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
     encoder, model = read_config(folder), config.model
     if (architecture := encoder.settings["architecture"]) != model.architecture:
         raise BadInput(
-            f"--init_from {folder}: a {encoder.model_type} model becomes a {architecture}, and"
+            f"`init_from` {folder}: a {encoder.model_type} model becomes a {architecture}, and"
             f" model.architecture is {model.architecture}: leave it out"
         )
     state, checksums = state_dict.read(folder)

@@ -1,1 +1,0 @@
-"""Work that spans the packages: the demo, `doctor`'s checks and its measurement."""

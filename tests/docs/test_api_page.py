@@ -1,0 +1,42 @@
+"""The page of the Python interface: its example runs, and it has every function."""
+
+import re
+import sys
+
+import pytest
+
+import bigbird_ja
+from testkit import ROOT, command_line
+
+PAGE = (ROOT / "docs/api.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", bigbird_ja.FUNCTIONS)
+def test_the_page_has_every_function(name):
+    assert f"::: bigbird_ja.{bigbird_ja.FUNCTIONS[name]}.{name}\n" in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_examples_run_on_a_toy_corpus(tmp_path):
+    """The whole road in Python, with a preset and with a `Config`."""
+    pytest.importorskip("safetensors", reason="export needs the huggingface extra")
+    whole, with_config = re.findall(r"(?s)```python\n(.*?)```", PAGE)
+    program = f"{whole}\n{with_config}\nprint(config.model.num_layers)\n"
+    short = {"documents=400": "documents=80", "vocab_size=2000": "vocab_size=600"}
+    for old, new in short.items():
+        assert old in program
+        program = program.replace(old, new)
+    program = program.replace("bb.pretrain(", "bb.pretrain(num_train_steps=4, ")
+    (tmp_path / "road.py").write_text(indent(program), "utf-8")
+    ended = command_line.run(sys.executable, "road.py", cwd=tmp_path, timeout=800)
+    assert ended.status == 0, ended.stderr[-3000:]
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("4 ") and lines[-1] == "3"
+    assert (tmp_path / "hf/model.safetensors").exists() and (tmp_path / "run-3").is_dir()
+
+
+def indent(program):
+    """Put a program below the guard that child processes need."""
+    body = "\n".join(f"    {line}" for line in program.splitlines())
+    return f'if __name__ == "__main__":\n{body}\n'
