@@ -10,7 +10,7 @@ import pytest
 
 import bigbird_ja
 from bigbird_ja import errors
-from bigbird_ja.cli import command_flags, load_command
+from bigbird_ja.cli import COMMANDS, command_flags, load_command
 
 SHELL = {"json", "help", "config", "set"}
 # A question on a terminal; a file in place of the text; examples that are printed.
@@ -25,8 +25,8 @@ def test_a_function_is_declared_lazily_and_typed(name):
     assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     hints = typing.get_type_hints(function)
     assert hints.keys() == {*signature.parameters, "return"}
-    result = hints["return"]
-    assert dataclasses.is_dataclass(result) and result.__dataclass_params__.frozen
+    for result in typing.get_args(hints["return"]) or (hints["return"],):
+        assert dataclasses.is_dataclass(result) and result.__dataclass_params__.frozen
     for part in ("Args:", "Raises:"):
         assert part in inspect.getdoc(function)
 
@@ -41,6 +41,10 @@ def test_every_flag_is_a_parameter(name):
     assert missing <= ONLY_FLAGS.get(name, set())
     if "set" in flags:
         assert {"config", "overrides"} <= {*given}
+
+
+def test_every_command_is_a_function():
+    assert {name.replace("_", "-") for name in bigbird_ja.FUNCTIONS} == {*COMMANDS}
 
 
 def test_import_is_fast_and_takes_no_library():
