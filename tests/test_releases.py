@@ -1,10 +1,14 @@
 """What a version of this format wrote, every later version continues.
 
-tests/fixtures/format-0.2.0.tar.xz contains corpus.jsonl (`sample --documents 12 --seed 3`); ja.* by
-`tokenize --vocab_size 600`; data/ by `make-data --seq_length 64 --max_predictions_per_seq 10
---num_shards 2 --eval_fraction 0.1`; model/, four steps with the settings that its config.yaml
-states; and whole-metrics.jsonl, the metrics after `pretrain --num_train_steps 8` on a copy of it.
-The tokenizer's model lies there once. What an unreleased version wrote is refused (`storage.decode`).
+tests/fixtures/format-0.2.0.tar.xz contains
+
+- corpus.jsonl, and ja.* by `tokenize --vocab_size 51`;
+- data/ by `make-data --seq_length 64 --max_predictions_per_seq 10 --num_shards 2 --eval_fraction
+  0.1`;
+- model/ by four steps of `pretrain` with the settings that its config.yaml states;
+- whole-metrics.jsonl, the metrics after `pretrain --num_train_steps 8` on a copy of model/.
+
+The tokenizer's model is there once. What an unreleased version wrote is refused (`storage.decode`).
 """
 
 import json

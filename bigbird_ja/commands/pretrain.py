@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
+from bigbird_ja.errors import CommandError
 from bigbird_ja.settings.variants import used_by
 
 if TYPE_CHECKING:
@@ -75,9 +76,15 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> PretrainResult:
     """Train or resume, and name the command that comes next."""
+    from bigbird_ja.cli.spelling import spell_flags
     from bigbird_ja.process import console, streams
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.start import pretrain
+
+    def leave(error: CommandError) -> None:
+        """End the process with an error, from any thread."""
+        error.args = (spell_flags(str(error), set(args)),)
+        streams.leave(error)
 
     result = pretrain(
         data_dir=args.data_dir,
@@ -97,7 +104,7 @@ def run(args: Args) -> PretrainResult:
         overwrite=args.overwrite,
         profile_steps=args.profile_steps,
         wandb=args.wandb,
-        deps=Dependencies(leave=streams.leave),
+        deps=Dependencies(leave=leave),
     )
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.plan.compare import describe_rate
