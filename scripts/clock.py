@@ -545,15 +545,42 @@ def scores(spec: Spec) -> int:
     return int(spec["batch"] * length * spec["vocabulary"])
 
 
+def flops(spec: Spec) -> float:
+    """Count the floating-point operations of a device's microstep."""
+    matrices = {name: shape for name, (shape, _) in weights_of(spec, 1).items() if len(shape) > 1}
+    layer = sum(math.prod(shape[1:]) for name, shape in matrices.items() if "layer_" in name)
+    seen = spec["length"] if spec["predictions"] else spec["length"] / 2
+    work = spec["layers"] * (2 * layer + 4 * seen * spec["heads"] * spec["size"]) * tokens(spec)
+    again = spec["again"] * (4 / 3 if spec["keeps"] == "nothing" else 1)
+    ends = 2 * scores(spec) * spec["width"]
+    # Ids have no gradient.
+    ends += 2 * tokens(spec) * math.prod(matrices["table"]) * spec["one_hot"] * 2 / 3
+    times = (3 if not spec["rank"] else 2) if spec["gradient"] else 1
+    return float(times * (again * work + ends))
+
+
 def total(spec: Spec, programs: Mapping[str, Spec], known: Mapping[str, Any]) -> Counts | None:
     """Return the counts of a program on one device of its slice; None if it was not compiled."""
     own = programs[str(spec.get("like", spec["name"]))]
-    if own["name"] not in known:
+    if own["name"] in known:
+        parts = known[own["name"]]
+    elif "work_of" in own:
+        other = programs[own["work_of"]]
+        counted = total(other, programs, known)
+        if counted is None:
+            return None
+        again = spec["again"] * (own["again"] if own is not spec else 1)
+        ratio = flops(spec | {"again": again}) / CHIPS[spec["chip"]].peak_flops
+        ratio /= flops(other) / CHIPS[other["chip"]].peak_flops * other["microsteps"]
+        parts = {"rest": {key: ratio * counted[key] for key in COUNTS}}
+        parts["layer"] = dict.fromkeys(COUNTS, 0.0)
+        own = spec
+    else:
         return None
-    parts = known[own["name"]]
     if spec["kind"] != "step":
         return {**parts["rest"], "update": 0.0, "links": 0.0}
-    deep = spec["layers"] / own["compiled"] * spec["again"] * tokens(spec) / tokens(own)
+    again = 1 if own is spec else spec["again"]
+    deep = spec["layers"] / own["compiled"] * again * tokens(spec) / tokens(own)
     wide = scores(spec) / scores(own)
     often = spec["microsteps"] * spec["extra"]
     counts = {k: often * (deep * parts["layer"][k] + wide * parts["rest"][k]) for k in COUNTS}
@@ -669,19 +696,41 @@ def interval(judged: Sequence[Judged]) -> tuple[float, float]:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def predict(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> None:
-    """Write the predictions of set 2 that are missing; those that are there stay as they are."""
+def predict(specs: Sequence[Spec], counts: Mapping[str, Counts], known: Mapping[str, Any]) -> None:
+    """Write the predictions of set 2 that are missing; those that are there stay as they are.
+
+    If steps of the same repository have published times, their median ratio is applied.
+    """
     entries = json.loads(BLIND[2].read_text(encoding="utf-8"))
     by_name = {spec["name"]: spec for spec in specs}
     for entry in entries:
-        name = entry["name"]
-        if entry["prediction_ms"] is None and name in counts:
-            time = predicted_ms(by_name[name], counts[name])
-            entry["prediction_ms"] = round(time, 3)
-            entry["interval_ms"] = [round(end * time, 3) for end in measured.INTERVAL]
-            entry["predicted_on"] = datetime.date.today().isoformat()
+        spec = by_name[entry["name"]]
+        if entry["prediction_ms"] is not None or spec["name"] not in counts:
+            continue
+        ratios = [
+            (published_ms(one) or 0.0) / predicted_ms(one, counts[one["name"]])
+            for one in specs
+            if one["group"] == spec["group"] and one["kind"] == "step" and published_ms(one)
+            if one["name"] in counts
+        ]
+        ratio = statistics.median(ratios) if ratios else 1.0
+        time = ratio * predicted_ms(spec, counts[spec["name"]])
+        own = by_name[str(spec.get("like", spec["name"]))]
+        entry |= {
+            "prediction_ms": round(time, 3),
+            "interval_ms": [round(end * time, 3) for end in measured.INTERVAL],
+            "method": _method(spec, own, known),
+            "ratio_of_source": round(ratio, 3),
+            "predicted_on": datetime.date.today().isoformat(),
+        }
     text = json.dumps(entries, indent=1, ensure_ascii=False)
     BLIND[2].write_text(f"{text}\n", encoding="utf-8")
+
+
+def _method(spec: Spec, own: Spec, known: Mapping[str, Any]) -> str:
+    if own["name"] not in known:
+        return f"not compiled, rate of {own['work_of']}"
+    return "compiled" if own is spec else f"layers of {own['name']}"
 
 
 def report(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> None:
@@ -714,11 +763,10 @@ def report(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> None:
         held = "" if not ends else "yes" if ends[0] <= real <= ends[1] else "no"
         link = f"[{name}]({spec['source']})"
         lines.append(_row(link, _time(then), _ends(ends), _time(real), held, now))
-    lines += ["", "| set 2 | prediction, ms | interval |", "|---|---|---|"]
+    lines += ["", "| set 2 | prediction, ms | interval | by |", "|---|---|---|---|"]
     for entry in json.loads(BLIND[2].read_text(encoding="utf-8")):
-        lines.append(
-            _row(entry["name"], _time(entry["prediction_ms"]), _ends(entry["interval_ms"]))
-        )
+        cells = _time(entry["prediction_ms"]), _ends(entry["interval_ms"])
+        lines.append(_row(entry["name"], *cells, entry.get("method", "")))
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     page = before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2]
@@ -777,7 +825,7 @@ def main() -> None:
     known = json.loads(CACHE.read_text(encoding="utf-8"))
     totals = {spec["name"]: total(spec, programs, known) for spec in specs}
     counts = {name: found for name, found in totals.items() if found is not None}
-    predict(specs, counts)
+    predict(specs, counts, known)
     report(specs, counts)
 
 
