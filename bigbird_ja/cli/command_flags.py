@@ -255,14 +255,15 @@ def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
     """Refuse a command line that lacks required flags, naming all of them."""
-    missing, excuse = [], ""
+    missing, excuses = [], set[str]()
     for flag in own_flags(args):
         option = declared(flag)
         is_excused = option.unless and args[option.unless].value
         if option.required and not is_excused and flag.value in (None, []):
             missing.append(f"--{flag.name}")
-            excuse = f" (or --{option.unless})" if option.unless else ""
+            excuses.add(f" (or --{option.unless})" if option.unless else "")
     if missing:
+        excuse = excuses.pop() if len(excuses) == 1 else ""
         verb = "is" if len(missing) == 1 else "are"
         raise BadInput(f"{', '.join(missing)} {verb} needed{excuse}{see}")
 

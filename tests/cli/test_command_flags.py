@@ -173,8 +173,9 @@ def test_a_stray_word_names_the_flag_that_it_is_meant_for():
 
 def test_all_missing_flags_are_named_at_once():
     assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
-    names = "--name, --project, --bucket, --data_dir are needed (or --dry_run):"
-    assert names in refusal("launch")
+    names = "--name, --project, --bucket, --data_dir are needed"
+    assert f"--config, {names}: see" in refusal("launch")
+    assert f"{names} (or --dry_run):" in refusal("launch", "--config=tiny-cpu")
 
 
 NO_NUMBERS = ("x", "", "nan", "inf", "-inf", "1e999", "1e30", "-1e30", "9" * 5000)
