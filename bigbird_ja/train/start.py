@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,7 +180,7 @@ def _prepare_and_train(
     if request.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")
     model_dir = ModelDir(request.model_dir, request.overwrite, log=deps.log, clock=deps.clock)
-    config, overrides, manifest, notices = _settings(request, model_dir, deps.log)
+    config, overrides, manifest, notices = _settings(request, model_dir)
     model_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
     if request.profile_steps is not None:
@@ -222,7 +222,7 @@ def _prepare_and_train(
 
 
 def _settings(
-    request: _Request, model_dir: ModelDir, log: Callable[[str], None]
+    request: _Request, model_dir: ModelDir
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
     """Return config, overrides in order, manifest, and notices.
 
@@ -234,8 +234,6 @@ def _settings(
         check.check_held_out(manifest, data_dir)
     so_far = model_dir.settings[0] if model_dir.settings else None
     settings_of_run = model_dir.join("config.yaml") if so_far and request.config is None else None
-    if settings_of_run:
-        log(f"no `config`: the run in {model_dir.path} continues with its own settings")
     adopted: list[Layer] = []
     if so_far is None:
         if init_from:
@@ -250,6 +248,9 @@ def _settings(
     check_length(config, manifest.seq_length)
     echo = echo_settings(config, overrides, used_by("pretrain"), settings_of_run, manifest)
     notices = [f"settings:\n{echo}"]
+    if settings_of_run:
+        own = f"no `config`: the run in {model_dir.path} continues with its own settings"
+        notices.insert(0, own)
     if init_from and so_far is None:
         notices += filter(None, [attention_notice(init_from, config, manifest)])
     warnings = config_warnings(config, not init_from, overrides, manifest)
