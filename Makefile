@@ -57,8 +57,8 @@ demo-3.12: demo-%: .venv-%/.installed
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
 
-test-slow: $(ALL) ## the long tests: the guide, the notebooks, the examples, kills, every fault (twenty minutes)
-	@$(BIN)/python -m pytest $(WORKERS) -m slow --durations 20 $(PYTEST)
+test-slow: $(ALL) ## the long tests: the guide, the examples, kills, every fault (twenty minutes); notebooks: test-kaggle
+	@$(BIN)/python -m pytest $(WORKERS) -m slow --durations 20 --ignore tests/docs/test_notebooks.py $(PYTEST)
 
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
 	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not slow" $(PYTEST)
