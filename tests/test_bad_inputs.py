@@ -56,6 +56,7 @@ CASES = (
     (_MAKE + " --config=tiny-cpu --seq_length=1000", "992"),
     ("check-data --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
+    ("preflight --init_from={t}/none", "no such folder or checkpoint"),
     ("preflight --chip=v9", "one of v2, v3"),
     ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice: use one such as 2x2"),
     ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set: give the"),

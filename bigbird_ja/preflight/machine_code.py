@@ -27,9 +27,9 @@ import numpy as np
 from bigbird_ja.preflight.scalar_eval import Scalars
 
 # FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
-# on v6e and v7x; both cores of v4 and v5p, one device on a slice, run it.
+# on v6e and v7x; both cores of v5p, one device, run it.
 MATMUL_FLOPS: Mapping[str, float] = {
-    **{"v2": 2**19, "v3": 2**19, "v4": 2**20, "v5e": 2**19, "v5p": 2**20, "v6e": 2**21},
+    **{"v2": 2**19, "v3": 2**19, "v4": 2**19, "v5e": 2**19, "v5p": 2**20, "v6e": 2**21},
     "v7x": 2**21,
 }
 _MAX_UNKNOWN = 0.05

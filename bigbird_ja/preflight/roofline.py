@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bigbird_ja.accelerators.chips import Chip
+from bigbird_ja.accelerators.chips import MEGACORE, Chip
 from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
 from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
@@ -82,7 +82,8 @@ def code_costs(
         listed = lookup.find(op)
         flops = instruction_flops(op)
         if listed and not flops:  # a kernel: the module does not state its products
-            flops = listed.matmuls * MATMUL_FLOPS[chip.name]
+            cores = 2 if chip is MEGACORE.get(chip.name) else 1
+            flops = listed.matmuls * MATMUL_FLOPS[chip.name] * cores
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         if listed and is_kernel(cost):

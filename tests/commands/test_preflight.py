@@ -1,18 +1,21 @@
 """The command, with the real compiler on a tiny step."""
 
 import functools
+import json
 import os
 import re
 import sys
 
 import pytest
 
+import bigbird_ja
 from bigbird_ja.accelerators import environment
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import figures
-from bigbird_ja.preflight.results import load_results
+from bigbird_ja.preflight import estimate, figures
+from bigbird_ja.preflight.results import StepResult, load_results
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit.configs import count_parameters, fitted, with_data
+from tests.commands.test_plan import ENCODER
 from tests.preflight import SHORTAGES, small_steps
 
 SIZES = ("num_layers=1", "hidden_size=64", "num_attention_heads=1", "intermediate_size=128")
@@ -109,3 +112,19 @@ def _check_that_it_does_not_fit(ended):
     assert chip["fits"] is False
     assert chip["priced_cycles"] is None and chip["hbm_peak_bytes"] > chip["hbm_limit_bytes"]
     assert "does not fit" in ended.stderr
+
+
+def test_the_sizes_of_an_encoder_replace_those_of_the_config(monkeypatch, tmp_path):
+    """Price an encoder by its config.json alone, as `plan --init_from` does."""
+    (tmp_path / "config.json").write_text(json.dumps(ENCODER))
+    seen = []
+
+    def examine(config, data, target, batch, *_, **__):
+        seen.append(config.model)
+        shape = {"seq_length": data.seq_length, "batch_per_core": batch}
+        return StepResult(chip=target.chip.name, fits=False, **shape)
+
+    monkeypatch.setattr(estimate, "examine", examine)
+    result = bigbird_ja.preflight(config="continue-8192", init_from=str(tmp_path), chips=["v5e"])
+    assert [step.chip for step in result.chips] == ["v5e"] and not result.topologies
+    assert (seen[0].hidden_size, seen[0].num_layers) == (384, 12)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time
@@ -73,6 +73,11 @@ def test_kernel_is_priced_only_with_its_code():
     assert kernel.cycles == kernel.matrix_cycles == pytest.approx(at_peak)
     assert kernel.bound_by == "matrix unit"
     assert roofline.not_counted([kernel, after]) is None
+    # On a slice of v4, one device has both cores: twice the products in the same cycles.
+    core, joined = (
+        roofline.code_costs(module, found, code, chip)[0] for chip in (CHIPS["v4"], MEGACORE["v4"])
+    )
+    assert core.matrix_cycles == joined.matrix_cycles > 0
     # Each step of its grid starts copies and waits for them.
     waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
     (copying, _) = roofline.code_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
