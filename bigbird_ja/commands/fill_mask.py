@@ -1,6 +1,7 @@
 """Fill in [MASK] in a text with the most likely tokens.
 
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
+  bigbird-ja fill-mask --model_dir out/german --text 'Berlin ist die [MASK] von Deutschland.'
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10
 
 Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model); writes nothing. A text needs at

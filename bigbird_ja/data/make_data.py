@@ -58,6 +58,9 @@ def make_data(
 ) -> DataSetResult:
     """Build a data set, resume unfinished work, or find it finished.
 
+    Worker processes import the main script again: a script calls this below
+    `if __name__ == "__main__":`.
+
     Args:
         inputs: corpora, each with or without a weight; the guide lists their forms.
         tokenizer: .model file, Hugging Face folder, or its name on the Hub.

@@ -28,7 +28,6 @@ from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 _MAX_FILES = 3  # maximum number of files of a folder that are named
 _SHORT = 512  # maximum length of encoders before BigBird, in tokens
-_KANA_SHARE = 0.05  # share of a vocabulary with kana; Japanese models have several times as much
 
 _EXAMPLES = {
     "ja": ("日本の首都は[MASK]です。", "長い文章。"),
@@ -224,15 +223,10 @@ def _shape(model: Model) -> dict[str, str]:
 
 
 def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the user's or the source's codes, else "ja" for a vocabulary with many kana.
-
-    No other language's vocabulary has as many.
-    """
+    """Return the user's or the source's codes, else "ja" for a Japanese vocabulary."""
     if codes := _texts(options.language.split(",") if options.language else stated.get("language")):
         return codes
-    tokens = model.tokenizer.tokens
-    with_kana = sum(any("ぁ" <= character <= "ヿ" for character in token) for token in tokens)
-    return ["ja"] if with_kana > _KANA_SHARE * len(tokens) else []
+    return ["ja"] if model.tokenizer.is_japanese else []
 
 
 def _data(manifest: Manifest | None, code: str) -> str:

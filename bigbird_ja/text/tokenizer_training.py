@@ -52,6 +52,7 @@ from bigbird_ja.text.tokenizer import (
 # Number of lines for the statistics, sampled from the lines that are trained on.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
+_MAX_ALPHABET = 500  # characters of text in an alphabet, with signs; Korean and Chinese use more
 # SentencePiece skips lines with these characters; spaces in their place keep the lines.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 _PREFIX = "`output_prefix`"
@@ -88,6 +89,9 @@ def tokenize(
     overwrite: bool = False,
 ) -> TokenizerResult:
     """Train a SentencePiece model and write its files, unless they are there.
+
+    Worker processes import the main script again: a script calls this below
+    `if __name__ == "__main__":`.
 
     Args:
         inputs: corpora; the guide lists their forms.
@@ -212,6 +216,8 @@ def train(
     tokenizer = SentencePieceTokenizer(model_proto.round_scores(model), "the trained model")
     if tokenizer.vocab_size != settings.vocab_size:
         raise _too_large(settings, tokenizer.vocab_size)
+    if advice := _coverage_advice(settings, sample):
+        log(advice)
     return tokenizer, {"lines": wanted, **_statistics(tokenizer, sample)}
 
 
@@ -288,6 +294,17 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
         if draw() * (total - seen) < left:
             left -= 1
             yield item
+
+
+def _coverage_advice(settings: TokenizeConfig, sample: list[str]) -> str:
+    """Return advice on `character_coverage` for text in an alphabet; "" for other text."""
+    characters = len(set("".join(sample)))
+    if settings.character_coverage == 1 or characters > _MAX_ALPHABET:
+        return ""
+    return (
+        f"{characters:,} different characters: with `character_coverage` 1 none is unknown"
+        f" (now {settings.character_coverage:g}, which suits thousands of them)"
+    )
 
 
 def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[str, Any]:

@@ -59,3 +59,14 @@ def test_a_data_set_without_its_library_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(BadInput, match=r"no datasets here: .* `hf download me/x --repo-type"):
         open_corpus(["hf:me/x"])
+
+
+def test_trim_fetches_the_encoder_of_a_name(tmp_path):
+    corpus = tmp_path / "a.txt"
+    corpus.write_text("text")
+    with hub.serving() as there:
+        there.repos["me/model"] = {"config.json": b'{"model_type": "bert"}'}
+        flags = (f"--input={corpus}", "--encoder=me/model", f"--output_dir={tmp_path}/out")
+        ended = command_line.run_cli("trim", *flags, env=there.environ(tmp_path / "cache"))
+    assert ended.status == 2 and "fetching it from the Hub" in ended.stderr
+    assert "config.json" in {line.rpartition("/")[2] for line in there.asked}

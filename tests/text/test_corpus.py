@@ -43,9 +43,6 @@ def test_inputs_without_files_are_refused(tmp_path):
     ):
         with pytest.raises(BadInput, match=message):
             texts(*sources)
-    path = write(tmp_path / "a.txt", b"text")
-    with pytest.raises(BadInput, match="`tfds_data_dir`"):
-        open_corpus([path], tfds_data_dir=str(tmp_path))
 
 
 # --- SRC=WEIGHT ---
