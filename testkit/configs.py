@@ -2,8 +2,8 @@
 
 import math
 
-import yaml
-
+from bigbird_ja.cli.command_flags import declared, own_flags
+from bigbird_ja.cli.config import read_sets
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings import resolve
 from bigbird_ja.settings.data_facts import Data, requested_data
@@ -11,15 +11,19 @@ from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
 
-def read_sets(sets):
-    """Read `section.key=value` as the command line does."""
-    return {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
-
-
 def resolve_config(config=None, sets=(), adopted=(), **about):
     """Resolve a preset, a file or a config, layers of another model, and `section.key=value`."""
     given = resolve.given_layers(read_sets(sets))
     return resolve.resolve_config([*resolve.base_layers(config), *adopted, *given], **about)
+
+
+def resolve_flags(args):
+    """Resolve the config that a command's flags specify."""
+    flags = [flag for flag in own_flags(args) if declared(flag).setting]
+    given = {declared(flag).setting: flag.value for flag in flags if flag.value is not None}
+    layers = [*resolve.base_layers(args.config or None)]
+    layers += resolve.given_layers(read_sets(args.set), given)
+    return resolve.resolve_config(layers, declared(args["set"]).uses)
 
 
 def fitted(preset=None, sets=()) -> Config:

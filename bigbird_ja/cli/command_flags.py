@@ -107,7 +107,8 @@ class Flags:
     ) -> None:
         """Declare a flag; `about` contains fields of `Flag`."""
         described: Any = Literal[choices] if choices else kind
-        about_value = details(help, ge=low, le=high, unit=unit, none=none)
+        span = None if low is None or high is None else (low, high)
+        about_value = details(help, span, unit, none=none)
         described = Annotated[described, about_value]
         if filled:
             described = Annotated[described, Meta(min_length=1)]

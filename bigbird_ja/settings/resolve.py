@@ -8,7 +8,7 @@ is an error (`fit_to_data`). Without a data set, the config's `make_data` descri
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.errors import BadInput
@@ -30,9 +30,6 @@ from bigbird_ja.settings.variants import (
     parameter_of,
     select,
 )
-
-# From settings of another model to the config that a command's flags specify, and all overrides.
-Resolve = Callable[[Iterable[Layer]], tuple[Config, list[Override]]]
 
 ConfigSource = str | os.PathLike[str] | Config  # a preset's name, a file, or a config
 

@@ -27,8 +27,7 @@ _MAKING = (*_ALL, "make-data")
 
 def about(
     meaning: str = "",
-    ge: float | None = None,
-    le: float | None = None,
+    span: tuple[float, float] | None = None,
     unit: str = "",
     by: tuple[str, ...] = (),
     change: str = "",
@@ -38,8 +37,7 @@ def about(
 
     Args:
         meaning: noun phrase for `--help`.
-        ge: minimum.
-        le: maximum.
+        span: lowest and highest value.
         unit: unit of the value.
         by: commands in which the setting has an effect; by default those of the section.
         change: changes that a resumed run accepts; by default those of the section. "free": any;
@@ -48,34 +46,35 @@ def about(
     """
     extra = {"unit": unit, "by": by, "change": change, "none": none}
     given = {key: value for key, value in extra.items() if value}
-    return Meta(description=meaning or None, ge=ge, le=le, extra=given or None)
+    low, high = span or (None, None)
+    return Meta(description=meaning or None, ge=low, le=high, extra=given or None)
 
 
-def fact(meaning: str, **details: Any) -> Meta:
+def fact(meaning: str, *details: Any, by: tuple[str, ...] = _MAKING, none: str = "") -> Meta:
     """Describe a setting of `make-data` and `tokenize` that the data set then determines."""
-    return about(meaning, **{"by": _MAKING, "change": "fixed", **details})
+    return about(meaning, *details, by=by, change="fixed", none=none)
 
 
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Positive = Annotated[int, about(span=(1, 2**31 - 1))]
+Id = Annotated[int, about(span=(0, 2**31 - 1))]
 Seed = Annotated[int, Meta(ge=-(2**63), le=INT64_MAX)]
-SeqLength = Annotated[int, about(ge=8, le=1_000_000, unit="tokens")]
+SeqLength = Annotated[int, about(span=(8, 1_000_000), unit="tokens")]
 Masking = Literal["dynamic", "static"]
-Predictions = Annotated[int, about(ge=1, le=1_000_000, unit="tokens")]
-MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
+Predictions = Annotated[int, about(span=(1, 1_000_000), unit="tokens")]
+MaskRate = Annotated[float, about(span=(0.0001, 0.9))]
 MaskUnit = Literal["subword", "whole_word", "span"]
 
-Steps = Annotated[int, about(ge=1, le=MAX_STEPS, unit="steps")]
-StepsOrZero = Annotated[int, about(ge=0, le=MAX_STEPS, unit="steps")]
-Minutes = Annotated[float, about(ge=0.0, le=1e6, unit="minutes")]
-Entries = Annotated[int, about(ge=1, le=10_000_000, unit="entries")]
-Tokens = Annotated[int, about(ge=1, le=10_000_000, unit="tokens")]
-Batches = Annotated[int, about(ge=1, le=1_000_000_000, unit="batches")]
-Factor = Annotated[float, Meta(ge=0.0, le=10.0)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-Dropout = Annotated[float, Meta(ge=0.0, le=0.9)]
-Theta = Annotated[float, Meta(ge=1.0, le=1e12)]
-Rate = Annotated[float, Meta(ge=0.0001, le=0.9999)]
+Steps = Annotated[int, about(span=(1, MAX_STEPS), unit="steps")]
+StepsOrZero = Annotated[int, about(span=(0, MAX_STEPS), unit="steps")]
+Minutes = Annotated[float, about(span=(0.0, 1e6), unit="minutes")]
+Entries = Annotated[int, about(span=(1, 10_000_000), unit="entries")]
+Tokens = Annotated[int, about(span=(1, 10_000_000), unit="tokens")]
+Batches = Annotated[int, about(span=(1, 1_000_000_000), unit="batches")]
+Factor = Annotated[float, about(span=(0.0, 10.0))]
+Fraction = Annotated[float, about(span=(0.0, 1.0))]
+Dropout = Annotated[float, about(span=(0.0, 0.9))]
+Theta = Annotated[float, about(span=(1.0, 1e12))]
+Rate = Annotated[float, about(span=(0.0001, 0.9999))]
 Text = Annotated[
     str,
     Meta(
@@ -96,28 +95,19 @@ class TokenizeConfig(Section, frozen=True, kw_only=True):
 
     vocab_size: Annotated[
         int,
-        fact(
-            "Vocabulary size, special tokens included.",
-            ge=16,
-            le=10_000_000,
-            by=("tokenize", *_ALL),
-        ),
+        fact("Vocabulary size, special tokens included.", (16, 10_000_000), by=("tokenize", *_ALL)),
     ] = 32_000
     model_type: Annotated[Literal["unigram", "bpe"], about("Type of SentencePiece model.")] = (
         "unigram"
     )
     character_coverage: Annotated[
-        float,
-        about("Share of the text's characters that get an entry of their own.", ge=0.98, le=1.0),
+        float, about("Share of the text's characters that get an entry of their own.", (0.98, 1.0))
     ] = 0.9995
     max_sentence_length: Annotated[
-        int,
-        about(
-            "Longest line to train on; longer ones are split.", ge=16, le=2**31 - 1, unit="bytes"
-        ),
+        int, about("Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes")
     ] = 16_384
     max_sentences: Annotated[
-        int, about("Lines drawn from the whole corpus; 0: all.", ge=0, le=MAX_STEPS, unit="lines")
+        int, about("Lines drawn from the whole corpus; 0: all.", (0, MAX_STEPS), "lines")
     ] = 2_000_000
 
 
@@ -152,10 +142,10 @@ class MakeDataConfig(Section, frozen=True, kw_only=True):
     ] = "script"
     nsp: Annotated[bool, fact("Pairs of segments (A and B) for next-sentence prediction.")] = False
     eval_fraction: Annotated[
-        float, about("Share of documents held out for evaluation.", ge=0.0, le=0.5)
+        float, about("Share of documents held out for evaluation.", (0.0, 0.5))
     ] = 0.01
     num_shards: Annotated[
-        int, about("Train shards; 0: a multiple of 32, by size.", ge=0, le=100_000)
+        int, about("Train shards; 0: a multiple of 32, by size.", (0, 100_000))
     ] = 0
     seed: Annotated[Seed, about("Seed for shuffling, held-out documents and static masks.")] = (
         12_345
@@ -172,7 +162,7 @@ class StaticMasks(MakeDataConfig, frozen=True, kw_only=True):
     """Settings for making a data set whose records contain the masks."""
 
     masking: Literal["static"] = "static"
-    dupe_factor: Annotated[int, about("Copies, each masked anew.", ge=1, le=1000)] = 10
+    dupe_factor: Annotated[int, about("Copies, each masked anew.", (1, 1000))] = 10
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -192,13 +182,13 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     vocab_size: Annotated[
         Entries | None, about("Rows of the embeddings.", none="from the data set")
     ] = None
-    hidden_size: Annotated[int, about("Width of the encoder.", ge=1, le=65_536)] = 768
-    num_layers: Annotated[int, about("Layers of the encoder.", ge=1, le=1000, unit="layers")] = 12
+    hidden_size: Annotated[int, about("Width of the encoder.", (1, 65_536))] = 768
+    num_layers: Annotated[int, about("Layers of the encoder.", (1, 1000), "layers")] = 12
     num_attention_heads: Annotated[
-        int, about("Attention heads of a layer.", ge=1, le=1024, unit="heads")
+        int, about("Attention heads of a layer.", (1, 1024), "heads")
     ] = 12
     intermediate_size: Annotated[
-        int, about("Width of the feed-forward networks.", ge=1, le=1_000_000)
+        int, about("Width of the feed-forward networks.", (1, 1_000_000))
     ] = 3072
     hidden_act: Annotated[
         Literal["gelu_new", "gelu", "relu"],
@@ -254,15 +244,14 @@ class BigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
 
     attention_type: Literal["block_sparse", "simulated_sparse"] = "block_sparse"
     block_size: Annotated[
-        int, about("Tokens per attention block.", ge=1, le=4096, unit="tokens", by=_MAKING)
+        int, about("Tokens per attention block.", (1, 4096), "tokens", by=_MAKING)
     ] = 64
     num_random_blocks: Annotated[
         int,
         about(
             "Random key blocks per query block (`rolled` rounds up to even).",
-            ge=0,
-            le=64,
-            unit="blocks",
+            (0, 64),
+            "blocks",
             by=_MAKING,
         ),
     ] = 3
@@ -274,7 +263,7 @@ class BigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
             by=_MAKING,
         ),
     ] = "rolled"
-    pattern_seed: Annotated[int, about("Seed for random blocks.", ge=0, le=2**32 - 1)] = 0
+    pattern_seed: Annotated[int, about("Seed for random blocks.", (0, 2**32 - 1))] = 0
 
 
 class FullBigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
@@ -292,10 +281,10 @@ class ModernBertModel(ModelConfig, frozen=True, kw_only=True):
     initializer: Literal["normal"] = "normal"
     layer_norm_eps: Fraction = 1e-5
     local_attention: Annotated[
-        int, about("Window of a local layer, half on each side.", ge=2, le=1_000_000, unit="tokens")
+        int, about("Window of a local layer, half on each side.", (2, 1_000_000), "tokens")
     ] = 128
     global_attn_every_n_layers: Annotated[
-        int, about("Layers 0, n, 2n, ... attend globally, the others locally.", ge=1, le=1000)
+        int, about("Layers 0, n, 2n, ... attend globally, the others locally.", (1, 1000))
     ] = 3
     global_rope_theta: Annotated[
         Theta,
@@ -317,7 +306,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
         about("Unit of dynamic masks, if not the data set's.", none="from the data set"),
     ] = None
     shuffle_window: Annotated[
-        int, about("Shards that are shuffled together.", ge=1, le=100_000, unit="shards")
+        int, about("Shards that are shuffled together.", (1, 100_000), "shards")
     ] = 8
     seed: Annotated[Seed, about("Seed for shuffling and dynamic masking.")] = 12_345
 
@@ -331,14 +320,11 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
     global_batch_size: Annotated[
         int,
         about(
-            "Sequences per step, all cores and micro-batches together.",
-            ge=1,
-            le=1_000_000,
-            unit="sequences",
+            "Sequences per step, all cores and micro-batches together.", (1, 1_000_000), "sequences"
         ),
     ] = 16
     gradient_accumulation_steps: Annotated[
-        int, about("Micro-batches per step and core.", ge=1, le=100_000)
+        int, about("Micro-batches per step and core.", (1, 100_000))
     ] = 1
     learning_rate: Annotated[Factor, about("Peak learning rate.")] = 0.0001
     warmup_steps: Annotated[StepsOrZero, about("Steps of linear warm-up.")] = 10_000
@@ -370,11 +356,11 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
         Factor, about("Decoupled weight decay; not for biases and layer norms.", by=_STEP)
     ] = 0.01
     adam_beta2: Annotated[
-        float, about("Decay rate of AdamW's second moment.", ge=0.0, le=0.999999, by=_STEP)
+        float, about("Decay rate of AdamW's second moment.", (0.0, 0.999999), by=_STEP)
     ] = 0.999
-    adam_epsilon: Annotated[float, about("Epsilon of AdamW.", ge=1e-30, le=1.0, by=_STEP)] = 1e-06
+    adam_epsilon: Annotated[float, about("Epsilon of AdamW.", (1e-30, 1.0), by=_STEP)] = 1e-06
     clip_norm: Annotated[
-        float, about("Maximum global gradient norm; 0 disables it.", ge=0.0, le=1e9, by=_STEP)
+        float, about("Maximum global gradient norm; 0 disables it.", (0.0, 1e9), by=_STEP)
     ] = 1.0
     dtype: Annotated[
         Literal["bfloat16", "float32"],
@@ -456,9 +442,7 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     save_every_steps: Annotated[StepsOrZero, about("Steps between checkpoints; 0 disables it.")] = (
         5000
     )
-    keep_last: Annotated[
-        int, about("Newest checkpoints to keep.", ge=1, le=100_000, unit="checkpoints")
-    ] = 5
+    keep_last: Annotated[int, about("Newest checkpoints to keep.", (1, 100_000), "checkpoints")] = 5
     keep_every_steps: Annotated[
         StepsOrZero, about("Interval of checkpoints that stay; 0 disables it.")
     ] = 100_000
@@ -468,7 +452,7 @@ class TpuConfig(Section, frozen=True, kw_only=True):
     """Settings of the machine that trains."""
 
     num_cores: Annotated[
-        int, about("Cores that share a step's sequences.", ge=1, le=4096, unit="cores", by=_STEP)
+        int, about("Cores that share a step's sequences.", (1, 4096), "cores", by=_STEP)
     ] = 8
     name: Annotated[Text, about("Name of the TPU; local: this TPU VM's own.", by=("pretrain",))] = (
         "local"

@@ -30,7 +30,8 @@ def test_the_overview_lists_the_commands_in_the_order_of_use(capsys):
 def test_every_command_has_help_with_defaults_and_an_example(name, capsys):
     assert cli.run_command_line([name, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"bigbird-ja {name}" in printed and "Example:" in printed and "(default: " in printed
+    assert f"bigbird-ja {name}" in printed and "Example:" in printed
+    assert "(default: " in printed or name == "doctor", "which has no flags of its own"
     assert cli.run_command_line(["help", name]) == 0
     assert capsys.readouterr().out == printed
 

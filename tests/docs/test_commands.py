@@ -12,9 +12,9 @@ import tomllib
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
-from bigbird_ja.cli.config import resolve
 from scripts import make_docs
 from testkit import ROOT
+from testkit.configs import resolve_flags
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")]
 EXAMPLES = [*ROOT.glob("docs/examples/*.py")]
@@ -53,7 +53,7 @@ def check(words):
     if program.rpartition("/")[2] == "bigbird-ja":
         args = command_flags.parse(cli.load_command(rest[0]), rest[0], rest[1:])
         if "config" in args and "set" in args and "my.yaml" not in rest:
-            resolve(args)
+            resolve_flags(args)
     elif program == "make":
         targets = [word for word in rest if "=" not in word]
         done = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
