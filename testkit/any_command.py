@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import types
+from dataclasses import dataclass
 
 from bigbird_ja import cli
 from bigbird_ja.cli import app
@@ -22,6 +23,13 @@ from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage.disk import scratch_directory
 
 READY = "ready"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Result of a command."""
+
+    count: int | None = None
 
 
 def work():
@@ -97,7 +105,7 @@ def main():
         __doc__="A command.",
         EXAMPLE="bigbird-ja demo",
         define_flags=lambda flags: flags.integer("count", 3, ".", low=0, high=100),
-        run=lambda args: what(),
+        run=lambda args: Results(**(what() or {})),
     )
     app.load_command = lambda name: command  # type: ignore[assignment]
     cli.main(["demo", *sys.argv[2:]])

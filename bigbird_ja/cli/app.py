@@ -8,8 +8,9 @@ A command is a module of `bigbird_ja.commands` with
 - `POSITIONAL`, if it takes one argument without a flag: the flag that the argument sets;
 - `NEEDS`, if it requires packages that pip does not install with ours;
 - `define_flags(flags)`, which declares its own flags on a `command_flags.Flags`;
-- `run(args) -> dict`, which does the work and returns the `--json` results. Heavy imports stand
-  inside, so that `--help` never waits for TensorFlow.
+- `run(args)`, which calls the function of `bigbird_ja`, prints what people read, and returns the
+  result, a dataclass whose fields are the keys of `--json`. Heavy imports stand inside, so that
+  `--help` never waits for TensorFlow.
 
 `args` is the parsed `absl.flags.FlagValues`; `args.json` always exists.
 """
@@ -146,7 +147,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
     printed.translate = functools.partial(spell_flags, flags=set(args))
     results = command.run(args)
-    return dataclasses.asdict(results) if dataclasses.is_dataclass(results) else results or {}
+    return dataclasses.asdict(results)
 
 
 def _report(

@@ -9,12 +9,17 @@ settings: edit it and pass it to --config. Settings that the data set determines
 moment.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.cli.spelling import spell_flags
 from bigbird_ja.settings.variants import OPTIONS
+
+if TYPE_CHECKING:
+    from bigbird_ja.settings.explain import ConfigResult
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = tuple(OPTIONS)
@@ -25,8 +30,8 @@ def define_flags(flags: Flags) -> None:
     """Define no flags: the command has only the common ones."""
 
 
-def run(args: Args) -> dict[str, Any]:
-    """Print the settings."""
+def run(args: Args) -> ConfigResult:
+    """Print the settings, with flags as their sources."""
     import dataclasses
 
     from bigbird_ja.process.console import warn
@@ -38,4 +43,4 @@ def run(args: Args) -> dict[str, Any]:
         result.settings[key] = dataclasses.replace(setting, source=source)
     print(explain.to_yaml(result))
     warn(result.warnings)
-    return dataclasses.asdict(result)
+    return result

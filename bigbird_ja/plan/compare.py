@@ -26,9 +26,10 @@ def describe_rate(model_dir: str, manifest: Manifest) -> str | None:
     metrics, events = run_log.read_metrics(model_dir), run_log.read_events(model_dir)
     devices = [e["environment"].get("device", "") for e in events if e.get("environment")]
     machine = _machine(devices[-1]) if devices else None
-    if machine is None or not metrics:
+    rate = metrics[-1]["tokens_per_second"] if metrics else None
+    if machine is None or rate is None:
         return None
-    measured = metrics[-1]["tokens_per_second"] / manifest.density
+    measured = rate / manifest.density
     config, _ = read_config(storage.join(model_dir, "config.yaml"))
     planned = rate_of(machine, Plan(config, manifest))
     slow, fast = (planned.tokens_per_second / end for end in (planned.slower, planned.faster))

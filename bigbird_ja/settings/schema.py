@@ -8,7 +8,7 @@ the choices that it is for as a `Literal`. So a setting without effect is an unk
 chosen class, and a default that depends on a choice is the class's default.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -50,9 +50,15 @@ def about(
     return Meta(description=meaning or None, ge=low, le=high, extra=given or None)
 
 
-def fact(meaning: str, *details: Any, by: tuple[str, ...] = _MAKING, none: str = "") -> Meta:
+def fact(
+    meaning: str,
+    span: tuple[float, float] | None = None,
+    *,
+    by: tuple[str, ...] = _MAKING,
+    none: str = "",
+) -> Meta:
     """Describe a setting of `make-data` and `tokenize` that the data set then determines."""
-    return about(meaning, *details, by=by, change="fixed", none=none)
+    return about(meaning, span, by=by, change="fixed", none=none)
 
 
 Positive = Annotated[int, about(span=(1, 2**31 - 1))]
