@@ -1,0 +1,157 @@
+"""Compare the train step on this CPU with transformers' own classes (`make bench-cpu`).
+
+    python -m scripts.bench_cpu
+    python -m scripts.bench_cpu --only full
+
+Both sides train the same shape in float32 with AdamW, on batches of 4 sequences of 1,024 random
+tokens, with dropout as their classes set it, in the threads of two cores. They take turns, so that
+a machine whose speed drifts slows both. The ratio is ours by theirs, in tokens per second.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bigbird_ja.model_dir.log import read_metrics
+from bigbird_ja.process.console import table
+from scripts.bench_restart import PROGRAM
+from testkit import ROOT, synthetic
+
+BATCH, LENGTH, VOCABULARY, PREDICTIONS = 4, 1024, 32_000, 154
+ROUNDS, STEPS, WARM = 2, 8, 3  # of the steps of a round, the first ones don't count
+
+# The settings of our side, and the class and its arguments of the other.
+SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "bigbird": (
+        {
+            **{"hidden_size": 512, "num_layers": 6, "num_attention_heads": 8},
+            "intermediate_size": 2048,
+        },
+        "BigBird",
+        {"attention_type": "block_sparse", "block_size": 64, "num_random_blocks": 3},
+    ),
+    "modernbert": (
+        {
+            **{"architecture": "modernbert", "hidden_size": 512, "num_layers": 6},
+            **{"num_attention_heads": 8, "intermediate_size": 768},
+        },
+        "ModernBert",
+        {"global_attn_every_n_layers": 3, "local_attention": 128, "attn_implementation": "sdpa"},
+    ),
+    "full": (
+        {
+            **{"hidden_size": 384, "num_layers": 12, "num_attention_heads": 12},
+            **{"intermediate_size": 1536, "attention_type": "original_full"},
+            **{"hidden_act": "gelu"},
+        },
+        "Bert",
+        {"attn_implementation": "sdpa"},
+    ),
+}
+
+
+def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
+    """Return the seconds of each training step of `pretrain` after the first ones."""
+    synthetic.write(
+        work / "data",
+        (64,) * 4,
+        seq_length=LENGTH,
+        vocab_size=VOCABULARY,
+        max_predictions_per_seq=PREDICTIONS,
+    )
+    (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
+    keys = {f"model.{key}": value for key, value in settings.items()}
+    keys |= {"training.dtype": "float32", "training.warmup_steps": 0, "training.log_every_steps": 1}
+    line = [*PROGRAM, "pretrain", f"--data_dir={work / 'data'}", f"--model_dir={work / 'model'}"]
+    line += [f"--num_train_steps={STEPS}", f"--batch_size={BATCH}"]
+    line += [f"--set={key}={value}" for key, value in keys.items()]
+    subprocess.run(line, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    seconds = [each["train_seconds"] or 0.0 for each in read_metrics(str(work / "model"))]
+    return [after - before for before, after in itertools.pairwise(seconds)][WARM:]
+
+
+def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
+    """Return the seconds of each step of a class of transformers; run it in another process."""
+    call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
+    done = subprocess.run(
+        [*call, json.dumps([name, settings, more])],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])[WARM:]
+
+
+def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
+    """Train `{name}ForMaskedLM` on random tokens; return the seconds of each step."""
+    import torch
+    import transformers
+
+    shape = {
+        "hidden_size": settings["hidden_size"],
+        "num_hidden_layers": settings["num_layers"],
+        "num_attention_heads": settings["num_attention_heads"],
+        "intermediate_size": settings["intermediate_size"],
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": LENGTH,
+    }
+    implementation = more.get("attn_implementation")
+    own = {key: value for key, value in more.items() if key != "attn_implementation"}
+    if name == "ModernBert":
+        own |= dict.fromkeys(("pad_token_id", "cls_token_id", "bos_token_id"), 0)
+        own |= dict.fromkeys(("sep_token_id", "eos_token_id"), 0)
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**shape, **own)
+    if implementation:
+        config._attn_implementation = implementation
+    model = getattr(transformers, f"{name}ForMaskedLM")(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01)
+    seconds = []
+    for _ in range(STEPS):
+        ids = torch.randint(11, VOCABULARY, (BATCH, LENGTH))
+        labels = torch.full_like(ids, -100)
+        labels[:, :PREDICTIONS] = ids[:, :PREDICTIONS]
+        start = time.monotonic()
+        loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.monotonic() - start)
+    return seconds
+
+
+def main() -> None:
+    """Print tokens per second of both sides, and their ratio, a row a shape."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=SHAPES, help="one of the shapes")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(train_theirs(*json.loads(given.child))))
+        return
+    rows = []
+    for name in [given.only] if given.only else SHAPES:
+        settings, theirs, more = SHAPES[name]
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(ROUNDS):
+            with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+                seconds[0].extend(measure_ours(settings, Path(folder)))
+            seconds[1].extend(measure_theirs(theirs, settings, more))
+        rates = [BATCH * LENGTH / statistics.median(each) for each in seconds]
+        rows.append((name, *(f"{rate:.0f}" for rate in rates), f"{rates[0] / rates[1]:.2f} x"))
+        print(table(rows[-1:], ("shape", "ours, tokens/s", "transformers", "ratio")), flush=True)
+
+
+if __name__ == "__main__":
+    main()
