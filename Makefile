@@ -20,7 +20,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo demo-3.12 test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-trim bench-restart $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-cpu bench-leaks bench-clock bench-trim bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ bench-clock: $(ALL) ## public programs priced by machine code against the times 
 
 bench-trim: $(ALL) ## what `trim` saved (SOURCE, TRIMMED: the folders): parameters, a step on v5e and on this CPU
 	@$(BIN)/python -m scripts.bench_trim $(SOURCE) $(TRIMMED)
+
+bench-cpu: $(ALL) ## the train step next to transformers' own classes, in turns on this CPU (half an hour, idle)
+	@$(BIN)/python -m scripts.bench_cpu $(if $(ONLY),--only $(ONLY))
 
 bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
 	@$(BIN)/python -m scripts.bench_restart

@@ -98,7 +98,9 @@ def _flag_list(listed: list[flags.Flag]) -> str:
     for flag in listed:
         default = command_help.default_text(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
-        rows.append(f"- `{command_help.form(flag)}`: {command_help.meaning(flag)}{ending}")
+        # An escape, as a bracket would begin a link to a name of the Python interface.
+        meaning = command_help.meaning(flag).replace("[", "\\[")
+        rows.append(f"- `{command_help.form(flag)}`: {meaning}{ending}")
     return "\n".join(rows)
 
 
