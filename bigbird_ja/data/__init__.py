@@ -2,8 +2,8 @@
 
 - Describing: `manifest` (the request and the result).
 - Building: `packing`, `pair_packing` (documents to sequences), `masking`, `tfrecords` (the bytes of
-  a record), `text_counts`, `blocks`, `shards`, `build_dir` (unfinished work and its owner),
-  `build` (all), `make_data` (the function), `ray_runner`.
+  a record), `blocks`, `shards`, `work` (unfinished work and its owner), `build` (all),
+  `ray_runner`.
 - Checking: `check` (files, or every record), `inspect` (for people).
 - Reading: `order` (which record comes when), `parsing` (records), `pipeline` (batches).
 - Used by all: `hashing` (randomness), `ops` (array operations in NumPy and in TensorFlow).

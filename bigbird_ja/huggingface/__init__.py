@@ -1,1 +1,1 @@
-"""Hugging Face folders: config.json, weights, tokenizers, trimmed vocabularies, the Hub."""
+"""Hugging Face folders: config.json, weights, model card, and a trimmed vocabulary."""

@@ -12,7 +12,7 @@ TOKENIZER_NAME = "tokenizer.model"  # in DATA_DIR and MODEL_DIR
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
     """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
 
-    A start checks the data set's tokenizer, compares it with that of `init_from`, and evaluates
+    A start checks the data set's tokenizer, compares it with that of `--init_from`, and evaluates
     with it: these share one object, which takes a second to load for a large vocabulary.
 
     Raises:

@@ -136,7 +136,7 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """Return the marker of `word_boundaries`, script or mecab.
+    """Return the marker of `--word_boundaries script|mecab`.
 
     If the tokens themselves mark words, as WordPiece's do, `script` uses their marks.
     """

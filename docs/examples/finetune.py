@@ -25,6 +25,7 @@ import gzip
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,28 @@ from torch.nn import functional
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IGNORED = -100  # a target that counts for nothing, as in PyTorch's cross-entropy
 POOL = 50  # batches whose texts are sorted by length: less padding
+
+
+class BadInput(SystemExit):
+    """Refusal of an input: one line on standard error, and status 2."""
+
+    def __init__(self, message: str) -> None:
+        """Print the line."""
+        super().__init__(message)
+        self.code = 2
+        print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+
+
+def number(kind: type, low: float, high: float = 1e9) -> Callable[[str], Any]:
+    """Return the type of a flag for numbers from `low` to `high`."""
+
+    def read(text: str) -> Any:
+        shape = r"\d+" if kind is int else r"\d*\.?\d+(e-?\d+)?"
+        if re.fullmatch(shape, text) and low <= kind(text) <= high:
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -79,10 +102,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the objects of a .jsonl or .jsonl.gz file.
 
     Raises:
-        SystemExit: there is no such file, or a line holds no JSON object.
+        BadInput: The file or a JSON object is missing.
     """
     if not path.is_file():
-        raise SystemExit(f"{path}: no such file")
+        raise BadInput(f"{path}: no such file")
     rows = []
     # A line ends at \n only: U+2028 and the like may stand inside a JSON string.
     opened = gzip.open if path.suffix == ".gz" else open
@@ -91,7 +114,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             try:
                 rows.append(dict(json.loads(line)))
             except (ValueError, TypeError) as error:
-                raise SystemExit(f"{path}, line {number}: not a JSON object: {error}") from None
+                raise BadInput(f"{path}, line {number}: not a JSON object: {error}") from None
     return rows
 
 
@@ -101,16 +124,16 @@ def of_each(
     """Apply `make` to each row.
 
     Raises:
-        SystemExit: a row lacks a field, or has a value that cannot be.
+        BadInput: A row lacks a field or has a value that is not possible.
     """
     made = []
     for number, row in enumerate(rows, 1):
         try:
             made.append(make(row))
         except KeyError as error:
-            raise SystemExit(f"{path}, row {number}: has no {error.args[0]}") from None
+            raise BadInput(f"{path}, row {number}: has no {error.args[0]}") from None
         except (AttributeError, TypeError, ValueError) as error:  # null, a number, no such label
-            raise SystemExit(f"{path}, row {number}: {error}") from None
+            raise BadInput(f"{path}, row {number}: {error}") from None
     return made
 
 
@@ -118,15 +141,15 @@ def check_code(folder: str, trust: bool | None) -> bool:
     """Return whether to run the code that lies in the model's folder.
 
     Raises:
-        SystemExit: there is code, and `trust` is None; or no model.
+        BadInput: There is code and `trust` is None, or there is no model.
     """
     path = Path(folder, "config.json")
     if not path.is_file():
-        raise SystemExit(f"{folder} is no folder of a model: it has no config.json")
+        raise BadInput(f"{folder} is no folder of a model: it has no config.json")
     code = json.loads(path.read_text("utf-8")).get("auto_map", {})
     if code and trust is None:
         files = sorted({f"{name.split('.')[0]}.py" for name in code.values()})
-        raise SystemExit(
+        raise BadInput(
             f"{folder} computes its attention in {', '.join(files)}: read it, then add"
             " --trust_remote_code; --no-trust_remote_code takes transformers' own class instead"
         )
@@ -355,9 +378,9 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder that `bigbird-ja export` wrote")
     parser.add_argument("--data", required=True, type=Path, help=".jsonl or .jsonl.gz file")
     parser.add_argument("--output", required=True)
-    parser.add_argument("--epochs", type=int, default=Settings.epochs)
-    parser.add_argument("--learning_rate", type=float, default=Settings.learning_rate)
-    parser.add_argument("--batch_size", type=int, default=Settings.batch_size)
+    parser.add_argument("--epochs", type=number(int, 1), default=Settings.epochs)
+    parser.add_argument("--learning_rate", type=number(float, 0), default=Settings.learning_rate)
+    parser.add_argument("--batch_size", type=number(int, 1), default=Settings.batch_size)
     parser.add_argument("--trust_remote_code", action=argparse.BooleanOptionalAction)
     args = parser.parse_args()
     trust = check_code(args.model, args.trust_remote_code)

@@ -1,260 +1,196 @@
-r"""Judge search over whole documents: an embedder, its chunks, BM25, and both together.
+"""Search documents by BM25 and the token vectors of an encoder.
 
     pip install "sentence-transformers>=6" bm25s
-    python docs/examples/search.py embedder --articles a.jsonl.gz --questions q.jsonl.gz \
-        --cache vectors --query_prompt "query: " --text_prompt "passage: "
+    python docs/examples/search.py embedder --documents mine.jsonl --query "..."
 
---articles has `id` and `text` in each line, --questions `query`, the `id` of the article that
-answers it, and `paragraph_start`, the character where the paragraph begins that does. Articles are
-parted by their checksums, always in the same way: --judged is ranked for its questions, --tuned
-only chooses the weight of the embedder's cosines next to BM25's scores, each standardized by query.
-Train on neither (`embed.py --held_out` takes the sum of the two).
-
-The table has nDCG@10 by the token where the paragraph begins; vectors and kilobytes (float32) per
-article; and milliseconds per query on this machine. One vector per article: `first N tokens`,
-`whole, by windows` (--attention_window) and `mean of chunks`; `best chunk` ranks an article by its
-best part of --chunk_tokens, by cosines, by BM25, or by the sum of both for each part. Vectors are
-kept in --cache as they are computed: an interrupted run continues.
+A model is a folder that embed.py saved, or the folder of any encoder. A line of --documents (.jsonl
+or .jsonl.gz) contains `id` and `text`. BM25 of characters and their pairs chooses passages, which
+end with a sentence. MaxSim adds up each query token's largest cosine to a vector of the passage,
+weighted by the token's inverse document frequency. Both are standardized over the chosen passages
+and added up. Vectors that were computed stay in --cache: an interrupted run continues.
 """
 
 import argparse
 import hashlib
 import itertools
-import math
-import sys
-import time
+import json
+import os
+import re
+import unicodedata
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import embed
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX, which would look for a TPU
+import bm25s
 import numpy as np
-from sentence_transformers import SentenceTransformer
+from finetune import BadInput, number, of_each, read_rows
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.multi_vector_encoder import modules as late
+from tqdm import tqdm
 
-BOUNDS = (0, 512, 2048, 4096, math.inf)  # tokens; columns of the table
-WEIGHTS = np.concatenate([np.arange(0, 1, 0.05), np.arange(1, 4.1, 0.25)])
-SAVED_EVERY = 32  # articles
-ANY_LENGTH = 32768  # tokens
-
-
-@dataclass
-class Part:
-    """Articles and their questions.
-
-    Attributes:
-        texts: the articles.
-        queries: the questions.
-        right: int [queries], the article that answers.
-        starts: int [queries], the token of the article where the asked paragraph begins.
-        chunks: parts of each article, in order.
-    """
-
-    texts: list[str]
-    queries: list[str]
-    right: np.ndarray
-    starts: np.ndarray
-    chunks: list[list[str]]
+CANDIDATES = 10  # passages that BM25 chooses
+WEIGHT = 0.5  # of MaxSim
+SENTENCE = re.compile(r"[^。！？\n]{1,200}[。！？\n]*|[。！？\n]+")
+Rows = list[dict[str, Any]]
+Query = tuple[np.ndarray, np.ndarray]  # vectors [tokens, size], weights [tokens]
 
 
-def read(
-    args: argparse.Namespace, low: float, high: float, most: int, model: SentenceTransformer
-) -> Part:
-    """Read the articles whose checksum lies in [low, high), and up to `most` of their questions."""
-    texts: list[str] = []
-    place: dict[str, int] = {}
-    for _, row in embed.lines(args.articles):
-        if low <= zlib.crc32(row["text"].encode()) / 2**32 < high:
-            place[row["id"]] = len(texts)
-            texts.append(row["text"])
-    rows = [row for _, row in embed.lines(args.questions) if row["id"] in place]
-    rows = sorted(rows, key=lambda row: zlib.crc32(row["query"].encode()))[:most]
-    if len(texts) < 2 or not rows:
-        sys.exit(f"search: {args.articles}: too few articles with questions to judge by")
-    spans = model.tokenizer(
-        texts, return_offsets_mapping=True, add_special_tokens=False, verbose=False
-    )["offset_mapping"]
-    first = [np.array([start for start, _ in tokens]) for tokens in spans]
-    right = np.array([place[row["id"]] for row in rows])
-    starts = [
-        np.searchsorted(first[i], row["paragraph_start"])
-        for i, row in zip(right, rows, strict=True)
-    ]
-    chunks = [
-        [
-            text[a:b]
-            for a, b in itertools.pairwise(
-                [*begins[:: args.chunk_tokens or len(begins)], len(text)]
-            )
-        ]
-        for text, begins in zip(texts, first, strict=True)
-    ]
-    return Part(texts, [row["query"] for row in rows], right, np.array(starts), chunks)
+def read(path: Path, *fields: str) -> Rows:
+    """Return the rows of a file, whose fields are strings."""
+    of_each(path, rows := read_rows(path), lambda row: [row[field] + "" for field in fields])
+    return rows
 
 
-def vectors(model: Any, texts: Sequence[str], name: str, length: int, cache: Path) -> np.ndarray:
-    """Return unit vectors [texts, size], from the cache as far as they are there."""
-    model.max_seq_length = length
-    identity = hashlib.sha256(repr((model.prompts, name, length, texts)).encode())
-    for parameter in model.parameters():
-        identity.update(parameter.detach().numpy().tobytes())
-    cache.mkdir(parents=True, exist_ok=True)
-    path = cache / f"{identity.hexdigest()[:20]}.npy"
-    done = [*np.load(path)] if path.exists() else []
-    for start in range(len(done), len(texts), SAVED_EVERY):
-        batch = [*texts[start : start + SAVED_EVERY]]
-        done += [*model.encode(batch, prompt_name=name, batch_size=1, normalize_embeddings=True)]
-        np.save(path.with_suffix(".part.npy"), np.stack(done))
-        path.with_suffix(".part.npy").replace(path)
-        print(f"{name}, {length:,} tokens: {len(done):,} of {len(texts):,}", file=sys.stderr)
-    return np.stack(done)
+def is_within(text: str, share: float) -> bool:
+    """Return whether a document belongs to the first share of all, by its checksum."""
+    return zlib.crc32(text.encode()) < share * 2**32
 
 
-def gains(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return each query's nDCG@10, of scores [queries, articles]."""
-    ranks = (scores >= np.take_along_axis(scores, right[:, None], 1)).sum(1)
-    return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
+def load(folder: str, args: argparse.Namespace) -> MultiVectorEncoder:
+    """Return the model that was saved, or an encoder with one vector per token."""
+    if not Path(folder, "config.json").is_file():
+        raise BadInput(f"{folder} is not the folder of a model")
+    path = Path(folder, "config_sentence_transformers.json")
+    config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if config.get("model_type") == "MultiVectorEncoder":
+        model = MultiVectorEncoder(folder)
+    else:
+        unit, pooling = Normalize("token_embeddings"), late.HierarchicalTokenPooling()
+        modules = [Transformer(folder), late.MultiVectorMask(), unit, pooling]
+        prompts = {"query": "", "document": "", **config.get("prompts", {})}
+        model = MultiVectorEncoder(modules=modules, prompts=prompts)
+    given = {"query": args.query_prompt, "document": args.text_prompt}
+    model.prompts |= {name: prompt for name, prompt in given.items() if prompt is not None}
+    around = len(model.tokenizer(model.prompts["document"])["input_ids"])
+    most = model[0].max_seq_length - around
+    if args.passage_tokens or not model[0].document_length:
+        model[0].document_length = around + (args.passage_tokens or min(250, most))
+    if model[0].document_length > around + most:
+        raise BadInput(f"{folder} reads passages of up to {most} tokens")
+    return model
 
 
-def standard(scores: np.ndarray) -> np.ndarray:
-    """Standardize each query's scores [queries, articles or chunks]."""
-    return (scores - scores.mean(1, keepdims=True)) / (scores.std(1, keepdims=True) + 1e-9)
+def cut(model: MultiVectorEncoder, text: str) -> list[str]:
+    """Return the passages of a document, which end with a sentence."""
+    most = model[0].document_length - len(model.tokenizer(model.prompts["document"])["input_ids"])
+    passages, room = [], 0
+    for sentence in SENTENCE.findall(text):
+        count = len(model.tokenizer(sentence, add_special_tokens=False)["input_ids"])
+        if count > room:
+            passages.append("")
+            room = most
+        passages[-1] += sentence
+        room -= count
+    return passages
 
 
-@dataclass
-class Method:
-    """Ranking method.
-
-    Attributes:
-        scores: [queries, articles], or [queries, chunks].
-        vectors: per article; 0: an index of words.
-        milliseconds: per query.
-        begins: int [articles], the first chunk of each; None: the scores are of articles.
-    """
-
-    scores: np.ndarray
-    vectors: float
-    milliseconds: float
-    begins: np.ndarray | None = None
-
-    def of_articles(self) -> np.ndarray:
-        """Return the scores [queries, articles]: an article's is that of its best chunk."""
-        if self.begins is None:
-            return self.scores
-        return np.maximum.reduceat(self.scores, self.begins, axis=1)
+def grams(text: str) -> list[str]:
+    """Return the characters of a text and their pairs."""
+    plain = unicodedata.normalize("NFKC", text).lower()
+    return [*plain, *map("".join, itertools.pairwise(plain))]
 
 
-def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> dict[str, Method]:
-    """Rank the articles by each method."""
-
-    def lexical(texts: list[str], begins: np.ndarray | None = None) -> Method:
-        begun = time.perf_counter()
-        scores = embed.bm25(part.queries, texts)
-        return Method(scores, 0, 1000 * (time.perf_counter() - begun) / len(part.queries), begins)
-
-    asked = vectors(model, part.queries, "query", 512, args.cache)
-    begun, few = time.perf_counter(), part.queries[:50]
-    model.encode(few, prompt_name="query", batch_size=1)
-    query_ms = 1000 * (time.perf_counter() - begun) / len(few)
-    methods = {}
-    for length in args.max_tokens:
-        whole = vectors(model, part.texts, "document", embed.most_tokens(model, length), args.cache)
-        methods[f"first {length:,} tokens"] = Method(asked @ whole.T, 1, query_ms)
-    if args.attention_window:
-        embed.attend_within(model, args.attention_window)
-        whole = vectors(model, part.texts, "document", ANY_LENGTH, args.cache / "windows")
-        methods["whole, by windows"] = Method(asked @ whole.T, 1, query_ms)
-        del model[0].auto_model.forward  # the class's own again
-    if args.chunk_tokens:
-        flat = [chunk for chunks in part.chunks for chunk in chunks]
-        limit = min(512, args.chunk_tokens + 16)  # with the prompt and special tokens
-        parts = vectors(model, flat, "document", limit, args.cache)
-        begins = np.cumsum([0, *map(len, part.chunks)])[:-1]
-        mean = np.add.reduceat(parts, begins, axis=0)
-        mean /= np.linalg.norm(mean, axis=1, keepdims=True)
-        methods["mean of chunks"] = Method(asked @ mean.T, 1, query_ms)
-        methods["best chunk"] = Method(
-            asked @ parts.T, len(flat) / len(part.texts), query_ms, begins
-        )
-        methods["BM25, best chunk"] = lexical(flat, begins)
-    return methods | {"BM25": lexical(part.texts)}
+def index(texts: Iterable[str]) -> bm25s.BM25:
+    """Return BM25's index of texts."""
+    built = bm25s.BM25()
+    built.index([grams(text) for text in texts], show_progress=False)
+    return built
 
 
-def fused(methods: dict[str, Method], tuned: dict[str, Method], right: np.ndarray) -> None:
-    """Add a method for each embedding method: BM25's scores plus a weight times its cosines.
+class Passages:
+    """Passages of documents, their index, and a cache of their vectors."""
 
-    Both are of articles, or both of chunks. The weight is the best one for the tuned part.
-    """
+    def __init__(self, model: MultiVectorEncoder, rows: Rows, cache: Path) -> None:
+        """Cut the documents and index their passages."""
+        cuts = [cut(model, row["text"]) for row in rows]
+        self.model, self.texts = model, [text for texts in cuts for text in texts]
+        self.document = np.repeat(np.arange(len(cuts)), [len(texts) for texts in cuts])
+        self.index = index(self.texts)
+        encoded = model.tokenizer(self.texts, add_special_tokens=False)["input_ids"]
+        counts = np.bincount([i for ids in encoded for i in {*ids}], minlength=len(model.tokenizer))
+        self.idf = np.log(1 + (len(encoded) - counts + 0.5) / (counts + 0.5)).astype(np.float32)
+        state = (model.prompts, model[0].document_length, model[-1].pool_factor)
+        digest = hashlib.sha256(repr(state).encode())
+        for name, parameter in model.named_parameters():
+            if "pooler" not in name:  # unused, and random where the folder has none
+                digest.update(parameter.detach().cpu().numpy().tobytes())
+        self.cache = cache / digest.hexdigest()[:16]
+        self.cache.mkdir(parents=True, exist_ok=True)
 
-    def with_bm25(of: dict[str, Method], name: str, weight: float) -> Method:
-        one = of[name]
-        other = of["BM25" if one.begins is None else "BM25, best chunk"]
-        scores = standard(other.scores) + weight * standard(one.scores)
-        return Method(scores, one.vectors, one.milliseconds + other.milliseconds, one.begins)
+    def encode_query(self, query: str) -> Query:
+        """Return the vectors and weights of a query's tokens; the prompt has no weight."""
+        tokenizer, prompt = self.model.tokenizer, self.model.prompts["query"]
+        vectors = self.model.encode_query(query, convert_to_numpy=True)
+        ids = np.array(tokenizer(prompt + query)["input_ids"][: len(vectors)])
+        skipped = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        places = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))[skipped:]
+        weights = np.zeros(len(vectors), np.float32)
+        weights[places] = self.idf[ids[places]]
+        return vectors, weights
 
-    for name in [name for name, method in methods.items() if method.vectors]:
-        found = [
-            gains(with_bm25(tuned, name, weight).of_articles(), right).mean() for weight in WEIGHTS
-        ]
-        weight = WEIGHTS[int(np.argmax(found))]
-        methods[f"BM25 + {weight:.2f} x {name}"] = with_bm25(methods, name, weight)
+    def encode(self, numbers: Iterable[int]) -> dict[int, np.ndarray]:
+        """Return the vectors [vectors, size] of passages, by their numbers."""
+        names = {i: hashlib.sha256(self.texts[i].encode()).hexdigest()[:24] for i in numbers}
+        paths = {i: self.cache / f"{name}.npy" for i, name in names.items()}
+        missing = [i for i, path in paths.items() if not path.exists()]
+        for start in tqdm(range(0, len(missing), 8), "passages, by 8", disable=not missing):
+            some = missing[start : start + 8]
+            vectors = self.model.encode_document([self.texts[i] for i in some], batch_size=8)
+            for i, each in zip(some, vectors, strict=True):
+                np.save(self.cache / "new.npy", each.cpu().half().numpy())
+                (self.cache / "new.npy").replace(paths[i])
+        return {i: np.load(path) for i, path in paths.items()}
 
 
-def show(methods: dict[str, Method], part: Part, size: int) -> None:
-    """Print the table."""
-    inside = [(part.starts >= a) & (part.starts < b) for a, b in itertools.pairwise(BOUNDS)]
-    names = [
-        f"{a:,} to {b:,}" if b < math.inf else f"from {a:,}" for a, b in itertools.pairwise(BOUNDS)
-    ]
-    titles = ["", "all", *names, "vectors", "kB", "ms"]
-    print(f"{len(part.texts):,} articles, {len(part.queries):,} questions\n")
-    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    counts = " | ".join(f"{mask.sum():,}" for mask in inside)
-    print(f"| questions | {len(part.queries):,} | {counts} | | | |")
-    for name, method in methods.items():
-        found = gains(method.of_articles(), part.right)
-        cells = [f"{found.mean():.3f}"]
-        cells += [f"{found[mask].mean():.3f}" if mask.any() else "" for mask in inside]
-        kilobytes = method.vectors * size * 4 / 1000
-        cells += [f"{method.vectors:.1f}", f"{kilobytes:.1f}", f"{method.milliseconds:.0f}"]
-        print(f"| {name} | {' | '.join(cells)} |")
+def max_sim(query: Query, passage: np.ndarray) -> float:
+    """Return the weighted sum of each query token's largest cosine to a vector of the passage."""
+    return float((passage.astype(np.float32) @ query[0].T).max(0) @ query[1])
+
+
+def add(bm25: np.ndarray, sims: np.ndarray) -> np.ndarray:
+    """Return the weighted sum of standardized scores [..., passages]."""
+    centered = [scores - scores.mean(-1, keepdims=True) for scores in (bm25, sims)]
+    one, other = (scores / scores.std(-1, keepdims=True).clip(1e-9) for scores in centered)
+    return np.asarray(one + WEIGHT * other)
+
+
+def answer(passages: Passages, query: str, rows: Rows, top: int) -> None:
+    """Print the best passages."""
+    bm25 = passages.index.get_scores(grams(query))
+    best = np.argsort(-bm25)[:CANDIDATES]
+    asked, vectors = passages.encode_query(query), passages.encode(best)
+    scores = add(bm25[best], np.array([max_sim(asked, vectors[i]) for i in best]))
+    for place, i in enumerate(np.argsort(-scores)[:top], 1):
+        print(f"{place}. {rows[passages.document[best[i]]]['id']} ({scores[i]:.2f})")
+        print(f"   {' '.join(passages.texts[best[i]].split())}")
+
+
+def flags(description: str | None, models: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser with the flags of models and documents."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("model", nargs=models, help="folder of a model")
+    parser.add_argument("--documents", type=Path, required=True, help="`id` and `text`")
+    own = "(default: the model's own"
+    parser.add_argument("--passage_tokens", type=number(int, 16), help=f"{own}, or 250)")
+    parser.add_argument("--query_prompt", help=f'text before queries, such as "query: " {own})')
+    parser.add_argument("--text_prompt", help=f'text before passages, such as "passage: " {own})')
+    parser.add_argument("--cache", type=Path, default="vectors", help="folder of vectors")
+    return parser
 
 
 def main() -> None:
-    """Judge, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="folder of an embedder")
-    parser.add_argument("--articles", type=Path, required=True, help="id and text")
-    parser.add_argument("--questions", type=Path, required=True, help="query, id, paragraph_start")
-    parser.add_argument("--cache", type=Path, default=Path("vectors"), help="folder of vectors")
-    parser.add_argument("--judged", type=float, default=0.15, help="share of the articles")
-    parser.add_argument("--tuned", type=float, default=0.05, help="share of the articles")
-    parser.add_argument(
-        "--most", type=embed.at_least(1), default=1200, help="questions of each part"
-    )
-    parser.add_argument("--max_tokens", type=embed.at_least(1), nargs="*", default=[512, 4096])
-    parser.add_argument("--chunk_tokens", type=embed.at_least(0), default=500, help="0: no chunks")
-    parser.add_argument(
-        "--attention_window",
-        type=embed.at_least(0),
-        default=0,
-        help="as in embed.py; 0: no such row",
-    )
-    parser.add_argument("--query_prompt", help="text before each query")
-    parser.add_argument("--text_prompt", help="text before documents")
+    """Answer queries."""
+    parser = flags(__doc__)
+    parser.add_argument("--query", nargs="+", required=True)
+    parser.add_argument("--top", type=number(int, 1), default=3, help="passages to print")
     args = parser.parse_args()
-    for path in (args.articles, args.questions):
-        if not path.is_file():
-            sys.exit(f"search: {path}: no such file")
-    model = SentenceTransformer(args.model)
-    embed.set_prompts(model, args.query_prompt, args.text_prompt)
-    low, high = args.judged, args.judged + args.tuned
-    judged = read(args, 0, low, args.most, model)
-    tuned = read(args, low, high, args.most, model)
-    methods = rank(model, judged, args)
-    fused(methods, rank(model, tuned, args), tuned.right)
-    show(methods, judged, model.get_embedding_dimension() or 0)
+    rows = read(args.documents, "id", "text")
+    passages = Passages(load(args.model, args), rows, args.cache)
+    for query in args.query:
+        answer(passages, query, rows, args.top)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Search over whole documents at toy size: the examples that train, judge and hand over."""
+"""Search over long documents at toy size: trained, judged, asked, and refusing bad input."""
 
 import importlib
 import json
@@ -14,9 +14,10 @@ from tests.huggingface import folders
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
-    pytest.importorskip(package, reason=f"needs {package} (docs/examples/search.py says how)")
+    pytest.importorskip(package, reason=f"needs {package} (docs/examples/embed.py says how)")
 sys.path.insert(0, str(ROOT / "docs/examples"))
-embed, search = map(importlib.import_module, ("embed", "search"))
+NAMES = ("embed", "judge", "search", "squad")
+embed, judge, search, squad = map(importlib.import_module, NAMES)
 
 
 @pytest.fixture
@@ -29,81 +30,140 @@ def folder(tmp_path):
 
 @pytest.fixture
 def asked(tmp_path):
-    """Write articles, each with two questions whose words stand in its last paragraph."""
-    paths = tmp_path / "articles.jsonl", tmp_path / "questions.jsonl"
-    with paths[0].open("w", encoding="utf-8") as of_texts, paths[1].open("w") as of_questions:
-        for i, text in enumerate(articles.generate(40, seed=8, mean_length=500)):
-            plain = re.sub(r"_[A-Z]+_\w*\n?|\n", " ", text)
-            start = len(plain)
-            for query in (f"番号{i * 7919}の合言葉", f"合言葉は{i * 7919}"):
-                row = {"id": str(i), "query": query, "paragraph_start": start}
-                of_questions.write(json.dumps(row) + "\n")
-            of_texts.write(json.dumps({"id": str(i), "text": f"{plain}番号{i * 7919}"}) + "\n")
-    return [f"--articles={paths[0]}", f"--questions={paths[1]}"]
+    """Write documents, each with two questions that its last paragraph answers."""
+    documents, questions = [], []
+    for i, text in enumerate(articles.generate(40, seed=8, mean_length=300)):
+        plain = re.sub(r"_[A-Z]+_\w*\n?|\n", " ", text) + "。"
+        answer = f"番号{i * 7919}の合言葉は、東の海にある島の名前である。" * 3
+        place = {"paragraph_start": len(plain), "paragraph_end": len(plain + answer)}
+        for query in (f"番号{i * 7919}の合言葉", f"合言葉は{i * 7919}"):
+            questions.append({"id": str(i), "query": query, **place})
+        documents.append({"id": str(i), "text": plain + answer})
+    flags = []
+    for name, rows in (("documents", documents), ("questions", questions)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        flags.append(f"--{name}={path}")
+    return flags
 
 
-def test_search_is_trained_and_judged_by_where_the_paragraph_begins(
-    folder, asked, example, tmp_path
-):
+def train(example, folder, asked, output, *more):
+    """Train with toy settings."""
+    words = ["--held_out=0.4", "--steps=4", "--batch_size=4", "--passage_tokens=40"]
+    words += ["--query_prompt=query: ", "--learning_rate=1e-3", f"--output={output}"]
+    example(embed, folder, *asked, *words, *more)
+    return search.MultiVectorEncoder(str(output))
+
+
+def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     made = tmp_path / "made"
-    sets = ["--held_out=0.5", "--steps=2", "--batch_size=4", "--together=2", "--scale=50"]
-    example(
-        embed, folder, *asked, *sets, "--window=200", "--attention_window=64", f"--output={made}"
-    )
-    flags = [*asked, f"--cache={tmp_path / 'vectors'}", "--judged=0.4", "--tuned=0.1"]
-    flags += ["--max_tokens", "64", "128", "--chunk_tokens=40"]
-    flags += ["--attention_window=64"]
-    once = example(search, made, *flags)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in once.splitlines()[2:]]
-    table = {row[0]: row[1:] for row in rows}
-    assert {"first 64 tokens", "first 128 tokens", "whole, by windows", "mean of chunks"} < {*table}
-    assert float(table["BM25"][0]) > 0.5 and table["first 64 tokens"][5] == "1.0"
-    assert float(table["best chunk"][5]) > 3  # vectors of an article
-    assert sum(name.startswith("BM25 + ") for name in table) == 5
-    assert int(table["questions"][1]) < int(table["questions"][0])  # most begin after token 512
-    saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir()}
-    again = example(search, made, *flags)
-    assert {path: path.stat().st_mtime_ns for path in saved} == saved
-    assert [line.split("|")[:7] for line in again.splitlines()] == [
-        line.split("|")[:7] for line in once.splitlines()
-    ]
+    model = train(example, folder, asked, made, "--tokens_per_vector=4")
+    assert model.prompts == {"query": "query: ", "document": ""}
+    assert model[-1].pool_factor == 4 and model[0].document_length == 42
+    # transformers 4 knows no TokenizersBackend, and a card with documents would publish them
+    tokenizer = json.loads((made / "tokenizer_config.json").read_text())
+    assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert len((made / "README.md").read_text()) < 500 and not (made / "training").exists()
+
+    cache = f"--cache={tmp_path / 'vectors'}"
+    words = [folder, made, *asked, "--judged=0.4", "--passage_tokens=40", cache]
+    table = [line.split(" | ") for line in example(judge, *words).splitlines()[4:]]
+    rows = {cells[0].removeprefix(f"| {tmp_path}/"): cells[1:] for cells in table}
+    assert len(rows) == 1 + 2 * 10 and float(rows["made: passages, BM25"][0]) > 0.5
+    assert re.fullmatch(r"[+-]0\.\d{3} \[[+-]0\.\d{3}, [+-]0\.\d{3}\]", rows["made: cosine"][2])
+    counts = [float(rows[f"bert: MaxSim, {factor} tokens a vector"][3]) for factor in (1, 8, 16)]
+    assert counts[0] > 5 * counts[1] > 7 * counts[2]
+    saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").rglob("*.npy")}
+    again = [line.split(" | ") for line in example(judge, *words).splitlines()[4:]]
+    assert [cells[:-1] for cells in again] == [cells[:-1] for cells in table]  # times differ
+    found = (tmp_path / "vectors").rglob("*.npy")
+    assert {path: path.stat().st_mtime_ns for path in found} == saved
+
+    printed = example(search, made, asked[0], "--query", f"番号{7 * 7919}の合言葉は", cache)
+    assert re.match(r"1\. 7 \(\d\.\d\d\)\n   .*合言葉は、東の海", printed)
+    assert len(printed.splitlines()) == 6
 
 
-def test_a_text_of_several_windows_is_the_mean_of_their_tokens(folder):
-    model = embed.SentenceTransformer(str(folder))
-    model.max_seq_length = 64
-    text = "日本の首都は東京です。" * 20
-    first, whole = model.encode([text]), model.tokenizer(text)["input_ids"]
-    embed.attend_within(model, 64)
-    np.testing.assert_allclose(model.encode(["短い", text])[1], first[0], atol=1e-5)
-    model.max_seq_length = len(whole)
-    states = model.encode(["短い", text], output_value="token_embeddings")
-    assert len(whole) > 130 and [len(each) for each in states] == [
-        len(model.tokenizer("短い")["input_ids"]),
-        len(whole),
-    ]
+def test_training_continues_after_an_interrupted_save(
+    folder, asked, example, tmp_path, monkeypatch
+):
+    """A checkpoint without its last file ended every later run."""
+    monkeypatch.setattr(embed, "SAVED_EVERY", 1)
+    state = importlib.import_module("transformers.trainer").TrainerState
+    save = state.save_to_json
+
+    def interrupt(self, path):
+        if self.global_step == 3:
+            raise KeyboardInterrupt
+        save(self, path)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(state, "save_to_json", interrupt)
+        train(example, folder, asked, tmp_path / "made")
+    assert (tmp_path / "made/training/checkpoint-3").exists()
+    resumed = train(example, folder, asked, tmp_path / "made").state_dict()
+    once = train(example, folder, asked, tmp_path / "once").state_dict()
+    for name in once:
+        if "pooler" not in name:  # unused, random weights
+            embed.torch.testing.assert_close(resumed[name], once[name], rtol=0, atol=1e-6)
 
 
-def test_rows_hold_several_questions_of_a_text_around_their_paragraphs(asked):
-    paths = [embed.Path(flag.split("=")[1]) for flag in asked]
-    pairs = [pair for held, pair in embed.from_questions(*paths, 0.0, 2, 90) if not held]
-    assert all("番号" in text and len(text) <= 90 for _, text in pairs)
-    assert len({text.index("番号") for _, text in pairs}) > 5, "not always in the same place"
-    columns = embed.rows_of([*pairs, ("三つ目", pairs[0][1])], 2)
-    assert [*columns] == ["text", "query_0", "query_1"] and len(columns["text"]) == 41
-    assert columns["query_0"].count("三つ目") + columns["query_1"].count("三つ目") in (1, 2)
-    assert {len(text) for text in zip(*columns.values(), strict=True)} == {3}
+def test_a_document_without_candidates_keeps_its_rank_and_intervals_are_over_documents():
     scores = np.array([[3.0, 2.0, 1.0], [1.0, 1.0, 0.0]])
-    assert search.gains(scores, np.array([0, 0])).tolist() == [1, 1 / np.log2(3)]  # a tie counts
-    of_chunks = search.Method(scores, 3.0, 1.0, np.array([0, 1]))  # of two articles
-    assert of_chunks.of_articles().tolist() == [[3.0, 2.0], [1.0, 1.0]]
+    assert judge.gains(scores, np.array([0, 0])).tolist() == [1, 1 / np.log2(3)]  # a tie counts
+    right = np.repeat(np.arange(50), 20)
+    shared = np.repeat(np.random.default_rng(0).normal(size=50), 20)
+    low, high = map(float, judge.interval(shared, right).split("[")[1][:-1].split(", "))
+    assert high - low > 0.4  # 1,000 independent questions would have 0.12
 
 
-def test_an_encoder_is_onnx_and_mteb_judges_it(folder, asked, example, tmp_path):
-    for package in ("mteb", "onnxruntime", "onnxscript"):
-        pytest.importorskip(package, reason=f"needs {package} (docs/examples say how)")
-    mteb_local, to_onnx = map(importlib.import_module, ("mteb_local", "to_onnx"))
-    out = example(to_onnx, folder, f"--output={tmp_path / 'model.onnx'}")
-    assert len(re.findall(r"largest difference \d\.\de-0[67] of", out)) == 2
-    shown = example(mteb_local, folder, *asked, "--judged=0.5", f"--output={tmp_path / 'out'}")
-    assert "LocalRetrieval" in shown and "ndcg_at_10 0." in shown
+def test_squad_is_converted(tmp_path, example):
+    questions = [{"question": "いつ？"}, {"question": "どこ？"}]
+    paragraphs = [{"context": "昔。", "qas": []}, {"context": "東の海。", "qas": questions}]
+    (tmp_path / "a.json").write_text(
+        json.dumps({"data": [{"title": "島", "paragraphs": paragraphs}]})
+    )
+    printed = example(squad, tmp_path / "a.json", f"--output={tmp_path}")
+    assert printed == "1 documents, 2 questions\n"
+    (document,) = search.read(tmp_path / "documents.jsonl.gz", "id", "text")
+    rows = search.read(tmp_path / "questions.jsonl.gz", "query", "id")
+    assert {row["id"] for row in rows} == {document["id"]} == {"0000 島"}
+    assert document["text"][rows[1]["paragraph_start"] : rows[1]["paragraph_end"]] == "東の海。"
+
+
+def test_passages_end_with_a_sentence_and_contain_all_text(folder, asked):
+    model = search.load(str(folder), search.flags(None).parse_args(["x", asked[0]]))
+    assert model[0].document_length == 128
+    text = f"{'銀閣は寺である。' * 30}\n\n{'あ' * 900}"
+    passages = search.cut(model, text)
+    assert "".join(passages) == text and passages[0].endswith("。")
+    assert max(len(model.tokenizer(passage)["input_ids"]) for passage in passages) <= 128
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "reason"),
+    [
+        (search, "bert --query=x --top=0", "'0' is not a number from 1 to"),
+        (search, "none --query=x", "search: none is not the folder of a model"),
+        (search, "bert --query=x --passage_tokens=500", "bert reads passages of up to 126 tokens"),
+        (search, "bert --query=x --documents=no.jsonl", "search: no.jsonl: no such file"),
+        (judge, "bert --questions=bad.jsonl", "bad.jsonl, row 1: has no id"),
+        (judge, "bert --questions=bad.jsonl --judged=1.5", "'1.5' is not a number from 0 to 1"),
+        (embed, "bert --output=x --steps=-1", "'-1' is not a number from 1 to"),
+        (embed, "bert --output=x --batch_size=50", "fewer than --batch_size documents"),
+        (embed, "bert --output=bert", "bert contains a model, so name another --output"),
+        (squad, "bad.jsonl --output=x", "squad: cannot read bad.jsonl (not in SQuAD's layout)"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    module, words, reason, folder, asked, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (folder / "modules.json").write_text("[]")
+    (tmp_path / "bad.jsonl").write_text('{"query": "x"}\n')
+    flags = [] if module is squad else asked[: 1 + (module is embed)]
+    monkeypatch.setattr(sys, "argv", [module.__name__, *flags, *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2 and reason in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "x").exists()

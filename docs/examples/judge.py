@@ -1,0 +1,142 @@
+"""Judge the search of search.py by questions whose documents are known.
+
+    pip install "sentence-transformers>=6" bm25s
+    python docs/examples/judge.py e5 embedder --documents d.jsonl.gz --questions q.jsonl.gz
+
+A line of --questions contains `query` and the `id` of the document that answers. The table has the
+nDCG@10 for a share of the documents (--judged, by checksum), each ranked by its best passage, among
+all documents. Intervals of 95 % are a bootstrap over documents. The last columns are vectors and
+kilobytes of a document, and processor milliseconds of a query.
+"""
+
+import argparse
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from finetune import BadInput, number
+from search import (
+    CANDIDATES,
+    WEIGHT,
+    Passages,
+    Query,
+    Rows,
+    add,
+    flags,
+    grams,
+    index,
+    is_within,
+    load,
+    max_sim,
+    read,
+)
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
+
+
+def cosine(query: Query, passage: np.ndarray) -> float:
+    """Return the cosine of the mean vectors."""
+    one, other = query[0].mean(0), passage.mean(0, dtype=np.float32)
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def gains(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return nDCG@10 by scores [queries, documents]; ties count against the right document."""
+    ranks = (scores >= np.take_along_axis(scores, right[:, None], 1)).sum(1)
+    return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
+
+
+def interval(differences: np.ndarray, right: np.ndarray) -> str:
+    """Return the mean with its interval by a bootstrap over documents."""
+    group = np.unique(right, return_inverse=True)[1]
+    sums, counts = np.bincount(group, differences), np.bincount(group)
+    shares = np.full(len(sums), 1 / len(sums))
+    draws = np.random.default_rng(0).multinomial(len(sums), shares, 10_000)
+    low, high = np.percentile(draws @ sums / (draws @ counts), (2.5, 97.5))
+    return f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def judge(
+    passages: Passages, queries: list[str], right: np.ndarray
+) -> dict[str, tuple[np.ndarray, str]]:
+    """Return each method's nDCG@10 [queries], and its cells of costs."""
+    begun = time.process_time()
+    bm25 = np.stack([passages.index.get_scores(grams(query)) for query in queries])
+    bm25_time, begun = time.process_time() - begun, time.process_time()
+    asked = [*map(passages.encode_query, queries)]
+    query_time = bm25_time + time.process_time() - begun
+    best = np.argsort(-bm25, kind="stable")[:, :CANDIDATES]
+    starts = np.searchsorted(passages.document, np.arange(passages.document[-1] + 1))
+    by_document = np.maximum.reduceat(bm25, starts, axis=1)
+    vectors = passages.encode(np.unique(best))
+
+    def score(method: Callable[..., float], of: dict[int, np.ndarray]) -> np.ndarray:
+        pairs = zip(asked, best, strict=True)
+        return np.array([[method(query, of[i]) for i in some] for query, some in pairs])
+
+    def judged(scores: np.ndarray) -> np.ndarray:
+        ranked = by_document - 1e6  # documents that BM25 did not choose come last, in its order
+        places = np.arange(len(best))[:, None], passages.document[best]
+        np.maximum.at(ranked, places, scores)
+        return gains(ranked, right)
+
+    def costs(vectors: float, seconds: float) -> str:
+        kilobytes = vectors * asked[0][0].shape[1] * 2 / 1000
+        return f"{vectors:.0f} | {kilobytes:.0f} | {1000 * seconds / len(queries):.0f} |"
+
+    each = len(passages.texts) / len(starts)
+    found = {"passages, BM25": (gains(by_document, right), costs(0, bm25_time))}
+    found["cosine"] = judged(score(cosine, vectors)), costs(each, query_time)
+    for factor in (1, 4, 8, 16):
+        pool = HierarchicalTokenPooling(factor).pool_one
+        pooled = {i: pool(torch.from_numpy(some)).numpy() for i, some in vectors.items()}
+        begun = time.process_time()
+        sims = score(max_sim, pooled)
+        seconds = query_time + time.process_time() - begun
+        cells = costs(each * float(np.mean([*map(len, pooled.values())])), seconds)
+        found[f"MaxSim, {factor} tokens a vector"] = judged(sims), cells
+        both = add(np.take_along_axis(bm25, best, 1), sims)
+        found[f"BM25 + {WEIGHT:g} MaxSim, {factor} tokens a vector"] = judged(both), cells
+    return found
+
+
+def show(rows: Rows, args: argparse.Namespace) -> None:
+    """Judge the models and print the table."""
+    places = {row["id"]: i for i, row in enumerate(rows) if is_within(row["text"], args.judged)}
+    asked = [row for row in read(args.questions, "query", "id") if row["id"] in places]
+    asked = sorted(asked, key=lambda row: zlib.crc32(row["query"].encode()))[: args.most]
+    queries, right = [row["query"] for row in asked], np.array([places[r["id"]] for r in asked])
+    if len({*right}) < 2:
+        raise BadInput(f"{args.questions} asks for fewer than two of the judged documents")
+    whole = index(row["text"] for row in rows)
+    value = gains(np.stack([whole.get_scores(grams(query)) for query in queries]), right).mean()
+    print(f"{len(rows)} documents, {len(asked)} questions on {len({*right})} of them\n")
+    print("| | nDCG@10 | minus passages, BM25 | minus first model | vectors | kB | ms |")
+    print(f"|---|---|---|---|---|---|---|\n| documents, BM25 | {value:.3f} | | | | | |")
+    first: dict[str, Any] = {}
+    for folder in args.model:
+        model = load(folder, args)
+        model[-1].pool_factor = 1
+        found = judge(Passages(model, rows, args.cache), queries, right)
+        for name, (values, cells) in found.items():
+            minus = interval(values - found["passages, BM25"][0], right)
+            change = interval(values - first[name][0], right) if first else ""
+            print(f"| {folder}: {name} | {values.mean():.3f} | {minus} | {change} | {cells}")
+        first = first or found
+
+
+def main() -> None:
+    """Judge models."""
+    parser = flags(__doc__, "+")
+    parser.add_argument("--questions", type=Path, required=True, help="`query` and `id`")
+    parser.add_argument("--judged", type=number(float, 0, 1), default=0.15, help="of documents")
+    parser.add_argument("--most", type=number(int, 2), default=1200, help="questions to judge by")
+    args = parser.parse_args()
+    show(read(args.documents, "id", "text"), args)
+
+
+if __name__ == "__main__":
+    main()
