@@ -1,15 +1,15 @@
-"""Runs `bigbird-ja COMMAND [--flags]`, and maps its outcome to an exit status.
+"""Entry point of `bigbird-ja COMMAND [--flags]`: it maps the outcome to an exit status.
 
 A command is a module of `bigbird_ja.commands` with
 
 - a docstring: the summary line, then the exact command, what it reads and writes, its time;
 - `EXAMPLE`: one command line, shown by `--help`;
-- `SETTINGS`, if it takes `--config` and `--set`: keys of the settings that it uses;
-- `POSITIONAL`, if it takes one argument without a flag: the flag that the argument sets;
-- `NEEDS`, if it requires packages that pip does not install with ours;
+- `SETTINGS`, if it accepts `--config` and `--set`: keys of the settings that it uses;
+- `POSITIONAL`, if it accepts one argument without a flag: the flag that the argument sets;
+- `NEEDS`, if it requires packages that pip does not install with bigbird-ja;
 - `define_flags(flags)`, which declares its own flags on a `command_flags.Flags`;
 - `run(args)`, which calls the function of `bigbird_ja`, prints what people read, and returns the
-  result, a dataclass whose fields are the keys of `--json`. Heavy imports stand inside, so that
+  result, a dataclass whose fields are the keys of `--json`. Heavy imports are inside it, so that
   `--help` never waits for TensorFlow.
 
 `args` is the parsed `absl.flags.FlagValues`; `args.json` always exists.
@@ -127,7 +127,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
 
     Args:
         arguments: arguments of the command line.
-        printed: handler of the log, which gets to know the command's flags.
+        printed: handler of the log; it spells parameters as flags once the command is known.
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
@@ -156,7 +156,7 @@ def _report(
     signals: CommandSignals | None,
     translate: Callable[[str], str],
 ) -> int:
-    """Print why a command failed and return the status.
+    """Print the reason of a failure and return the exit status.
 
     Args:
         error: exception that ended the command.
@@ -192,7 +192,10 @@ def _report(
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
-    """End the process from the thread that listens to signals; nothing here may wait long."""
+    """End the process from the thread that listens to signals.
+
+    Nothing here may wait long.
+    """
 
     def flush_message() -> None:
         if not signals.is_settled:
@@ -215,7 +218,7 @@ def load_command(name: str) -> Any:
     """Import the module of a command.
 
     Raises:
-        BadInput: no such command; the message names the nearest one.
+        BadInput: No such command; the message names the nearest one.
     """
     if name not in COMMANDS:
         from bigbird_ja.settings.suggestions import nearest

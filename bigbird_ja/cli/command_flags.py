@@ -14,18 +14,18 @@ from absl import flags
 from msgspec import Meta
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words
+from bigbird_ja.settings.option import Option, summarize_keys
 from bigbird_ja.settings.schema import about as details
 from bigbird_ja.settings.suggestions import near, suggestion
 from bigbird_ja.settings.variants import OPTIONS, parameter_of
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
-# Flags of other trainers that no flag of ours corresponds to, with the answer.
+# Flags of other trainers without a counterpart here, with the advice for each.
 _EXPECTED = {
     **dict.fromkeys(("spot", "preemptible"), "`launch` rents spot TPUs without a flag"),
     **dict.fromkeys(
-        ("resume", "resume_from", "resume_from_checkpoint"), "run the same command again to resume"
+        ("resume", "resume_from", "resume_from_checkpoint"), "rerun the same command to resume"
     ),
     **dict.fromkeys(
         ("gpu", "gpus", "use_gpu", "cuda", "device"),
@@ -62,7 +62,10 @@ class Flags:
         self.group = ""  # heading of `--help` for the flags declared next
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """Declare a text flag; `none` describes a missing value, `many` makes it repeatable."""
+        """Declare a text flag.
+
+        `none` describes a missing value, `many` makes it repeatable.
+        """
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
@@ -70,15 +73,24 @@ class Flags:
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """Declare an integer flag; `low` and `high` are its range."""
+        """Declare an integer flag.
+
+        `low` and `high` are its range.
+        """
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """Declare a number flag; `low` and `high` are its range."""
+        """Declare a number flag.
+
+        `low` and `high` are its range.
+        """
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare a choice flag; the default is the first of `choices` if none is given."""
+        """Declare a choice flag.
+
+        The default is the first of `choices` if none is given.
+        """
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
@@ -105,7 +117,10 @@ class Flags:
         filled: bool = False,
         **about: Any,
     ) -> None:
-        """Declare a flag; `about` contains fields of `Flag`."""
+        """Declare a flag.
+
+        `about` contains fields of `Flag`.
+        """
         described: Any = Literal[choices] if choices else kind
         span = None if low is None or high is None else (low, high)
         about_value = details(help, span, unit, none=none)
@@ -137,7 +152,11 @@ class _Parser(flags.ArgumentParser):
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Return the value or list of values; refuse another type or range."""
+        """Return the value or list of values.
+
+        Raises:
+            ValueError: Another type, or out of range.
+        """
         if not self.option.commas:
             return self.option.read(argument)
         if isinstance(argument, str):
@@ -173,7 +192,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Value of one setting, as section.key=value (repeatable; see `config`). Used here:"
-            f" {in_words(uses, OPTIONS)}.",
+            f" {summarize_keys(uses, OPTIONS)}.",
             many=True,
             form="KEY=VALUE",
             uses=uses,
@@ -189,11 +208,11 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     """Parse a command's flags.
 
     Raises:
-        BadInput: an unknown flag, a value that does not parse, a missing flag, one that has no
+        BadInput: An unknown flag, a value that does not parse, a missing flag, one that has no
             effect with the others, or a stray argument.
     """
     args = flags_of(command)
-    arguments = [_as_declared(word, args) for word in arguments]
+    arguments = [_normalize_argument(word, args) for word in arguments]
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
@@ -218,7 +237,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     if words and has_positional:
         raise BadInput(f"unexpected argument {words[0]!r}{see}")
     if words:
-        raise _stray(args, words, see)
+        raise _stray_argument_error(args, words, see)
     _check_required(args, see)
     for flag in own_flags(args):
         if flag.present:
@@ -226,7 +245,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     return args
 
 
-def _as_declared(word: str, args: flags.FlagValues) -> str:
+def _normalize_argument(word: str, args: flags.FlagValues) -> str:
     """Turn `--seq-length=64` into `--seq_length=64`, `--no-cache` into `--nocache`."""
     name, equals, value = word.partition("=")
     name = name[2:].replace("-", "_")
@@ -236,7 +255,7 @@ def _as_declared(word: str, args: flags.FlagValues) -> str:
     return f"--{name}{equals}{value}" if word.startswith("--") and is_known else word
 
 
-def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
+def _stray_argument_error(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
     """Return the error for arguments without a flag, naming the flag that is likely meant."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
@@ -283,10 +302,12 @@ def check_given(args: flags.FlagValues, what: str, need: str) -> None:
     """Refuse a flag or setting that has no effect without a missing flag."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
-        raise BadInput(f"{what} has no effect without {spelled(need)}: add that, or leave it out")
+        raise BadInput(
+            f"{what} has no effect without {format_need(need)}: add that, or leave it out"
+        )
 
 
-def spelled(need: str) -> str:
+def format_need(need: str) -> str:
     """Format a required flag as users type it: `--name VALUE`."""
     return f"--{need.replace('=', ' ')}"
 

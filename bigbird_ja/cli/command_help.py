@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja.cli.command_flags import declared, flags_of, own_flags, spelled
+from bigbird_ja.cli.command_flags import declared, flags_of, format_need, own_flags
 from bigbird_ja.settings.variants import OPTIONS
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
@@ -64,7 +64,7 @@ def meaning(flag: flags.Flag) -> str:
     notes = [
         option.unit if option.choices else option.values,  # `form` shows choices
         f"sets {option.setting}" if option.setting else "",
-        f"with {spelled(option.needs)}" if option.needs else "",
+        f"with {format_need(option.needs)}" if option.needs else "",
         "repeatable" if option.many and "repeatable" not in option.meaning else "",
     ]
     shown = "; ".join(filter(None, notes))

@@ -1,4 +1,4 @@
-"""Flags that several commands have."""
+"""Flags that several commands declare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def define_model_flags(flags: Flags) -> None:
 
 
 def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
-    """Define the flags that name a corpus; `weights` tells whether a source can have a weight."""
+    """Define the flags that name a corpus.
+
+    `weights` tells whether a source accepts a weight.
+    """
     flags.path(
         "input",
         "Corpus: .jsonl, .txt, .csv or .tsv (also .gz, .zst), .parquet, .arrow, a .zip or folder of"

@@ -11,7 +11,9 @@ from bigbird_ja.errors import BadInput
 
 
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
-    """Read the values of `--set section.key=value` as YAML, by key; the last one of a key wins.
+    """Read the values of `--set section.key=value` as YAML, by key.
+
+    The last value of a key wins.
 
     Raises:
         BadInput: A text without `=`, or not YAML.

@@ -3,7 +3,7 @@
 Reads every record of --data_dir and writes nothing. Checks checksums, counts, lengths, ids against
 the tokenizer, and that every record has a prediction. Prints density, lengths, documents per
 sequence, tokens per epoch and a masked example. Exits with 2 and a line per problem if anything is
-wrong. Takes ten seconds to start, then a second for each 20 MB.
+wrong. Needs ten seconds to start, then a second for each 20 MB.
 """
 
 from __future__ import annotations

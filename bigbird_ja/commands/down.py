@@ -1,4 +1,4 @@
-"""Delete the TPUs that runs have left.
+"""Delete the remaining TPUs of runs.
 
   bigbird-ja down --project MY-PROJECT --name base-1
 

@@ -38,7 +38,7 @@ def define_flags(flags: Flags) -> None:
     define_model_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     flags.choice("format", ("huggingface", "saved_model"), "Format of the export.")
-    flags.switch("overwrite", "Moves an existing, different export to OUTPUT_DIR.replaced-N.")
+    flags.switch("overwrite", "Move an existing, different export to OUTPUT_DIR.replaced-N.")
     card = "format=huggingface"
     flags.path(
         "data_dir",

@@ -22,8 +22,10 @@ from bigbird_ja.process.console import printable, table
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.fill_mask import FillMaskResult
 
-_MAX_SHOWN = 400  # characters of a filled text that is printed
-_MAX_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
+# Characters of a filled text that are printed.
+_MAX_SHOWN = 400
+# Size of a text, in bytes. The longest sequences that are trained have 16,384 tokens.
+_MAX_TEXT = 1 << 20
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
 NEEDS = ("tensorflow",)

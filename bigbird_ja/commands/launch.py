@@ -8,8 +8,8 @@ r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at 
 Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/model (checkpoints,
 metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
 BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
-run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same
-command again: it adopts the machine. A TPU without supervisor deletes itself after --lease_hours;
+run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, rerun the same
+command: it adopts the machine. A TPU without supervisor deletes itself after --lease_hours;
 none lives longer than --max_hours and --max_cost allow. Whatever the TPU would refuse is checked
 before it is rented. A zone that refuses the request is left out, which bills nothing. --dry_run
 needs no credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an
@@ -103,7 +103,7 @@ def define_flags(flags: Flags) -> None:
     flags.text(
         "vm_python", "Python of the VM's image; only TPUEstimator uses it.", default="python3"
     )
-    flags.switch("external_ip", "External address of the VM.", default=True)
+    flags.switch("external_ip", "Give the VM an external address.", default=True)
 
 
 def run(args: Args) -> LaunchResult | DryRun:

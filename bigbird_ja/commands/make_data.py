@@ -29,7 +29,7 @@ SETTINGS = used_by("make-data")
 
 
 def define_flags(flags: Flags) -> None:
-    """Define this command's flags; most are settings."""
+    """Define this command's flags, most of which are settings."""
     define_corpus_flags(flags, weights=True)
     flags.path(
         "tokenizer",
@@ -57,18 +57,18 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch(
         "input_mask",
-        "Also writes the feature `input_mask`, which BERT's own reader needs (static masks only).",
+        "Write the feature `input_mask`, too, which BERT's own reader needs (static masks only).",
     )
     flags.switch(
         "strip_markers",
-        "Removes the markers of Wiki40b (_START_ARTICLE_ and so on) from the text; _NEWLINE_"
+        "Remove the markers of Wiki40b (_START_ARTICLE_ and so on) from the text; _NEWLINE_"
         " becomes a line break.",
         default=None,
         none="on if the tokenizer has no tokens for them",
     )
     flags.switch(
         "overwrite",
-        "Moves an existing data set to NAME.replaced-N when the new one is packed; discards"
+        "Move an existing data set to NAME.replaced-N when the new one is packed; discard"
         " unfinished work of other settings.",
     )
 

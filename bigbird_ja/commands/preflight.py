@@ -47,7 +47,7 @@ def define_flags(flags: Flags) -> None:
         high=1_000_000,
         none="global batch / cores / accumulation steps",
     )
-    flags.switch("search_batch", "Finds the largest batch per core that fits.")
+    flags.switch("search_batch", "Find the largest batch per core that fits.")
     flags.path("dump_hlo", "Folder for the HLO before and after optimization.")
     lengths = "Data set of `make-data` that gives sequence and document lengths."
     flags.path("data_dir", lengths, none="the config's facts, assumed document lengths")

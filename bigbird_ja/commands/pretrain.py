@@ -43,7 +43,7 @@ def define_flags(flags: Flags) -> None:
         " pjrt: JAX's runtime (CPU, GPU, any TPU). auto: estimator on a TPU v2 or v3 with"
         " TensorFlow 2.15, else pjrt; the log states the choice and the reason.",
     )
-    flags.switch("use_tpu", "Trains on a TPU instead of CPU or GPU.")
+    flags.switch("use_tpu", "Train on a TPU instead of CPU or GPU.")
     flags.setting("tpu.name", needs="use_tpu")
     wait = "Maximum wait at the start for the other processes of a pod (docs/pods.md)."
     flags.integer("pod_wait_seconds", 300, wait, unit="seconds", low=1, high=86_400)
@@ -64,14 +64,14 @@ def define_flags(flags: Flags) -> None:
     )
     evaluates = "Mode. train_and_eval also evaluates every training.eval_every_steps steps."
     flags.choice("mode", ("train", "train_and_eval"), evaluates)
-    moved = "Moves an existing run to MODEL_DIR.replaced-N and starts a new one."
+    moved = "Move an existing run to MODEL_DIR.replaced-N and start a new one."
     flags.switch("overwrite", moved)
     flags.text(
         "profile_steps",
         "Steps to profile, as FIRST-LAST, such as 100-110; TensorBoard's profile plug-in and xprof"
         " show MODEL_DIR/plugins/profile.",
     )
-    flags.switch("wandb", "Also logs to Weights & Biases, which must be installed.")
+    flags.switch("wandb", "Log to Weights & Biases, too, which must be installed.")
 
 
 def run(args: Args) -> PretrainResult:

@@ -30,9 +30,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer("mean_length", 3000, length, unit="characters", low=250, high=40_000)
     facts = "Facts per 1,000 characters that are repeated far away."
     flags.number("facts_per_1000_characters", 1.0, facts, low=0.0, high=20.0)
-    flags.switch(
-        "overwrite", "Replaces a generated corpus of other settings; keeps it as OUTPUT.replaced-N."
-    )
+    flags.switch("overwrite", "Move a generated corpus of other settings to OUTPUT.replaced-N.")
 
 
 def run(args: Args) -> SampleResult:

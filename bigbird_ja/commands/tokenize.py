@@ -33,8 +33,7 @@ def define_flags(flags: Flags) -> None:
         if option.section == "tokenize":
             flags.setting(key)
     flags.switch(
-        "overwrite",
-        "Replaces a model of other settings or another corpus; keeps it as NAME.replaced-N.",
+        "overwrite", "Move a model of other settings or another corpus to NAME.replaced-N."
     )
 
 

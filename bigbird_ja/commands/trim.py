@@ -35,7 +35,7 @@ def define_flags(flags: Flags) -> None:
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     size = "Maximum number of tokens to keep, special tokens and bytes included."
     flags.integer("vocab_size", 32_000, size, unit="tokens", low=1, high=10**7)
-    flags.switch("overwrite", "Moves an existing, different folder to OUTPUT_DIR.replaced-N.")
+    flags.switch("overwrite", "Move an existing, different folder to OUTPUT_DIR.replaced-N.")
 
 
 def run(args: Args) -> TrimResult:

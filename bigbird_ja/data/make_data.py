@@ -113,7 +113,7 @@ def make_data(
         raise BadInput(
             f"no model can be trained on this data: {problem}, or another model.block_size"
         )
-    known = _load_tokenizer(hub.fetched(os.fspath(tokenizer), "`tokenizer`"))
+    known = _load_tokenizer(hub.fetch_model(os.fspath(tokenizer), "`tokenizer`"))
     sources = [os.fspath(each) for each in inputs]
     corpus = open_corpus(
         sources, tfds_data_dir, txt_documents, text_fields, encoding, takes_weights=True

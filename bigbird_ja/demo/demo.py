@@ -14,8 +14,10 @@ from bigbird_ja.process import console
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 
-_KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
-_MIN_STEPS = 80  # fewer leave no steps between a save and the kill
+# Losses that the run had logged when it was killed, in the work directory.
+_KILLED = "killed.json"
+# Fewer leave no steps between a save and the kill.
+_MIN_STEPS = 80
 # Sentences like the corpus's, not in it. Expected at the masks: である, 年, った.
 _TEXTS = (
     "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
@@ -111,13 +113,13 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
         at = steps * 3 // 8
         run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
         owned.write(_KILLED, json.dumps(read_losses(model)).encode())
-    headline("5. The same command again: it resumes, in the data too")
+    headline("5. Rerun of the same command: it resumes, in the data too")
     run_command(pretrain)
     before = {int(step): loss for step, loss in json.loads(storage.read_bytes(killed)).items()}
     result = {"work_dir": work_dir, **compare_losses(model, before)}
     headline("6. Evaluation on held-out documents")
     evaluated = run_command(["evaluate", "--model_dir", model, "--data_dir", data])
-    headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
+    headline("7. Predictions at [MASK], in sentences that the corpus does not contain")
     texts = [word for text in _TEXTS for word in ("--text", text)]
     filled = run_command(["fill-mask", "--model_dir", model, *texts, "--top_k", "3"])
     headline("8. A page about the run")

@@ -28,8 +28,8 @@ def run_command(
         kill_when: condition that is polled; once true, the command is killed with SIGKILL.
 
     Raises:
-        CommandError: the command failed, with this exit status and message.
-        RuntimeError: the command ended before it was to be killed.
+        CommandError: The command failed, with this exit status and message.
+        RuntimeError: The command ended before it was to be killed.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]

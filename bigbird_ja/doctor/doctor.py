@@ -14,7 +14,8 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.extras import INSTALL, require
 
-_DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and its logs
+# Six checkpoints of a base model, 1.3 GB each, and its logs.
+_DISK_BYTES = 10e9
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Check:
 
     @property
     def is_engine(self) -> bool:
-        """Tell whether this is the check of an engine."""
+        """Whether this is the check of an engine."""
         return self.name.startswith("engine")
 
 

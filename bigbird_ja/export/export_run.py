@@ -59,7 +59,7 @@ class _Request:
         return self.model_name or storage.base_name(self.output_dir.rstrip("/"))
 
     def check(self) -> None:
-        """Refuse, before any work, what cannot succeed.
+        """Refuse a request that cannot succeed, before any work.
 
         Raises:
             BadInput: A package is missing, or a parameter is refused.
@@ -140,7 +140,7 @@ def export(
             log(parity.as_text(report))
             result = ExportResult(model.meta.step, format, folder, report)
             raise CommandError(
-                f"{folder}: {problem}: the folder is kept, and its card says so; do not publish"
+                f"{folder}: {problem}. The folder is kept, and its card says so; do not publish"
                 " it, and report this with its parity_report.json",
                 vars(result),
             )

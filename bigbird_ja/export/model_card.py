@@ -1,4 +1,7 @@
-"""Model card of an export, from the run's files; facts that they do not record are left out."""
+"""Model card of an export, from the run's files.
+
+Facts that no file records are left out.
+"""
 
 import html
 import importlib.resources
@@ -26,8 +29,10 @@ from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
-_MAX_FILES = 3  # maximum number of files of a folder that are named
-_SHORT = 512  # maximum length of encoders before BigBird, in tokens
+# Maximum number of files of a folder that a card names.
+_MAX_FILES = 3
+# Maximum length of encoders before BigBird, in tokens.
+_SHORT = 512
 
 _EXAMPLES = {
     "ja": ("日本の首都は[MASK]です。", "長い文章。"),
@@ -39,13 +44,20 @@ _STRUCTURE = f" Structure is written with the markers of Wiki40b: `{'`, `'.join(
 
 @dataclass(frozen=True)
 class Options:
-    """Facts that flags state, for the card and the comparison."""
+    """Facts that parameters state, for the card and the comparison.
+
+    Attributes:
+        license: identifier of the Hub; None for the source's.
+        data_dir: data set that the model was trained on, if given.
+        manifest: manifest of `data_dir`.
+        language: codes, joined by commas; None for the source's, or by the vocabulary.
+    """
 
     name: str
-    license: str | None = None  # None: the source's
-    data_dir: str | None = None  # data set that the model was trained on, if given
-    manifest: Manifest | None = None  # manifest of `data_dir`
-    language: str | None = None  # codes, joined by commas; None: the source's, or by the vocabulary
+    license: str | None = None
+    data_dir: str | None = None
+    manifest: Manifest | None = None
+    language: str | None = None
 
 
 def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
@@ -94,7 +106,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     card = _template("model_card.md").format(
         name=_plain(options.name),
         front=yaml.safe_dump(
-            {key: value for key, value in header.items() if value},  # without what is not known
+            {key: value for key, value in header.items() if value},
             allow_unicode=True,
             sort_keys=False,
         ),
@@ -230,7 +242,7 @@ def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) 
 
 
 def _data(manifest: Manifest | None, code: str) -> str:
-    """Describe the training data; many files of one folder are summarized."""
+    """Describe the training data, with many files of one folder summarized."""
     kind = "Japanese text" if code == "ja" else "text"
     if manifest is None:
         return kind
@@ -280,7 +292,7 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """Format the section about random blocks; empty for a model with full attention only."""
+    """Format the section about random blocks, empty for a model with full attention only."""
     settings = model.config.model
     if not pattern.is_sparse(settings) or pattern.is_full_throughout(settings):
         return ""

@@ -10,7 +10,7 @@ folder): logits equal the trainer's. Attention takes memory in proportion to the
 Each block's keys are gathered for scaled-dot-product attention.
 
 `attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
-have a number each, 1, 2, ...: tokens of different numbers do not see each other
+are numbered 1, 2, ...: tokens of different numbers do not see each other
 (`document_numbers` makes them from `input_ids`). Encoders only: no cache, no cross-attention, no
 attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
 """
@@ -26,11 +26,12 @@ from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from bigbird_ja.model.pattern import block_mask, is_full, padded_length
 
-_MAX_PLANS = 4  # maximum that a model caches, one for each length and device
+# Maximum number of plans that a model caches, one for each length and device.
+_MAX_PLANS = 4
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
-    """Return an `attention_mask` of packed documents: 1, 2, ... up to each [SEP]; 0 is padding.
+    """Return an `attention_mask` of packed documents: 1, 2, ... up to each [SEP], 0 for padding.
 
     Args:
         input_ids: int64 [b, S], token ids.
@@ -91,14 +92,14 @@ def attend(
         [b, heads, S, size]; zero for queries that see nothing.
     """
     if plan is None:
-        return _masked(query, key, value, numbers, numbers[:, None])
+        return _attend_same_document(query, key, value, numbers, numbers[:, None])
     blocks, visible = plan[layer]
     batch, heads, length, size = query.shape
     count = length // rows
     # The first and the last block see everything.
     ends = torch.cat([query[:, :, :rows], query[:, :, -rows:]], 2)
     end_numbers = torch.cat([numbers[:, :rows], numbers[:, -rows:]], 1)
-    of_ends = _masked(ends, key, value, end_numbers, numbers[:, None])
+    of_ends = _attend_same_document(ends, key, value, end_numbers, numbers[:, None])
     # Each block between them sees its own row of key blocks: [b, heads, count - 2, keys, size].
     head = torch.arange(heads, device=query.device)[:, None, None]
     keys, values = (
@@ -108,12 +109,12 @@ def attend(
     seen = numbers.reshape(batch, count, rows)[:, blocks] * visible[..., None]
     inner = query[:, :, rows:-rows].reshape(batch, heads, count - 2, rows, size)
     own = numbers[:, None, rows:-rows].reshape(batch, 1, count - 2, rows)
-    of_inner = _masked(inner, keys, values, own, seen.flatten(3))
+    of_inner = _attend_same_document(inner, keys, values, own, seen.flatten(3))
     first, last = of_ends.split(rows, 2)
     return torch.cat([first, of_inner.reshape(batch, heads, length - 2 * rows, size), last], 2)
 
 
-def _masked(
+def _attend_same_document(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -149,13 +150,14 @@ def _settings(config: Any) -> Any:
 class BigBirdJaModel(big_bird.BigBirdModel):
     """transformers' `BigBirdModel` with the attention that the model was trained with."""
 
-    _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
+    # With it `save_pretrained` copies this file.
+    _auto_class = "AutoModel"
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
-        """Make the model, as transformers' class."""
+        """Build the model, as transformers' class does."""
         super().__init__(config, add_pooling_layer=add_pooling_layer)
         self.gradient_checkpointing = False
-        self._plans: dict[tuple[int, torch.device], Plan] = {}  # of recent lengths
+        self._plans: dict[tuple[int, torch.device], Plan] = {}
 
     def forward(
         self,
@@ -169,10 +171,10 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> Any:
-        """Run as `BigBirdModel.forward`; `attention_mask` may number documents.
+        """Run as `BigBirdModel.forward`, with an `attention_mask` that may number documents.
 
         Raises:
-            ValueError: more tokens than the model has positions, or attention probabilities
+            ValueError: More tokens than the model has positions, or attention probabilities
                 requested.
         """
         if output_attentions:
@@ -182,7 +184,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         given = inputs_embeds if input_ids is None else input_ids
         assert given is not None
         length = given.shape[1]
-        padded = self._padded(length)
+        padded = self._padded_length(length)
         positions, segments = position_ids, token_type_ids
         hidden = self.embeddings(input_ids, segments, positions, inputs_embeds)
         if attention_mask is None:
@@ -216,7 +218,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
             self._plans[length, device] = plan_of(_settings(self.config), length, device)
         return self._plans[length, device]
 
-    def _padded(self, length: int) -> int:
+    def _padded_length(self, length: int) -> int:
         """Return the shortest length, at least `length`, that suits the pattern."""
         config = self.config
         if length > config.max_position_embeddings:
@@ -243,8 +245,8 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return layer.output(layer.intermediate(attended), attended)
 
 
-def _with_head(stock: Any) -> Any:
-    """Make transformers' model for a task with `BigBirdJaModel` in it."""
+def _add_head(stock: Any) -> Any:
+    """Build transformers' model for a task with `BigBirdJaModel` in it."""
 
     def begin(self: Any, config: Any, **options: Any) -> None:
         stock.__init__(self, config, **options)
@@ -262,9 +264,9 @@ def _with_head(stock: Any) -> Any:
     return type(stock.__name__.replace("BigBird", "BigBirdJa"), (stock,), about)
 
 
-BigBirdJaForPreTraining = _with_head(big_bird.BigBirdForPreTraining)
-BigBirdJaForMaskedLM = _with_head(big_bird.BigBirdForMaskedLM)
-BigBirdJaForSequenceClassification = _with_head(big_bird.BigBirdForSequenceClassification)
-BigBirdJaForTokenClassification = _with_head(big_bird.BigBirdForTokenClassification)
-BigBirdJaForMultipleChoice = _with_head(big_bird.BigBirdForMultipleChoice)
-BigBirdJaForQuestionAnswering = _with_head(big_bird.BigBirdForQuestionAnswering)
+BigBirdJaForPreTraining = _add_head(big_bird.BigBirdForPreTraining)
+BigBirdJaForMaskedLM = _add_head(big_bird.BigBirdForMaskedLM)
+BigBirdJaForSequenceClassification = _add_head(big_bird.BigBirdForSequenceClassification)
+BigBirdJaForTokenClassification = _add_head(big_bird.BigBirdForTokenClassification)
+BigBirdJaForMultipleChoice = _add_head(big_bird.BigBirdForMultipleChoice)
+BigBirdJaForQuestionAnswering = _add_head(big_bird.BigBirdForQuestionAnswering)

@@ -17,7 +17,8 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.storage import decode
 
-_SEQUENCES = 4  # number of records on which scores are compared
+# Number of records on which scores are compared.
+_SEQUENCES = 4
 # Tolerance of the mean difference of log-probabilities, and of the loss's, relative to the mean
 # log-probability and to the square root of the number of layers, with which rounding errors grow.
 # It is 8 times float32's precision; real encoders reach a fifteenth of it. A single difference, in
@@ -52,7 +53,7 @@ def compare(
             token ids are.
         data_dir: folder of that data set.
     """
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     packages = ("transformers", "tokenizers", "sentencepiece")
     report: dict[str, Any] = {
         "step": model.meta.step,
@@ -116,7 +117,7 @@ def _compare_scores(
             "predictions": int(counted.sum()),
             "largest_difference": largest,
             "mean_difference": mean,
-            "tolerance": tolerance,  # of the mean difference and of the loss
+            "tolerance": tolerance,
             "agrees": max(mean, apart, largest / _LARGEST) <= tolerance,
         },
         "masked_lm_loss": losses,
@@ -124,7 +125,7 @@ def _compare_scores(
 
 
 def disagreement(report: Mapping[str, Any]) -> str | None:
-    """Return the difference between the folder's results and training's; None if they agree.
+    """Return the difference between the folder's results and training's, None if they agree.
 
     Token ids of the hard cases may differ: the report and the card count them.
     """
@@ -171,7 +172,7 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
 
     from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
-    transformers.logging.disable_progress_bar()  # it writes across our own lines
+    transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()  # a masked-LM class has no place for a pooler
     has_code = _has_code(directory)
     kind = BigBirdJaForMaskedLM if has_code else transformers.AutoModelForMaskedLM

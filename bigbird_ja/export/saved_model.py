@@ -1,9 +1,9 @@
 """A SavedModel: ids in, embeddings and log-probabilities out.
 
-It needs no code of ours. The encoder is the trainer's own, which needs static shapes: the graph has
-a branch for each of some lengths. Rows of a batch are padded to a branch's length and encoded in it
-one by one. Nothing attends to padding; beyond the lengths of full attention the branch's length
-decides which random blocks are seen, as in training.
+It needs no code of bigbird-ja. The encoder is the trainer's own, which needs static shapes: the
+graph contains a branch for each of some lengths. Rows of a batch are padded to a branch's length
+and encoded in it one by one. Nothing attends to padding; beyond the lengths of full attention the
+branch's length decides which random blocks are seen, as in training.
 """
 
 from functools import partial
@@ -19,7 +19,8 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 _IDS = tf.TensorSpec([None, None], tf.int32)
-_SHORTEST = 64  # tokens of the shortest branch
+# Length of the shortest branch, in tokens.
+_SHORTEST = 64
 
 
 def fill_saved_model(directory: str, trained: TrainedModel) -> None:

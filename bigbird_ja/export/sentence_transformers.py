@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-MODULES = ("Transformer", "Pooling", "Normalize")  # those without weights of their own
+# Modules without weights of their own.
+MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sentence-transformers' files, name -> content: the source's, else mean pooling.
+    """Return the content of sentence-transformers' files by name: the source's, else mean pooling.
 
     The names are those that every version since 2 reads. A module with weights of its own is left
     out. The source's length limit is left out if this model has more positions than the source.

@@ -1,7 +1,7 @@
 """Files of a Hugging Face tokenizer that gives the same ids as our SentencePiece model.
 
 The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it unchanged, because
-`tokenizer_class` names the class that adds nothing of its own. BigBird's class does: in
+`tokenizer_class` names the class that adds nothing of its own. BigBird's class does not: in
 transformers 5 it takes only the tokens and uses another normalizer (without NFKC); in transformers
 4 its conversion strips spaces in front of the markers and does not compose half-width kana with
 their voicing marks. The ids are the same because
@@ -29,7 +29,9 @@ _ROLES = {role: token for token, (role, _) in model_proto.PARTS.items()}
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
-    """Return a tokenizer's files, name -> content; a Hugging Face tokenizer's are its own.
+    """Return the content of a tokenizer's files by name.
+
+    A Hugging Face tokenizer keeps its own files.
 
     Args:
         tokenizer: tokenizer of the data set.
@@ -108,7 +110,7 @@ def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List the merges, in order; SentencePiece keeps only their results, by rank."""
+    """List the merges, in order, from their results, which SentencePiece ranks."""
     merges = []
     for token, i in vocabulary.items():
         for cut in range(1, len(token)):
@@ -134,7 +136,7 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 
 
 def _as_token(token: str) -> dict[str, Any]:
-    """Describe a special token; a mask also consumes the space before it."""
+    """Describe a special token: a mask also consumes the space before it."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": token, "lstrip": token == MASK, **plain}
 

@@ -1,4 +1,4 @@
-"""The config.json of a Hugging Face folder, as settings of ours.
+"""The config.json of a Hugging Face folder, as settings of a run.
 
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird, whose attention is full
 if the positions of a BERT or RoBERTa suffice for the data's sequences.
@@ -22,7 +22,8 @@ _ARCHITECTURES = {
 }
 # Models equal to a BigBird with full attention, and transformers' names of them.
 STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-_HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # suffixes of supported classes
+# Suffixes of supported classes.
+_HEADS = ("ForMaskedLM", "ForPreTraining", "Model")
 # RoBERTa's positions start at its padding id + 1; the rows below are never read.
 FIRST_POSITION = 2
 _ACTIVATIONS = {
@@ -73,7 +74,7 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """Keys of config.json that are not simply the value of one of our settings."""
+    """Keys of config.json that are not simply the value of one setting."""
 
     model_type: str = "unknown"
     architectures: list[str] | None = None

@@ -24,9 +24,9 @@ def describe(folder: str) -> dict[str, Any]:
         model card; modules: sentence-transformers' modules, in order; Transformer, Pooling,
         prompts: their settings. Only keys that are stated.
     """
-    config = _stated(folder, "config.json", dict[str, Any]) or {}
+    config = _read_stated(folder, "config.json", dict[str, Any]) or {}
     card, body = _model_card(folder)
-    modules = _stated(folder, "modules.json", list[dict[str, str | int]]) or []
+    modules = _read_stated(folder, "modules.json", list[dict[str, str | int]]) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     pooling = f"{kinds.index('Pooling') if 'Pooling' in kinds else ''}_Pooling/config.json"
     facts = {
@@ -34,22 +34,22 @@ def describe(folder: str) -> dict[str, Any]:
         "name": _hub_name(folder, config, body),
         **{key: card.get(key) for key in ("license", "language", "tags")},
         "modules": kinds,
-        "Transformer": _stated(folder, "sentence_bert_config.json", dict[str, Any]),
-        "Pooling": _stated(folder, pooling, dict[str, Any]),
-        "prompts": _stated(folder, "config_sentence_transformers.json", dict[str, Any]),
+        "Transformer": _read_stated(folder, "sentence_bert_config.json", dict[str, Any]),
+        "Pooling": _read_stated(folder, pooling, dict[str, Any]),
+        "prompts": _read_stated(folder, "config_sentence_transformers.json", dict[str, Any]),
     }
     return {key: value for key, value in facts.items() if value}
 
 
-def _stated(folder: str, name: str, kind: type[T]) -> T | None:
-    """Return the content of a JSON file; None if it is missing or damaged."""
+def _read_stated(folder: str, name: str, kind: type[T]) -> T | None:
+    """Return the content of a JSON file, None if it is missing or damaged."""
     with contextlib.suppress(BadInput, FileNotFoundError):
         return decode.read_json(storage.join(folder, name), kind)
     return None
 
 
 def _model_card(folder: str) -> tuple[dict[str, Any], str]:
-    """Return the header and the text of README.md; both empty if it is missing or damaged."""
+    """Return the header and the text of README.md, empty if it is missing or damaged."""
     path = storage.join(folder, "README.md")
     with contextlib.suppress(BadInput, FileNotFoundError, UnicodeDecodeError):
         text = storage.read_text(path).replace("\r\n", "\n")

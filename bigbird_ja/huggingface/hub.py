@@ -12,7 +12,8 @@ from bigbird_ja.text.hub_source import NAME
 
 # Path of a model in the client's cache: NAME, REPO and the commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
-_SMALL = ["*.json", "*.txt", "*.model", "README.md"]  # settings, tokenizer and model card
+# Settings, tokenizer and model card.
+_SMALL = ["*.json", "*.txt", "*.model", "README.md"]
 
 
 def cached_name(path: str) -> tuple[str, str]:
@@ -22,26 +23,26 @@ def cached_name(path: str) -> tuple[str, str]:
 
 
 def download_advice(path: str) -> str:
-    """Return the command that downloads a repository of the Hub; "" if `path` cannot name one."""
+    """Return the command that downloads a repository, "" if `path` cannot name one."""
     owner, _, name = path.partition("/")
     if not NAME.fullmatch(path) or os.path.isdir(owner):
         return ""
     return f"`hf download {path} --local-dir {name}` downloads the repository of that name"
 
 
-def fetched(path: str, parameter: str, weights: bool = False) -> str:
+def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
     """Download the newest commit of the repository that `path` names, unless it is a local path.
 
     Returns:
         The folder in the client's cache, or `path`.
 
     Raises:
-        BadInput: no client, no network, or no such repository; names the command to download it.
+        BadInput: No client, no network, or no such repository; names the command to download it.
     """
     if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
         return path
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise BadInput(f"{parameter} {path}: no such path, and no huggingface_hub here: {advice}")
+        raise BadInput(f"{parameter} {path}: no such path, and no huggingface_hub here. {advice}")
     import huggingface_hub
     from huggingface_hub.utils import disable_progress_bars
 
@@ -59,6 +60,6 @@ def fetched(path: str, parameter: str, weights: bool = False) -> str:
         is_lost = type(error).__name__ == "LocalEntryNotFoundError"  # its cause is the network's
         reason = summary_line((is_lost and error.__cause__) or error)
         why = f"no such path, and not fetched ({reason})"
-        raise BadInput(f"{parameter} {path}: {why}: {advice}") from error
+        raise BadInput(f"{parameter} {path}: {why}. {advice}") from error
     log(f"{parameter} {path}: commit {cached_name(folder)[1]}, in {folder}")
     return folder

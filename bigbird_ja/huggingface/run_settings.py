@@ -20,7 +20,7 @@ _SAME_TOKENS = 0.99
 
 
 def attention_notice(source: str, config: Config, data: Data) -> str | None:
-    """Return a notice of the attention and class that a BERT or RoBERTa gets; None for others."""
+    """Return a notice of the attention and class of a BERT or RoBERTa, None for others."""
     theirs = read_config(source) if state_dict.has_weights(source) else None
     if theirs is None or theirs.model_type not in STOCK:
         return None
@@ -45,18 +45,20 @@ def planned_settings(init_from: str | None, data: Data | None, data_dir: str) ->
         data_dir: path of the data set.
 
     Raises:
-        BadInput: As in `hub.fetched`, `adopted_settings` and `stated_settings`.
+        BadInput: As in `hub.fetch_model`, `adopted_settings` and `stated_settings`.
     """
     if not init_from:
         return []
-    source = hub.fetched(init_from, "`init_from`")
+    source = hub.fetch_model(init_from, "`init_from`")
     if data:
         return adopted_settings(source, data, data_dir)
     return stated_settings(source)
 
 
 def adopted_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
-    """Return the settings that a Hugging Face folder fixes for a new run; none for other sources.
+    """Return the settings that a Hugging Face folder fixes for a new run.
+
+    Other sources fix none.
 
     Args:
         source: the parameter `init_from`.
@@ -71,7 +73,7 @@ def adopted_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
         if stated_settings(source):
             raise BadInput(
                 f"`init_from` {source}: config.json without weights (model.safetensors or"
-                " pytorch_model.bin): copy the whole folder"
+                " pytorch_model.bin). Copy the whole folder"
             )
         return []
     theirs = read_config(source)
@@ -99,7 +101,7 @@ def stated_settings(source: str) -> list[Layer]:
     """
     if not storage.exists(storage.join(source, "config.json")):
         if not any(map(storage.exists, (source, f"{source.removesuffix('.index')}.index"))):
-            raise BadInput(f"`init_from` {source}: no such folder or checkpoint: check the path")
+            raise BadInput(f"`init_from` {source}: no such folder or checkpoint. Check the path")
         kind_of(source)
         return []
     theirs = read_config(source)
@@ -133,12 +135,12 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
     if same < _SAME_TOKENS * len(theirs):
         raise BadInput(
             f"`init_from` {source}: the data was made with another tokenizer, so its ids stand for"
-            f" other tokens: make it with `make-data` and the tokenizer {source}"
+            f" other tokens. Make it with `make-data` and the tokenizer {source}"
         )
     last = max((ours[name] for name in theirs if name in ours), default=0)
     if encoder.vocab_size <= last:
         raise BadInput(
             f"{source}/config.json: embeddings of {encoder.vocab_size:,} tokens (vocab_size), and"
-            f" the folder's tokenizer, by which the data was made, has ids up to {last:,}: the"
+            f" the folder's tokenizer, by which the data was made, has ids up to {last:,}. The"
             " folder's files do not belong together"
         )

@@ -22,7 +22,7 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
-# Names in config.json of settings of `model` that are not ours; all others have one name.
+# Other names in config.json of settings of `model`; all others have the same name.
 SETTINGS = {
     "num_hidden_layers": "num_layers",
     "hidden_activation": "hidden_act",
@@ -160,10 +160,10 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         names = list(dict.fromkeys(places.values()))
         if odd := [name for name in names if storage.base_name(name) != name]:
             raise BadInput(
-                f"{index}: {odd[0]!r} is not a file in the same folder: copy the folder again"
+                f"{index}: {odd[0]!r} is not a file in the same folder. Copy the folder again"
             )
         return _read_files(folder, name, names)
-    raise BadInput(f"{folder}: no {' or '.join(_READERS)}: is this a Hugging Face folder?")
+    raise BadInput(f"{folder}: no {' or '.join(_READERS)}. Is this a Hugging Face folder?")
 
 
 def _read_files(
@@ -222,7 +222,8 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     }
 
 
-_MAX_BYTES = 64 << 30  # maximum size of a file of weights
+# Maximum size of a file of weights.
+_MAX_BYTES = 64 << 30
 # File of weights -> its parser, its name in messages, and advice if it cannot be read.
 _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),

@@ -40,8 +40,10 @@ from bigbird_ja.text.tokenizer import (
 )
 
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
-_SUFFIXES = (".json", ".txt", ".model")  # suffixes of files that a tokenizer may need
-_MAX_IDS_PER_TOKEN = 16  # folders with padded or pruned vocabularies have fewer than two
+# Suffixes of files that a tokenizer may need.
+_SUFFIXES = (".json", ".txt", ".model")
+# Folders with padded or pruned vocabularies have fewer than two.
+_MAX_IDS_PER_TOKEN = 16
 # Keys of tokenizer_config.json by which transformers overrides the special tokens around a text, or
 # loads code from the folder.
 _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
@@ -53,11 +55,11 @@ _MODULE = "tokenization_of_transformers"
 def read_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    A SentencePiece model with our special tokens in the folder, such as one of `export`, has
-    priority.
+    A SentencePiece model in the folder with the special tokens of `tokenize`, such as one of
+    `export`, has priority.
 
     Raises:
-        BadInput: no tokenizer, or none that can be used.
+        BadInput: No tokenizer, or none that can be used.
     """
     if not os.path.isdir(path) and (path.endswith(".model") or not storage.is_remote(path)):
         try:
@@ -85,8 +87,8 @@ def read_folder(folder: str) -> FolderTokenizer:
     """Load the tokenizer of a folder, on disk or gs://, with transformers.
 
     Raises:
-        BadInput: transformers is not installed or cannot load it, or it lacks a special token that
-            training needs.
+        BadInput: The package transformers is missing or cannot load it, or a special token that
+            training needs is missing.
     """
     content = {
         name: storage.read_bytes(storage.join(folder, name), MAX_BYTES)
@@ -98,7 +100,7 @@ def read_folder(folder: str) -> FolderTokenizer:
 
 def build_tokenizer(content: Mapping[str, bytes], source: str) -> FolderTokenizer:
     """Load a tokenizer from the files of a folder, read from `source`, as `read_folder` does."""
-    return FolderTokenizer(pack(_described(content, source)), source)
+    return FolderTokenizer(pack(_load_archive(content, source)), source)
 
 
 def read_tokens(folder: str) -> dict[str, int | None]:
@@ -108,7 +110,7 @@ def read_tokens(folder: str) -> dict[str, int | None]:
         Ids by token, None if an id is unknown; empty if the folder has no tokenizer.
 
     Raises:
-        BadInput: a file is damaged.
+        BadInput: A file is damaged.
     """
     names = storage.list_files(folder)
     name = next((name for name in WITH_TOKENS if name in names), None)
@@ -131,12 +133,12 @@ def read_tokens(folder: str) -> dict[str, int | None]:
         return dict(content)
 
 
-def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
-    """Load a folder's files with `AutoTokenizer`; return the files of its archive."""
+def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
+    """Load a folder's files with `AutoTokenizer` and return the files of its archive."""
     with loading(source):
         theirs, config = load(content, source)
         names = _names(theirs, source)
-        ends = _ends(theirs, source)
+        ends = _surrounding_ids(theirs, source)
         special = _special_ids(theirs, names, ends, source)
         config = {**theirs.special_tokens_map, **config, "mask_token": names[special.mask]}
         for key in _OVERRIDES:
@@ -168,26 +170,26 @@ def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
 
 
 def _names(theirs: Any, source: str) -> list[str]:
-    """Return the token of each id; empty for an unused id.
+    """Return the token of each id, an empty text for an unused id.
 
     Raises:
-        BadInput: an id far above the number of tokens, each of which would be a row of embeddings.
+        BadInput: An id far above the number of tokens, each of which would be a row of embeddings.
     """
     names = {i: name for name, i in theirs.get_vocab().items()}
     last = max(names, default=-1)
     if last > _MAX_IDS_PER_TOKEN * len(names) + _MAX_IDS_PER_TOKEN:
         raise BadInput(
             f"{source}: token {shortened(names[last], 40)} has the id {last:,} in a vocabulary of"
-            f" {len(names):,}: give the tokens consecutive ids"
+            f" {len(names):,}. Give the tokens consecutive ids"
         )
     return [names.get(i, "") for i in range(last + 1)]
 
 
-def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
+def _surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | None]:
     """Return the ids that a tokenizer adds before and after a text, None if it adds none.
 
     Raises:
-        BadInput: it adds several tokens on one side.
+        BadInput: It adds several tokens on one side.
     """
     inner = theirs("a", add_special_tokens=False)["input_ids"]
     whole = theirs("a")["input_ids"]
@@ -196,7 +198,7 @@ def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
     if start > 1 or added - start > 1:
         raise BadInput(
             f"{source}: its tokenizer adds {start} tokens before a text and {added - start} after"
-            " it: use one that adds one on each side"
+            " it. Use one that adds one on each side"
         )
     return (whole[0] if start else None), (whole[-1] if added > start else None)
 
@@ -219,12 +221,12 @@ def _special_ids(
     lacking = [f"{part}_token" for part in CORE if ids[part] is None]
     if lacking:
         raise BadInput(
-            f"{source}: its vocabulary has no token for {', '.join(lacking)}: name them in"
+            f"{source}: its vocabulary has no token for {', '.join(lacking)}. Name them in"
             f" {CONFIG}, or use the tokenizer of a masked language model"
         )
     if len({ids[part] for part in CORE}) < len(CORE):
         shown = ", ".join(f"{part} {ids[part]}" for part in CORE)
-        raise BadInput(f"{source}: one token has two roles ({shown}): use another tokenizer")
+        raise BadInput(f"{source}: one token has two roles ({shown}). Use another tokenizer")
     return SpecialIds(**ids)  # type: ignore[arg-type]  # the required ones are there
 
 

@@ -7,11 +7,12 @@ unchanged, so hidden states of such a text stay the same.
 
 Why the tokens stay the same, by algorithm:
 
-- Unigram takes the best of all ways to cut a text, and the way that it took is still there. A
-  character that no token covers costs the lowest score of all and a penalty: the token with the
-  lowest score is always kept.
-- BPE joins pairs in the order of the merges. A token is kept with all tokens on the way to it.
-- WordPiece takes the longest token that fits. A word that has tokens keeps them. A word that is
+- Unigram chooses the best of all ways to cut a text, and its choice remains possible. A character
+  that no token covers costs the lowest score of all and a penalty: the token with the lowest score
+  is always kept.
+- BPE joins pairs in the order of the merges. A token is kept with all tokens that it is merged
+  from.
+- WordPiece chooses the longest token that fits. A word of known tokens keeps them. A word that is
   unknown because its rest fits no token may become known, in tokens that were kept.
 """
 
@@ -44,11 +45,14 @@ from bigbird_ja.text.file_source import AUTO, UTF_8
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
 from bigbird_ja.version import VERSION
 
-_BATCH = 1000  # lines that are encoded in one call
+# Number of lines that are encoded in one call.
+_BATCH = 1000
 # One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
 _HELD_OUT_EVERY, _MAX_HELD_OUT = 20, 2000
-_MIN_USED = 0.5  # share of the wanted tokens that a corpus has to use
-_TABLE = "vocab.txt"  # of a tokenizer in Python: a token in each line
+# Share of the wanted tokens that a corpus must use.
+_MIN_USED = 0.5
+# Vocabulary of a tokenizer in Python, a token in each line.
+_TABLE = "vocab.txt"
 # Weights with a row for each token: embeddings and the masked-LM head's output layer.
 _BY_TOKEN = re.compile(
     r"(.*\.)?((word|tok)_embeddings\.weight|decoder\.(weight|bias)|(predictions|lm_head)\.bias)"
@@ -64,14 +68,14 @@ _KEPT_FILES = re.compile(
 
 @dataclass(frozen=True)
 class TrimResult:
-    """Trimmed encoder; the figures are None if it was finished before."""
+    """Trimmed encoder, without figures if it was finished before."""
 
     output_dir: str
     vocab_size: int | None = None
     vocab_size_before: int | None = None
     parameters: int | None = None
     parameters_before: int | None = None
-    changed_share: float | None = None  # of held-out tokens that are cut otherwise
+    changed_share: float | None = None
 
 
 def trim(
@@ -106,7 +110,7 @@ def trim(
     sources = [os.fspath(each) for each in inputs]
     read = {f"`inputs` {path}": path for path in sources} | {"`encoder`": folder}
     export_folder.check(target, read)
-    source = read_encoder(hub.fetched(folder, "`encoder`", weights=True))
+    source = read_encoder(hub.fetch_model(folder, "`encoder`", weights=True))
     check_size(source, vocab_size)
     corpus = open_corpus(sources, tfds_data_dir, txt_documents, text_fields, encoding)
     record = {
@@ -148,7 +152,7 @@ class TrimmableEncoder:
 
     @functools.cached_property
     def scores(self) -> list[float]:
-        """List the scores of a Unigram model's tokens by id; empty for other models."""
+        """Scores of a Unigram model's tokens by id, empty for other models."""
         vocabulary = self.definition.get("model", {}).get("vocab")
         return [score for _, score in vocabulary] if isinstance(vocabulary, list) else []
 
@@ -174,32 +178,32 @@ def read_encoder(folder: str) -> TrimmableEncoder:
     """Read an encoder.
 
     Raises:
-        BadInput: no weights or no tokenizer, or damaged ones; a class that no run can start from; a
+        BadInput: No weights or no tokenizer, or damaged ones; a class that no run can start from; a
             vocabulary that cannot be trimmed.
     """
     hf_config.read_config(folder)
     if not set(WITH_TOKENS) & set(storage.list_files(folder)):
-        raise BadInput(f"`encoder` {folder}: no tokenizer: copy the whole folder")
+        raise BadInput(f"`encoder` {folder}: no tokenizer. Copy the whole folder")
     weights, checksums = state_dict.read(folder)
     config = decode.read_json(storage.join(folder, "config.json"), dict[str, Any])
     tokenizer = read_folder(folder)
     definition = json.loads(tokenizer.files.get(DEFINITION, b"{}"))
-    if problem := _untrimmable(tokenizer.files, definition.get("model")):
+    if problem := _find_obstacle(tokenizer.files, definition.get("model")):
         raise BadInput(
-            f"`encoder` {folder}: its vocabulary cannot be trimmed ({problem}): only Unigram,"
+            f"`encoder` {folder}: its vocabulary cannot be trimmed ({problem}). Only Unigram,"
             " WordPiece, and BPE without marks of a word's middle or end"
         )
     for name, value in weights.items():
         if _BY_TOKEN.fullmatch(name) and len(value) < tokenizer.vocab_size:
             raise BadInput(
                 f"`encoder` {folder}: {name} has {len(value):,} rows, and the tokenizer"
-                f" {tokenizer.vocab_size:,} tokens: the folder's files do not belong together"
+                f" {tokenizer.vocab_size:,} tokens. The folder's files do not belong together"
             )
     return TrimmableEncoder(folder, config, tokenizer, definition, weights, checksums)
 
 
-def _untrimmable(files: Mapping[str, bytes], model: Mapping[str, Any] | None) -> str | None:
-    """Tell why a tokenizer's vocabulary cannot be trimmed; None if it can."""
+def _find_obstacle(files: Mapping[str, bytes], model: Mapping[str, Any] | None) -> str | None:
+    """Return the reason why a tokenizer's vocabulary cannot be trimmed, None if it can."""
     if model is None:
         others = {name for name in files if not name.endswith(".py")} - {CONFIG, _TABLE}
         return ", ".join(sorted(others)) or (None if _TABLE in files else f"no {_TABLE}")
@@ -211,20 +215,20 @@ def _untrimmable(files: Mapping[str, bytes], model: Mapping[str, Any] | None) ->
 
 
 def check_size(encoder: TrimmableEncoder, size: int) -> None:
-    """Refuse a size of the new vocabulary that cannot be, before the corpus is read.
+    """Refuse an impossible size of the new vocabulary, before the corpus is read.
 
     Raises:
-        BadInput: the encoder does not have more tokens, or has more special tokens and bytes.
+        BadInput: The encoder contains no more tokens, or more special tokens and bytes.
     """
     most, least = encoder.tokenizer.vocab_size, len(_needed(encoder))
     if size >= most:
         raise BadInput(
-            f"`vocab_size` {size}: {encoder.folder} has {most:,} tokens: give a smaller number"
+            f"`vocab_size` {size}: {encoder.folder} has {most:,} tokens. Give a smaller number"
         )
     if size < least:
         raise BadInput(
             f"`vocab_size` {size}: {encoder.folder} cannot do without {least:,} special tokens and"
-            " bytes: give a larger number"
+            " bytes. Give a larger number"
         )
 
 
@@ -237,7 +241,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
         size: maximum size of the new vocabulary, checked by `check_size`.
 
     Raises:
-        BadInput: the corpus uses less than half as many tokens.
+        BadInput: The corpus uses less than half as many tokens.
     """
     held_out: list[str] = []
     counts = np.zeros(encoder.tokenizer.vocab_size, np.int64)
@@ -246,7 +250,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
         while batch := list(itertools.islice(lines, _BATCH)):
             tokens = np.concatenate(encoder.tokenizer.encode_arrays(batch))
             counts += np.bincount(tokens, minlength=len(counts))
-    kept = _chosen(encoder, counts, size)
+    kept = _choose_tokens(encoder, counts, size)
     new = {old: place for place, old in enumerate(kept)}
     tokenizer = _trimmed_tokenizer(encoder, new)
     ids = {key: new[old] for key, old in _stated_ids(encoder).items()}
@@ -258,7 +262,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
     return Trimmed(encoder.config | ids | {"vocab_size": len(kept)}, tokenizer, weights, changed)
 
 
-def _chosen(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
+def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
     """Return the ids of the tokens that are kept, ascending: a token's place is its new id.
 
     Args:
@@ -270,18 +274,21 @@ def _chosen(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[in
     used = int(np.count_nonzero(counts))
     if used < _MIN_USED * (size - len(kept)):
         raise BadInput(
-            f"`vocab_size` {size}: the corpus uses only {used:,} tokens, too few to choose by: give"
+            f"`vocab_size` {size}: the corpus uses only {used:,} tokens, too few to choose by. Give"
             " a larger corpus or a smaller number"
         )
     with_parts = _with_parts(encoder)
-    for token in (*np.argsort(-counts, kind="stable")[:used].tolist(), *_likely(encoder, counts)):
+    for token in (
+        *np.argsort(-counts, kind="stable")[:used].tolist(),
+        *_likely_tokens(encoder, counts),
+    ):
         more = with_parts(token) - kept
         if len(kept) + len(more) <= size:
             kept |= more
     return sorted(kept)
 
 
-def _likely(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
+def _likely_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
     """Return the tokens that a corpus does not use, the most likely in similar text first.
 
     The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
@@ -303,7 +310,7 @@ def _likely(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
 
 
 def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) -> Iterator[str]:
-    """Yield the lines of documents; put those of some documents into `held_out` instead."""
+    """Yield the lines of most documents, and append those of the others to `held_out`."""
     for number, text in enumerate(documents):
         progress.update()
         lines = [line for line in text.split("\n") if line]
@@ -373,7 +380,7 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _trimmed_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[str, bytes]:
-    """Return the files of the tokenizer with only some tokens; `new` maps old ids to new ones."""
+    """Return the files of a tokenizer with only the ids of `new`, which maps old to new ones."""
     files = dict(encoder.tokenizer.files)
     names = encoder.tokenizer.names
     if not encoder.definition:
@@ -454,7 +461,7 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
     """
     from safetensors.numpy import save_file
 
-    files = trimmed.tokenizer | _copied(encoder.folder)
+    files = trimmed.tokenizer | _read_copied_files(encoder.folder)
     card = f"\n## Trimmed vocabulary\n\nKept: {summarize(measure(encoder, trimmed))}.\n"
     files["README.md"] = files.get("README.md", b"") + card.encode()
     files["config.json"] = f"{json.dumps(trimmed.config, ensure_ascii=False, indent=2)}\n".encode()
@@ -466,8 +473,8 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
     save_file(weights, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
 
 
-def _copied(folder: str) -> dict[str, bytes]:
-    """Read the files that the trimmed folder has unchanged."""
+def _read_copied_files(folder: str) -> dict[str, bytes]:
+    """Read the files that the trimmed folder contains unchanged."""
     tree = storage.list_tree(folder)
     modules: list[dict[str, Any]] = []
     if "modules.json" in tree:

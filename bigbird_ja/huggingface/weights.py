@@ -39,13 +39,13 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
 
     Raises:
         BadInput: See `read_config` and `state_dict.read`; or the encoder has another architecture,
-            or tensors that ours has no parameters for.
+            or tensors without a parameter here.
     """
     encoder, model = read_config(folder), config.model
     if (architecture := encoder.settings["architecture"]) != model.architecture:
         raise BadInput(
             f"`init_from` {folder}: a {encoder.model_type} model becomes a {architecture}, and"
-            f" model.architecture is {model.architecture}: leave it out"
+            f" model.architecture is {model.architecture}. Leave it out"
         )
     state, checksums = state_dict.read(folder)
     theirs = {_usual(name): name for name in state}
@@ -67,7 +67,7 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
         raise BadInput(
             f"{folder}: {len(surplus)} tensors of its encoder have no place in"
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
-            f" {surplus[0]}: use its model.* settings"
+            f" {surplus[0]}. Use its model.* settings"
         )
     _add_tokens(values, names, config, specs)
     kind = f"a Hugging Face folder, {encoder.model_type}"

@@ -195,7 +195,7 @@ def _find_model(request: Request) -> tuple[str, list[Layer]]:
     """Return the path of `init_from`, and the settings that the model there states."""
     if not request.init_from:
         return "", []
-    path = hub.fetched(os.fspath(request.init_from), "`init_from`", weights=True)
+    path = hub.fetch_model(os.fspath(request.init_from), "`init_from`", weights=True)
     if request.dry_run and storage.is_remote(path):
         warn([f"a dry run doesn't read {path}: the sizes are those of the config"])
         return path, []

@@ -10,9 +10,11 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
 
-_USUAL_RATE = 5e-4  # for a hidden size of 768: BERT has 1e-4, ModernBERT 8e-4
+# Learning rate for a hidden size of 768. BERT uses 1e-4, ModernBERT 8e-4.
+_USUAL_RATE = 5e-4
 _FAR_OFF = 30
-_OTHER_LENGTH = 4  # factor between tokens per step and a preset's, from which its rate is doubted
+# Factor between tokens per step and the preset's, from which the preset's rate is doubted.
+_OTHER_LENGTH = 4
 
 
 def validate_config(config: Config) -> None:
@@ -89,10 +91,10 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 
 
 def check_estimator(config: Config) -> None:
-    """Check that TPUEstimator has what a config asks for.
+    """Check that TPUEstimator supports the kernels of a config.
 
     Raises:
-        BadInput: It asks for a kernel.
+        BadInput: The config requires a kernel, which TPUEstimator lacks.
     """
     if config.model.attention_implementation == "kernel":
         raise BadInput(

@@ -86,7 +86,8 @@ def read_config(path: str) -> tuple[Config, Data]:
     config = replace_settings(Config(), stated)
     validate_config(config)
     if type(pad_id) is not int or pad_id < 0:
-        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no token id: {_RESTORE}")
+        shown = f"{PAD_ID}={shortened(pad_id)}"
+        raise BadInput(f"{path}: {shown} is no token id. {_RESTORE.capitalize()}")
     return config, requested_data(config, pad_id)
 
 
@@ -117,11 +118,11 @@ def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any]
     try:
         text = storage.read_text(path, decode.MAX_YAML_BYTES)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        why = f"{path}: missing: {_RESTORE}" if is_ours else f"`config` {path}: no such file"
+        why = f"{path} is missing: {_RESTORE}" if is_ours else f"`config` {path}: no such file"
         raise BadInput(why) from error
     values = decode.read_yaml(text, path)
-    if values is None:  # truncated, or not yet written: not a request for the defaults
-        raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
+    if values is None:  # a truncated file is no request for the defaults
+        raise BadInput(f"{path}: no settings in it. Name another file, or leave it out")
     if not isinstance(values, dict):
         raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
     version = str(values.pop("format_version", ""))
@@ -129,7 +130,7 @@ def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any]
         decode.check_format(version, path, "start again, or use the version that wrote it")
     for section, entries in values.items():
         if not isinstance(entries, dict | None):
-            raise BadInput(f"{source}: {section} must contain `key: value` lines")
+            raise BadInput(f"{source}: {section} must contain lines of a key and a value")
     return {
         f"{section}.{key}": value
         for section, entries in values.items()

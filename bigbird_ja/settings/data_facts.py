@@ -1,7 +1,7 @@
 """Facts of a data set that models, steps and evaluation depend on.
 
 A run is a pair of `Config` (`schema`), its own settings, and `Data`, the facts of its data set.
-A fact that both have has one type, with its range, in `schema`.
+A fact that both contain is declared once, with its range, in `schema`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from bigbird_ja.settings import schema
 
-PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
+# A fact of the data set: no setting has this key.
+PAD_ID = "make_data.pad_id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +28,11 @@ class Data:
     mask_unit: schema.MaskUnit
     nsp: bool
     vocab_size: schema.Positive
-    special_ids: dict[str, schema.Id]  # by name; `pad` at least
+    special_ids: dict[str, schema.Id]  # by name, `pad` among them
 
     @property
     def pad_id(self) -> int:
-        """Return the id that fills a record's end."""
+        """Id that fills the end of a record."""
         return self.special_ids["pad"]
 
 

@@ -82,7 +82,7 @@ def config(
 
 
 def to_yaml(result: ConfigResult) -> str:
-    """Format the settings as YAML; comments state presets, meanings, ranges and sources."""
+    """Format the settings as YAML, with presets, meanings, ranges and sources as comments."""
     import yaml
 
     lines, section = ["# Presets:"], ""

@@ -18,7 +18,8 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
-_ENDLESS = 10**6  # a larger upper bound only excludes nonsense, and is not shown
+# A larger upper bound only excludes nonsense, and is not shown.
+_ENDLESS = 10**6
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,27 @@ class Option:
 
     @property
     def section(self) -> str:
-        """Return the part of a setting's key before the dot."""
+        """Part of a setting's key before the dot."""
         return self.key.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """Return the part of a setting's key after the dot."""
+        """Part of a setting's key after the dot."""
         return self.key.partition(".")[2]
 
     @property
     def kind(self) -> type:
-        """Return the type of a value that is not None: int, float, bool or str."""
+        """Type of a value that is not None: int, float, bool or str."""
         return str if self.choices else _bare(self.type)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the choices; none if any text is allowed."""
+        """Choices, empty if any text is allowed."""
         return choices_of(self.type)
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """Return the lowest and the highest value of a number with a range."""
+        """Lowest and highest value of a number with a range."""
         for meta in metas(self.type):
             if meta.ge is not None and meta.le is not None:
                 return meta.ge, meta.le
@@ -63,32 +64,32 @@ class Option:
 
     @property
     def meaning(self) -> str:
-        """Return the description, a noun phrase."""
+        """Description, a noun phrase."""
         return next((m.description for m in reversed(metas(self.type)) if m.description), "")
 
     @property
     def unit(self) -> str:
-        """Return the unit of the value."""
+        """Unit of the value."""
         return str(details(self.type).get("unit", ""))
 
     @property
     def none(self) -> str:
-        """Return the meaning of None, if None is allowed."""
+        """Meaning of None, if None is allowed."""
         return str(details(self.type).get("none", ""))
 
     @property
     def filled(self) -> bool:
-        """Tell whether a text must not be empty."""
+        """Whether a text must not be empty."""
         return any(meta.min_length for meta in metas(self.type))
 
     @property
     def allowed(self) -> str:
-        """Format the allowed range or choices; empty for a switch or free text."""
+        """Allowed range or choices, empty for a switch or free text."""
         return " | ".join(self.choices) or self._range(_ENDLESS)
 
     @property
     def values(self) -> str:
-        """Format the unit, and the allowed range or choices."""
+        """Unit, and allowed range or choices."""
         return ", ".join(filter(None, (self.unit, self.allowed)))
 
     def _range(self, endless: float) -> str:
@@ -102,7 +103,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """Format the default; for None, its meaning."""
+        """Default, or the meaning of None."""
         return (self.none or "none") if self.default is None else format_value(self.default)
 
     def read(self, value: Any, source: str = "") -> Any:
@@ -124,7 +125,7 @@ class Option:
             raise BadInput(f"{where}{written}{self._refusal(value)}") from error
 
     def _refusal(self, value: Any) -> str:
-        """Say what is wrong with a value."""
+        """Return the error for a refused value."""
         if self.choices:
             return f"{nearest(str(value), self.choices)}: one of {', '.join(self.choices)}"
         try:
@@ -151,7 +152,7 @@ def details(hint: Any) -> dict[str, Any]:
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the choices of a type; none if any text is allowed."""
+    """Return the choices of a type, empty if any text is allowed."""
     bare = _bare(hint)
     return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 
@@ -166,7 +167,7 @@ def _bare(hint: Any) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Format a value as in YAML and on the command line; numbers in full."""
+    """Format a value as in YAML and on the command line, numbers in full."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and 1e3 <= abs(value) < 1e15:
@@ -181,12 +182,12 @@ def _bound(value: float) -> str:
 
 
 def shortened(value: Any) -> str:
-    """Format a value for a message; long texts and huge numbers are cut."""
+    """Format a value for a message, without the rest of long texts and huge numbers."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
+def summarize_keys(uses: Sequence[str], known: Iterable[str]) -> str:
     """Format the settings that a command uses: `model.*` for a whole section, else its keys."""
     words = []
     for section, group in itertools.groupby(known, lambda key: key.partition(".")[0]):

@@ -44,17 +44,17 @@ class Override:
 
     @property
     def name(self) -> str:
-        """Return the setting's name in its section."""
+        """Name of the setting in its section."""
         return self.key.partition(".")[2]
 
     @property
     def is_explicit(self) -> bool:
-        """Tell whether a parameter of the command set it."""
+        """Whether a parameter of the command set it."""
         return self.source.startswith("`")
 
     @property
     def is_of_preset(self) -> bool:
-        """Tell whether a preset set it, not the user."""
+        """Whether a preset set it, not the user."""
         return self.source.startswith("preset ")
 
 

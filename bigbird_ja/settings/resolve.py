@@ -1,4 +1,4 @@
-"""Config of a command: defaults, a file, another model, overrides; then the data set.
+"""Config of a command: defaults, a file, another model, overrides, then the data set.
 
 The last one wins. The data set determines its own facts (`Data`): an explicit value that disagrees
 is an error (`fit_to_data`). Without a data set, the config's `make_data` describes one to be made
@@ -31,11 +31,12 @@ from bigbird_ja.settings.variants import (
     select,
 )
 
-ConfigSource = str | os.PathLike[str] | Config  # a preset's name, a file, or a config
+# A preset's name, a file, or a config.
+ConfigSource = str | os.PathLike[str] | Config
 
 
 def base_layers(config: ConfigSource | None) -> list[Layer]:
-    """Return the layer of a command's `config`; none for the defaults.
+    """Return the layer of a command's `config`, or no layer for the defaults.
 
     Raises:
         BadInput: No such preset or file, or not a file of settings.
@@ -67,7 +68,9 @@ def given_layers(
 def resolve_config(
     layers: Iterable[Layer] = (), uses: Sequence[str] = tuple(OPTIONS)
 ) -> tuple[Config, list[Override]]:
-    """Build the config from the defaults and layers of values; the last layer wins.
+    """Build the config from the defaults and layers of values.
+
+    The last layer wins.
 
     Args:
         layers: values by source, in order: `base_layers`, those of another model, `given_layers`.
@@ -86,13 +89,13 @@ def resolve_config(
     for override in overrides:
         if override.is_explicit and override.key not in uses:
             raise BadInput(
-                f"{override.source}: {override.key} has no effect in this command: leave it out"
+                f"{override.source}: {override.key} has no effect in this command. Leave it out"
             )
-    overrides = _without_final_rate(overrides)
+    overrides = _drop_final_rate(overrides)
     sections: dict[str, Any] = {}
     for section in VARIANTS:
         own = [o for o in overrides if o.key.startswith(f"{section}.")]
-        left = _left_out(section, own)
+        left = _list_left_out(section, own)
         overrides = [o for o in overrides if o not in left]
         values = {o.name: o.value for o in own if o not in left}
         sections[section] = select(section, values)(**values)
@@ -101,7 +104,7 @@ def resolve_config(
     return config, overrides
 
 
-def _without_final_rate(overrides: list[Override]) -> list[Override]:
+def _drop_final_rate(overrides: list[Override]) -> list[Override]:
     """Drop a preset's final mask rate if the user sets the first one: they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
     if not any(o.key == first and not o.is_of_preset for o in overrides):
@@ -109,7 +112,7 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
-def _left_out(section: str, overrides: list[Override]) -> list[Override]:
+def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
     """List the overrides of a section that a later choice of its class leaves out, and log them.
 
     These are the settings that the chosen class lacks and, of a preset for another class, those
@@ -133,7 +136,7 @@ def _left_out(section: str, overrides: list[Override]) -> list[Override]:
             is_last and not accepts(chosen, name, override.value)
         ):
             if not is_earlier:
-                raise _without_effect(override, chosen, last)
+                raise _no_effect_error(override, chosen, last)
             left.append(override)
         elif (
             is_earlier
@@ -149,7 +152,7 @@ def _left_out(section: str, overrides: list[Override]) -> list[Override]:
     return left
 
 
-def _without_effect(
+def _no_effect_error(
     override: Override, chosen: type[Section], last: Mapping[str, Override]
 ) -> BadInput:
     """Return the error for a setting, or a value, that the chosen class of its section lacks."""
@@ -204,12 +207,12 @@ def fit_to_data(
     for key, value in data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
         if data_dir and stated is not None and stated != value:
-            raise _disagrees(key, stated, last[key].source, data_dir, value)
+            raise _disagreement_error(key, stated, last[key].source, data_dir, value)
     tokens, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
     vocab_size = config.model.vocab_size or tokens
     is_other = vocab_size != tokens and rows.is_explicit
     if data_dir and (is_other or vocab_size < tokens):  # an encoder may have more rows
-        raise _disagrees("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
+        raise _disagreement_error("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
     rates = [last[key] for key in _RATES if key in last]
     if data.masking != "dynamic":
         _refuse_rates(rates, data)
@@ -240,7 +243,7 @@ def _refuse_rates(rates: Iterable[Override], data: Data) -> None:
             )
 
 
-def _disagrees(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
+def _disagreement_error(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
     return BadInput(
         f"{key}={stated} ({source}) disagrees with {data_dir}/manifest.json, which has {value}:"
         " leave it out, or make the data again"

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
-MAX_STEPS = 10**12  # steps: more than anything trains for, and exact in float64
+# More steps than anything trains for, and exact in float64.
+MAX_STEPS = 10**12
 
 # Commands, for `by`: settings that only a run uses, settings of the compiled step (`preflight`),
 # and those that operations, steps and the work lost to preemptions depend on (`plan`).
@@ -318,7 +319,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Section, frozen=True, kw_only=True):
-    """Settings of the optimizer and its schedule. One optimizer step is one `global_step`."""
+    """Settings of the optimizer, whose steps `global_step` counts, and of its schedule."""
 
     num_train_steps: Annotated[
         Steps, about("Total steps; raise it to continue a finished run.", change="free")
@@ -467,7 +468,10 @@ class TpuConfig(Section, frozen=True, kw_only=True):
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """Settings of a run; `MODEL_DIR/config.yaml` states them, with the facts of its data."""
+    """Settings of a run.
+
+    `MODEL_DIR/config.yaml` states them, with the facts of its data.
+    """
 
     tokenize: Annotated[TokenizeConfig, about(by=("tokenize",), change="free")] = TokenizeConfig()
     make_data: Annotated[DynamicMasks | StaticMasks, about(by=("make-data",), change="free")] = (

@@ -15,7 +15,7 @@ from bigbird_ja.settings.variants import OPTIONS, select
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
-    """Return `section.key` to value, in the order of definition.
+    """Map each `section.key` to its value, in the order of definition.
 
     With `data`, the facts of the data set replace the settings of `make-data`.
     """
@@ -80,7 +80,10 @@ def config_fingerprint(config: Config, data: Data) -> str:
 
 
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return setting -> [old, new] for each difference that is not `free`; None where missing."""
+    """Return the old and the new value of each setting whose difference is not `free`.
+
+    A missing value is None.
+    """
     old, new = flatten(*before), flatten(*now)
     return {
         key: [old.get(key), new.get(key)]

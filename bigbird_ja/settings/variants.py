@@ -1,4 +1,4 @@
-"""Classes of the sections: which one a choice selects, and the settings that each one has."""
+"""Classes of the sections: the one that a choice selects, and the settings of each one."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def select(section: str, values: Mapping[str, Any]) -> type[Section]:
     left = VARIANTS[section]
     for name in SELECTORS[section]:
         if name in values:
-            left = tuple(v for v in left if values[name] in _accepted(v, name)) or left
+            left = tuple(v for v in left if values[name] in _accepted_choices(v, name)) or left
     return left[0]
 
 
-def _accepted(variant: type[Section], name: str) -> tuple[str, ...]:
-    """Return the choices that a class accepts for a setting; none without the setting."""
+def _accepted_choices(variant: type[Section], name: str) -> tuple[str, ...]:
+    """Return the choices that a class accepts for a setting, empty without the setting."""
     return choices_of(_types(variant).get(name))
 
 
 def accepts(variant: type[Section], name: str, value: Any) -> bool:
-    """Tell whether a class has a setting, with this value among its choices."""
-    choices = _accepted(variant, name)
+    """Tell whether a class accepts a setting with this value."""
+    choices = _accepted_choices(variant, name)
     return name in _types(variant) and (not choices or value is None or value in choices)
 
 
@@ -83,7 +83,7 @@ def conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[st
     ]
     result = {}
     for other, choices in all_choices.items():
-        found = {choice for variant in having for choice in _accepted(variant, other)}
+        found = {choice for variant in having for choice in _accepted_choices(variant, other)}
         if other != name and found and found != {*choices}:
             result[f"{section}.{other}"] = tuple(c for c in choices if c in found)
     return result

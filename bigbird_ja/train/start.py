@@ -175,7 +175,7 @@ def _prepare_and_train(
     request: _Request, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
 ) -> PretrainResult:
     if request.init_from:
-        folder = hub.fetched(request.init_from, "`init_from`", weights=True)
+        folder = hub.fetch_model(request.init_from, "`init_from`", weights=True)
         request = replace(request, init_from=folder)
     if request.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")

@@ -137,7 +137,7 @@ def test_only_a_positional_argument_is_accepted():
 @pytest.mark.parametrize(
     ("command", "words", "answer"),
     [
-        ("pretrain", "--resume", "no flag --resume: run the same command again"),
+        ("pretrain", "--resume", "no flag --resume: rerun the same command"),
         ("pretrain", "--use_gpu", "a GPU is used without a flag"),
         ("pretrain", "--epochs=3", "did you mean '--num_train_steps'"),
         ("pretrain", "--lr=1", "learning_rate"),

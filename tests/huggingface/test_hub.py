@@ -13,7 +13,9 @@ pytest.importorskip("huggingface_hub", reason="needs the huggingface extra")
 
 
 _FETCH = "import sys; from bigbird_ja.huggingface import hub; a = sys.argv;"
-_FETCH += " path = hub.fetched('me/model', '--x', len(a) > 1); print(*hub.cached_name(path), path)"
+_FETCH += (
+    " path = hub.fetch_model('me/model', '--x', len(a) > 1); print(*hub.cached_name(path), path)"
+)
 
 
 def _fetch(there, folder, *weights):

@@ -123,7 +123,7 @@ def test_vocabulary_of_the_folder_is_adopted_or_refused(adopted, roberta_data, s
     with pytest.raises(BadInput, match=r"other tokens: .*`make-data` and the tokenizer .*/folder"):
         adopted(small_run.data_dir)
     (tmp_path / "folder/model.safetensors").unlink()
-    with pytest.raises(BadInput, match=r"config.json without weights .*: copy the whole folder"):
+    with pytest.raises(BadInput, match=r"config.json without weights .*. Copy the whole folder"):
         adopted(data)
 
 

@@ -110,7 +110,7 @@ def test_share_of_changed_tokens_is_of_held_out_documents(made, texts, tmp_path)
 def test_untrimmable_encoder_is_refused(made, texts, tmp_path):
     folder, _ = made("Unigram with bytes")
     encoder = trim.read_encoder(str(folder))
-    for size, words in ((3000, "give a smaller number"), (100, "special tokens and bytes")):
+    for size, words in ((3000, "Give a smaller number"), (100, "special tokens and bytes")):
         with pytest.raises(BadInput, match=words):
             trim.check_size(encoder, size)
     with pytest.raises(BadInput, match="the corpus uses only"):

@@ -96,5 +96,5 @@ def test_missing_config_or_one_of_another_version_is_refused(copy):
     with pytest.raises(BadInput, match=r"config\.yaml.*0\.0\.9"):
         model.load_parameters(copy.model_dir)
     path.unlink()
-    with pytest.raises(BadInput, match=r"config\.yaml: missing: restore the file"):
+    with pytest.raises(BadInput, match=r"config\.yaml is missing: restore the file"):
         model.load_parameters(copy.model_dir)
