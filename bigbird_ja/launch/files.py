@@ -40,7 +40,7 @@ _STATUS_REASONS = {
     137: "killed",
     143: "interrupted",
 }
-_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another `name`"
+_ADVICE = "restore it from a copy, or launch under another `name`"
 
 T = TypeVar("T")
 

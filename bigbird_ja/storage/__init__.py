@@ -3,7 +3,7 @@
 Every path is a string; `gs://bucket/name` is on Google Cloud Storage. All of them guarantee:
 
 - a missing file raises FileNotFoundError, a refusal (401, 403) PermissionError, with `.filename`;
-- transient faults of the bucket are retried with backoff and logged; a fault that lasts raises
+- transient faults of the bucket are retried with backoff and logged. A fault that lasts raises
   `errors.StorageError` with the object's name and the cause;
 - a read returns one version of the file, verified against its checksum;
 - a file appears whole or not at all;

@@ -1,6 +1,6 @@
-"""Folders that are named by the SHA-256 of their content.
+"""Folders whose name is the SHA-256 of their content.
 
-`SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last; its own SHA-256
+`SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last. Its own SHA-256
 is the folder's name. So a folder without it is incomplete, and a changed or added file is detected.
 """
 
@@ -16,7 +16,9 @@ _CHUNK = 8 << 20
 
 
 def address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
-    """Return the folder below `parent` for these files, and its listing; write nothing.
+    """Return the folder below `parent` for these files, and its listing.
+
+    Nothing is written.
 
     Args:
         files: name in the folder -> local path.
@@ -36,7 +38,9 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
 
 
 def verify(folder: str) -> None:
-    """Verify every file of a folder that is named by its content; accept any other folder.
+    """Verify every file of a folder that is named by its content.
+
+    Any other folder is accepted.
 
     Raises:
         BadInput: The upload was interrupted, or a file was changed or added since.
@@ -48,18 +52,20 @@ def verify(folder: str) -> None:
     try:
         listing = storage.read_text(storage.join(folder, LISTING))
         if hashlib.sha256(listing.encode()).hexdigest() != expected:
-            raise BadInput(f"{folder}: {LISTING} has changed since it was uploaded: {advice}")
+            raise BadInput(
+                f"{storage.join(folder, LISTING)} has changed since it was uploaded: {advice}"
+            )
         lines = [line.partition("  ") for line in listing.splitlines()]
         listed = {name: sha256 for sha256, _, name in lines}
         # A reader may prefer such a file, as `model.safetensors` to its shards.
         if added := sorted(set(storage.list_tree(folder)) - {LISTING, *listed}):
-            raise BadInput(f"{storage.join(folder, added[0])}: not in {LISTING}: {advice}")
+            raise BadInput(f"{storage.join(folder, added[0])} is not in {LISTING}: {advice}")
         for name, sha256 in listed.items():
             path = storage.join(folder, storage.check_inside(name))
             if _sha256(path) != sha256:
                 raise BadInput(f"{path} has changed since it was uploaded: {advice}")
     except FileNotFoundError as error:
-        raise BadInput(f"{folder}: {error.filename} is missing: {advice}") from error
+        raise BadInput(f"{error.filename} is missing: {advice}") from error
 
 
 def _sha256(path: str) -> str:

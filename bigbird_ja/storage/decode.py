@@ -1,4 +1,4 @@
-"""Decoding of files: bytes become an object of a declared type, or raise `BadInput`.
+"""Decoding of files to objects of declared types.
 
 A reader declares the content of its file as a dataclass or `msgspec.Struct`, with ranges as
 `Annotated[int, Meta(ge=0)]`. The message of `BadInput` is one line that names the file, the key and
@@ -22,7 +22,8 @@ from bigbird_ja.storage import paths
 
 T = TypeVar("T")
 
-MAX_YAML_BYTES = 256 << 10  # PyYAML reads some 100 kB a second; our largest preset has 3 kB
+# PyYAML reads some 100 kB a second, and our largest preset has 3 kB.
+MAX_YAML_BYTES = 256 << 10
 
 # Ranges that many files share.
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -41,7 +42,7 @@ def check_format(version: str, where: str, advice: str) -> None:
     """Refuse a file of a format that this version does not read.
 
     Args:
-        version: `format_version` of the file; empty if it has none.
+        version: `format_version` of the file, empty if it has none.
         where: name of the file, for the message.
         advice: advice to the user, for the message.
 
@@ -49,11 +50,10 @@ def check_format(version: str, where: str, advice: str) -> None:
         BadInput: The file has none, or was written by another version.
     """
     if version == _UNRELEASED:
-        raise BadInput(f"{where}: made by an unreleased version, so make it again")
+        raise BadInput(f"{where} was made by an unreleased version: make it again")
     if version != FORMAT_VERSION:
         raise BadInput(
-            f"{where}: has format {version or None!r},"
-            f" this version reads {FORMAT_VERSION}: {advice}"
+            f"{where} has format {version or None!r}, this version reads {FORMAT_VERSION}: {advice}"
         )
 
 
@@ -82,7 +82,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
     """Attribute any failure within the block to a file that another program made.
 
-    Even a panic of a library in Rust, which is not an `Exception`.
+    This includes a panic of a library in Rust, which is not an `Exception`.
 
     Args:
         path: name of the file, for the message.
@@ -99,12 +99,12 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
     except (CommandError, ImportError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {advice}") from error
+        raise BadInput(f"{path} is missing: {advice}") from error
     except BaseException as error:
-        if getattr(error, "errno", None) is not None:  # libraries' own errors have none
+        if getattr(error, "errno", None) is not None:  # Errors of libraries have none.
             raise
         why = printable(shortened(str(error) or type(error).__name__, 200))
-        raise BadInput(f"{path}: not {kind} ({why}): {advice}") from error
+        raise BadInput(f"{path} is not {kind} ({why}): {advice}") from error
 
 
 class _FormatVersion(msgspec.Struct):
@@ -131,7 +131,7 @@ def numbered_lines(
     that is not a `kind` is refused, since this program did not write it.
 
     Raises:
-        BadInput: Naming the line.
+        BadInput: A line is of another type. The message names it.
     """
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -178,7 +178,8 @@ def _describe(error: Exception) -> str:
 
 
 def _message(where: str, problem: str, advice: str) -> str:
-    return f"{where}: {problem[:300]}" + (f": {advice}" if advice else "")
+    problem = problem[:300]
+    return f"{where} is not valid ({problem}): {advice}" if advice else f"{where}: {problem}"
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
@@ -200,22 +201,23 @@ def read_yaml(text: str, where: str) -> Any:
     It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which the setting converts to a number.
 
     Raises:
-        BadInput: Not YAML, or a key is written twice; the message names the line.
+        BadInput: Not YAML, or a key is written twice. The message names the line.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
         return _Loader(text).get_single_data()
     except RecursionError as error:
-        raise BadInput(f"{where}: lists or mappings nested too deeply") from error
+        raise BadInput(f"{where} contains lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        line = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         parts = (getattr(error, name, None) for name in ("context", "problem"))
         text = ", ".join(filter(None, parts)) or " ".join(str(error).split())
         text = text.replace(' in "<unicode string>"', "")
-        raise BadInput(f"{where}: {line}not YAML: {text[:300]}") from error
-    except Exception as error:  # PyYAML's own, of a date such as 2001-13-01
-        raise BadInput(f"{where}: not YAML: a value is none of its kind ({error})") from error
+        raise BadInput(f"{where}{line} is not YAML: {text[:300]}") from error
+    # PyYAML raises a ValueError for a date such as 2001-13-01.
+    except Exception as error:
+        raise BadInput(f"{where} is not YAML: a value is none of its kind ({error})") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -226,7 +228,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.value in seen and isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is written twice: keep one", key.start_mark
+                    None, None, f"{key.value!r} is written twice (keep one)", key.start_mark
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep=deep)

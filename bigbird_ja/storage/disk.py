@@ -1,4 +1,4 @@
-"""Files on disk: written to a temporary name, synced, then renamed.
+"""Files on disk, written to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
 per file being written, which no listing includes.
@@ -21,13 +21,13 @@ from bigbird_ja.process import cleanup
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
-# Minimum time since the last write to a temporary file, by a machine whose clock may be hours off.
+# Minimum age of a temporary file to be removed. A machine's clock may be hours off.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
 
 
 class Disk:
-    """Files of this machine; `gcs.Bucket` has the same methods with the same guarantees.
+    """Files of this machine, with the same methods and guarantees as `gcs.Bucket`.
 
     Paths are strings, and errors name them: FileNotFoundError, PermissionError, `StorageError`.
     """
@@ -53,7 +53,7 @@ class Disk:
             return data, _token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
-        """Return size and version of a file; raise IsADirectoryError for a directory."""
+        """Return size and version of a file."""
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return _stat(os.stat(path))
@@ -70,7 +70,9 @@ class Disk:
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Map names of the files in a directory to `Stat`, sorted; {} if there is no directory.
+        """Map the sorted names of the files in a directory to `Stat`.
+
+        It is empty if there is no directory.
 
         One request on a bucket, checksums included. Excluded are unfinished files and broken links.
         """
@@ -78,12 +80,15 @@ class Disk:
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
             path = os.path.join(directory, name)
             if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
-                with contextlib.suppress(FileNotFoundError):  # removed since, or a broken link
+                # It may be removed since, or a broken link.
+                with contextlib.suppress(FileNotFoundError):
                     stats[name] = _stat(os.stat(path))
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """List all files under a directory, relative to it, sorted; [] if there is no directory.
+        """List all files under a directory, relative to it and sorted.
+
+        It is empty if there is no directory.
 
         Links are not followed.
         """
@@ -95,14 +100,16 @@ class Disk:
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """List the paths that match, sorted; only `**` matches across directories.
+        """List the paths that match, sorted.
+
+        Only `**` matches across directories.
 
         On disk, directories that match are included.
         """
         return sorted(glob_module.glob(pattern, recursive=True))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Write a whole file: `path` is the old one or the new one at every instant.
+        """Write a whole file, so that `path` is the old or the new one at every instant.
 
         Its directory must exist on disk.
         """
@@ -121,13 +128,13 @@ class Disk:
             _sync_directory(path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replace a file if it is still the version of `token`; return the new token, or None.
+        """Replace a file if it is still of version `token`, and return the new token or None.
 
         The token "" stands for a missing file. Calls in one directory are serialized.
         """
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # released by the kernel on a kill
+            fcntl.flock(directory, fcntl.LOCK_EX)  # The kernel releases it on a kill.
             current = self.stat(path).token if os.path.exists(path) else ""
             if current != token:
                 return None
@@ -144,36 +151,37 @@ class Disk:
     def rename(self, source: str, target: str) -> None:
         """Rename a file within the disk or the bucket, replacing the target.
 
-        One step on disk, which survives a power failure; on a bucket a copy and a deletion.
+        It is one step on disk, which survives a power failure, and on a bucket a copy and a
+        deletion.
         """
         os.replace(source, target)
         _sync_directory(target)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file that is never written in place to a free name, by a hard link."""
+        """Copy a file that is never changed in place to a free name, by a hard link."""
         try:
             os.link(source, target)
-        except OSError:  # a file system without hard links
+        except OSError:  # The file system lacks hard links.
             self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
-        """Move a local file to `target`: on the same disk, or by an upload to a bucket."""
+        """Move a local file to `target`, by a rename on the same disk or by an upload."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
 
     def upload(self, source: str, target: str) -> None:
-        """Copy a local file to `target`, checksum verified."""
+        """Copy a local file to `target`, and verify the checksum."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
     def download(self, source: str, target: str) -> None:
-        """Copy `source` to a local file, checksum verified."""
+        """Copy `source` to a local file, and verify the checksum."""
         self.upload(source, target)
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
-    """Compute CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
+    """Compute CRC-32C (as `crc32c_text`) and size of a local file, reading in chunks."""
     import google_crc32c
 
     value, count = 0, 0
@@ -194,8 +202,8 @@ def _token(info: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
-    """Open a temporary file next to `path`, deleted at the end; errors name `path`."""
-    with contextlib.suppress(OSError):  # opening the temporary file reports the error
+    """Open a temporary file next to `path`, deleted at the end, whose errors name `path`."""
+    with contextlib.suppress(OSError):  # Opening the temporary file reports the error.
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
@@ -209,10 +217,10 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
 
 
 def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
-    """Remove temporary files of ours that are older than `seconds`, and return their names.
+    """Remove our temporary files that are older than `seconds`, and return their names.
 
     Args:
-        directory: a folder that is ours.
+        directory: a folder with an ownership manifest.
         names: regular expression of the files that are written there.
         seconds: minimum time since the last write.
     """
@@ -221,7 +229,7 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
         if pattern.fullmatch(name):
-            with contextlib.suppress(OSError):  # another process has removed it
+            with contextlib.suppress(OSError):  # Another process may have removed it.
                 if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
                     removed.append(name)
@@ -251,12 +259,14 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[str]:
-    """Create an empty local folder (0700) for this block; `cleanup.clean_up` removes it, too.
+    """Create an empty local folder (0700) for this block.
+
+    `cleanup.clean_up` removes it, too.
 
     Args:
-        parent: parent folder; the system's folder for temporary files by default.
-        prefix: prefix of the folder's name that only holders of the caller's lease use: other
-            folders of that prefix are of killed processes, and are removed.
+        parent: parent folder, by default the system's folder for temporary files.
+        prefix: prefix of the folder's name that only holders of the caller's lease use. Other
+            folders with that prefix belong to killed processes, and are removed.
     """
     parent = parent or tempfile.gettempdir()
     for name in os.listdir(parent) if prefix else ():

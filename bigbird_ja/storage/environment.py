@@ -7,7 +7,7 @@ from bigbird_ja.errors import BadInput
 
 
 def storage_timeout() -> float:
-    """Return the seconds for which a failing bucket is asked again."""
+    """Return the seconds for which requests to a failing bucket are retried."""
     return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0, 0.1, 3600.0)
 
 
@@ -26,5 +26,7 @@ def _seconds(name: str, default: float, low: float, high: float) -> float:
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise BadInput(f"{name}={text!r} in the environment: use seconds from {low:g} to {high:g}")
+        raise BadInput(
+            f"{name}={text!r} in the environment is invalid: use seconds from {low:g} to {high:g}"
+        )
     return value

@@ -16,8 +16,8 @@ from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import exclusive
 from bigbird_ja.storage.ownership import Owned
 
-# Record of the export's inputs, written last: a folder without it is unfinished, and rerunning the
-# same command completes it.
+# Record of the export's inputs. It is written last: a folder without it is unfinished, and
+# rerunning the same command completes it.
 RECORD = "export.json"
 FLAG = "`output_dir`"
 _KIND = "export"
@@ -63,7 +63,7 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
 def write(
     output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
 ) -> None:
-    """Make the folder: `fill` writes into a local one, whose files are then moved into place.
+    """Write an export by `fill` into a local folder, then move its files into place.
 
     The folder's lease is held meanwhile.
 
@@ -81,12 +81,12 @@ def write(
     if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
     parent = storage.directory_of(output_dir)
-    scratch = None if is_remote else parent  # the same file system: files are renamed
+    scratch = None if is_remote else parent  # Files are renamed within one file system.
     with outputs.new_folder(output_dir):
         owned = Owned.create(output_dir, _KIND)
         prefix = f"{storage.TEMPORARY_PREFIX}{owned.place_id}."
         with exclusive(output_dir), scratch_directory(scratch, prefix) as local:
-            if finished(output_dir, record, overwrite):  # by another process, since it was asked
+            if finished(output_dir, record, overwrite):  # Another process may have finished it.
                 return
             fill(local)
             with mid_run():
@@ -95,7 +95,7 @@ def write(
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    if RECORD not in owned.files:  # files of a killed command
+    if RECORD not in owned.files:  # The others are of a killed command.
         owned.remove(owned.files)
     if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
         log(f"{owned.path}: the export that was there is now {moved}")

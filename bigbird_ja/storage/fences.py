@@ -1,4 +1,4 @@
-"""Fences around leased folders on a bucket: only the holder of the lease writes below them.
+"""Fences around leased folders on a bucket, below which only the lease's holder writes.
 
 A lease on `FOLDER/lock.json` fences FOLDER for this process. Each try of a request that changes an
 object there begins with `Fence.require`, and is over before the lease ends. So a holder that was
@@ -16,7 +16,8 @@ from bigbird_ja.storage import paths
 class Fence(Protocol):
     """Lease that fences its folder."""
 
-    generations: dict[str, int]  # current generation of objects, as far as known, by path
+    # Current generation of objects by path, as far as this process knows them.
+    generations: dict[str, int]
 
     @property
     def request_seconds(self) -> float:
@@ -34,14 +35,15 @@ class Fence(Protocol):
         """
 
     def check(self) -> None:
-        """Verify on the bucket that the lease is still ours.
+        """Verify on the bucket that this process still holds the lease.
 
         Raises:
-            LeaseLost: It is not.
+            LeaseLost: Another process has taken over.
         """
 
 
-_fences: dict[str, tuple[str, Fence]] = {}  # by folder: the lock's path, and the lease
+# Path of the lock, and its lease, by folder.
+_fences: dict[str, tuple[str, Fence]] = {}
 
 
 def put_up(lock: str, fence: Fence) -> None:

@@ -1,4 +1,4 @@
-"""Functions on files by path: a disk's or a bucket's, as the path says.
+"""Functions on files by path, for a disk or a bucket.
 
 The methods of `disk.Disk` document each function.
 """
@@ -27,7 +27,7 @@ _DISK = Disk()
 
 @functools.cache
 def _bucket() -> Bucket:
-    from bigbird_ja.storage.gcs import Bucket  # half a second, for the client library
+    from bigbird_ja.storage.gcs import Bucket  # Importing the client library takes half a second.
 
     return Bucket()
 
@@ -36,7 +36,7 @@ def place_of(path: str) -> Disk | Bucket:
     """Return the disk or the bucket that a path is on.
 
     Raises:
-        BadInput: What cannot be the name of a file, such as s3://bucket/name.
+        BadInput: The path cannot name a file, as s3://bucket/name.
     """
     check_name(path, "")
     return _bucket() if is_remote(path) else _DISK
@@ -90,7 +90,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def create_exclusive(path: str, data: bytes) -> bool:
-    """Create a file, and return True; return False if it exists."""
+    """Create a file unless it exists, and return whether it was created."""
     return replace_if(path, data, "") is not None
 
 
@@ -100,13 +100,13 @@ def list_files(directory: str) -> list[str]:
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and its parents on disk; do nothing on a bucket."""
+    """Create a directory and its parents on disk, and do nothing on a bucket."""
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
 
 
 def fetch(path: str, directory: str) -> str:
-    """Return a local path of the file: its own, or that of a copy in `directory`."""
+    """Return a local path of the file, after a download to `directory` if it is on a bucket."""
     if not is_remote(path):
         return path
     target = os.path.join(directory, base_name(path))
@@ -138,7 +138,10 @@ def free_name(path: str) -> str:
 
 
 def bucket_location(path: str) -> str | None:
-    """Return the bucket's region in lower case; None on disk or without the permission to ask."""
+    """Return the bucket's region in lower case.
+
+    It is None on disk, and without the permission to ask.
+    """
     return _bucket().location(path) if is_remote(path) else None
 
 
@@ -148,16 +151,18 @@ def rename_all(names: Iterable[str], source: str, target: str) -> None:
 
 
 def delete_many(paths: Iterable[str]) -> None:
-    """Delete files, several at a time; missing ones are ignored."""
+    """Delete files, several at a time, and ignore missing ones."""
     run_all([partial(delete, path) for path in paths])
 
 
 def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], None] = take) -> None:
-    """Put local files into a folder, several at a time; write the record of them after this.
+    """Put local files into a folder, several at a time.
+
+    The caller writes the record of them after this.
 
     Args:
         files: name in the folder to local path.
-        folder: folder, on disk or gs://; created with its subfolders.
+        folder: folder on disk or gs://, created with its subfolders.
         put: `take` or `upload`.
     """
     targets = {join(folder, name): path for name, path in files.items()}
@@ -167,11 +172,11 @@ def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], Non
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Run `tasks` in threads; raise the first failure after those in flight have ended.
+    """Run `tasks` in threads, and raise the first failure after those in flight have ended.
 
     The client library's `transfer_manager` is not used: after a failure it waits for all other
     tasks, and it does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
-        for _ in pool.map(lambda task: task(), tasks):  # an error cancels those that wait
+        for _ in pool.map(lambda task: task(), tasks):  # An error cancels the waiting tasks.
             pass

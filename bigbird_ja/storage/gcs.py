@@ -32,9 +32,12 @@ from bigbird_ja.storage import environment, fences, paths
 from bigbird_ja.storage.disk import Disk, scratch_directory
 from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, encode_crc32c, split_remote
 
-CHUNK = 16 << 20  # bytes per request of a large file; a multiple of the protocol's 256 KiB
-MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
-_MAX_DELAY = 32.0  # seconds between two tries
+# Bytes per request of a large file, a multiple of 256 KiB as the protocol requires.
+CHUNK = 16 << 20
+# Maximum number of restarts of a transfer that was damaged or lost, or whose object was replaced.
+MAX_RESTARTS = 3
+# Maximum seconds between two tries.
+_MAX_DELAY = 32.0
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 _logger = logging.getLogger(__name__)
@@ -50,19 +53,19 @@ def client() -> Any:
 
 @functools.cache
 def _client(emulator: str | None) -> Any:
-    # Objects need no project, but the client insists on one.
+    # Objects need no project, but the client requires one.
     return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 
 
 def blob_of(path: str) -> Any:
-    """Return the object of a gs:// path; nothing is requested yet."""
+    """Return the object of a gs:// path, without a request."""
     bucket, name = split_remote(path)
-    with faults(path):  # there may be no credentials
+    with faults(path):  # Credentials may be missing.
         return client().bucket(bucket).blob(name)
 
 
 def current(path: str) -> Any:
-    """Return the object with its metadata; further requests name its generation."""
+    """Return the object with its metadata, so that further requests name its generation."""
     blob = blob_of(path)
     with faults(path):
         blob.reload(**options(path))
@@ -89,12 +92,12 @@ class ObjectReader(BlobReader):
         self._checked = self._checksum = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read `size` bytes, less only at the end; -1 reads all."""
+        """Read `size` bytes, fewer at the end, or all for -1."""
         start, total = self.tell(), self._object.size
         count = min(size, total - start) if size >= 0 else total - start
         data = b""
         for _ in range(MAX_RESTARTS):
-            if len(data) < count:  # again, if the reply was short
+            if len(data) < count:  # A reply may be short.
                 data += self._read(count - len(data))
         if len(data) < count:
             raise DamagedError(f"{self._path}: short replies ({len(data)} of {count} bytes)")
@@ -102,7 +105,7 @@ class ObjectReader(BlobReader):
             self._checked += count
             self._checksum = google_crc32c.extend(self._checksum, data)
             if self._checked == total and encode_crc32c(self._checksum) != self._object.crc32c:
-                raise DamagedError(f"{self._path}: damaged on the way: run again")
+                raise DamagedError(f"{self._path}: damaged on the way, so rerun the same command")
         return data
 
     def _read(self, size: int) -> bytes:
@@ -112,7 +115,7 @@ class ObjectReader(BlobReader):
         except FileNotFoundError as error:
             if current(self._path).generation == self._object.generation:
                 raise
-            message = f"{self._path}: replaced while it was being read: run again"
+            message = f"{self._path} was replaced while it was read: rerun the same command"
             raise StorageError(message) from error
 
 
@@ -139,7 +142,7 @@ def options(path: str, is_write: bool = False) -> dict[str, Any]:
         return policy(fenced, on_error=on_error)
 
     policy = DEFAULT_RETRY.with_delay(seconds / 600, _MAX_DELAY).with_timeout(seconds)
-    silence = min(60.0, max(seconds / 3, 0.2))  # the deadline allows three tries
+    silence = min(60.0, max(seconds / 3, 0.2))  # The deadline allows three tries.
     if fence is not None:
         silence = min(silence, fence.request_seconds)
     return {"timeout": silence, "retry": retry}
@@ -150,7 +153,7 @@ def faults(path: str) -> Iterator[None]:
     """Turn the exceptions of the library within a block into those that callers handle.
 
     Raises:
-        StorageError: A fault lasted beyond the deadline; names `path` and the cause.
+        StorageError: A fault lasted beyond the deadline. The message names `path` and the cause.
         FileNotFoundError, PermissionError: `path` is their file name.
     """
     try:
@@ -167,11 +170,11 @@ def translate(error: Exception, path: str) -> Exception:
     status = status_of(error)
     if isinstance(error, RetryError):
         return StorageError(
-            f"{path}: {reason(error.cause)}: failed for {environment.storage_timeout():g} s: check"
-            " the bucket and the network, then run the same command again"
+            f"{path} failed for {environment.storage_timeout():g} s ({reason(error.cause)}): check"
+            " the bucket and the network, then rerun the same command"
         )
     if isinstance(error, DataCorruption):
-        return DamagedError(f"{path}: damaged on the way each time: run again")
+        return DamagedError(f"{path}: damaged on the way each time, so rerun the same command")
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
@@ -179,9 +182,11 @@ def translate(error: Exception, path: str) -> Exception:
         return PermissionError(errno.EACCES, f"permission denied ({reason(error)})", path)
     if isinstance(error, auth.GoogleAuthError):
         to_do = "run `gcloud auth application-default login`"
-        return Refused(f"{path}: no Google credentials, or expired or revoked ones: {to_do}")
+        return Refused(
+            f"{path} needs Google credentials, which are missing, expired or revoked: {to_do}"
+        )
     if status == 400:
-        return Refused(f"{path}: the bucket refuses the request: {reason(error)}")
+        return Refused(f"{path}: the bucket refuses the request ({reason(error)})")
     if status is not None and status != 412:
         return StorageError(f"{path}: {reason(error)}")
     return error
@@ -191,13 +196,15 @@ def reason(error: BaseException | None) -> str:
     """Describe a fault in one short line, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
-        try:  # the library puts the request's address before the server's own message
+        # The library puts the request's address before the server's own message.
+        try:
             response: Any = getattr(error, "response", None)
             message = str(response.json()["error"]["message"])
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
         return shortened(f"{status} {redact(message)}", 200)
-    return f"no answer ({type(error).__name__})"  # its message may hold a request's address
+    # The message may contain a request's address.
+    return f"no answer ({type(error).__name__})"
 
 
 def status_of(error: BaseException | None) -> int | None:
@@ -208,7 +215,7 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 class Bucket:
-    """Objects, gs://bucket/name, by the methods of `Disk`, which documents each.
+    """Objects on a bucket, by the methods of `Disk`, which documents each.
 
     There are no directories, and an object appears with its last byte.
     """
@@ -218,7 +225,7 @@ class Bucket:
         return io.BufferedReader(ObjectReader(path), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Read by one request, which is one generation by nature."""
+        """Read by one request, which returns one generation."""
         content = io.BytesIO()
         blob = _download(path, content, limit)
         return content.getvalue(), str(blob.generation)
@@ -228,13 +235,13 @@ class Bucket:
         return _stat(current(path))
 
     def exists(self, path: str) -> bool:
-        """Look for an object of this name, or one below it."""
+        """Return whether there is an object of this name, or one below it."""
         prefix = _directory_prefix(path)
         if prefix:
             with contextlib.suppress(FileNotFoundError):
                 self.stat(path.rstrip("/"))
                 return True
-        with contextlib.suppress(FileNotFoundError):  # no such bucket
+        with contextlib.suppress(FileNotFoundError):  # The bucket may be missing.
             return any(_objects(path, prefix, "", page_size=10)) or not prefix
         return False
 
@@ -252,9 +259,9 @@ class Bucket:
             self.upload(local_path, path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replace one generation; 0 stands for an object that is absent.
+        """Replace one generation, where 0 stands for a missing object.
 
-        The reply to an earlier try may have been lost after the object was stored; a random word
+        The reply to an earlier try may have been lost after the object was stored. A random word
         in its metadata tells our write from another's.
         """
         mark = secrets.token_hex(8)
@@ -267,7 +274,10 @@ class Bucket:
         return None
 
     def upload(self, source: str, target: str) -> None:
-        """Upload a file; the bucket's checksum is compared with the file's."""
+        """Upload a file.
+
+        The bucket's checksum is compared with the file's.
+        """
         with Disk().open_read(source) as file:
             _put(target, file, os.fstat(file.fileno()).st_size)
 
@@ -284,7 +294,7 @@ class Bucket:
     def copy(self, source: str, target: str) -> None:
         """Copy on the bucket's side."""
         token, how = None, options(target, is_write=True)
-        while True:  # a large copy comes in several answers
+        while True:  # A large copy needs several requests.
             with faults(source):
                 token, *_ = blob_of(target).rewrite(blob_of(source), token, **how)
             if not token:
@@ -311,13 +321,13 @@ class Bucket:
         return [o.name[len(prefix) :] for o in _objects(directory, prefix, "")]
 
     def glob(self, pattern: str) -> list[str]:
-        """List matching objects; there are no directories."""
+        """List matching objects, since a bucket has no directories."""
         bucket, name_pattern = split_remote(pattern)
         found = _objects(pattern, "", "", match_glob=name_pattern)
         return [f"{SCHEME}{bucket}/{o.name}" for o in found]
 
     def location(self, path: str) -> str | None:
-        """Return the region in lower case (`us-central1`, `us`); None without permission.
+        """Return the region in lower case (`us-central1`, `us`), or None without permission.
 
         Objects may be readable without the permission to read the bucket's metadata.
         """
@@ -330,7 +340,7 @@ class Bucket:
 
 
 class _Checked(io.RawIOBase):
-    """Writer to a file that computes the checksum, and takes at most `limit` bytes."""
+    """Writer to a file that computes the checksum, and accepts at most `limit` bytes."""
 
     def __init__(self, path: str, file: BinaryIO, limit: float) -> None:
         super().__init__()
@@ -340,7 +350,7 @@ class _Checked(io.RawIOBase):
         file.truncate()
 
     def write(self, data: Any) -> int:
-        if not data:  # the library would request this part again and again
+        if not data:  # Otherwise the library requests this part forever.
             raise DamagedError("an empty reply")
         paths.check_size(self._path, self._file.tell() + len(data), self._limit)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
@@ -348,7 +358,7 @@ class _Checked(io.RawIOBase):
 
 
 def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: bool = False) -> Any:
-    """Download one generation; start again if it was replaced or damaged on the way.
+    """Download one generation, again if it was replaced or damaged on the way.
 
     Raises:
         DamagedError: The checksum differs each time.
@@ -367,7 +377,7 @@ def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: boo
         except FileNotFoundError:
             if not in_chunks or number == MAX_RESTARTS - 1:
                 raise
-    raise DamagedError(f"{path}: damaged on the way each time: run again")
+    raise DamagedError(f"{path}: damaged on the way each time, so rerun the same command")
 
 
 def _stat(blob: Any) -> Stat:
@@ -375,7 +385,10 @@ def _stat(blob: Any) -> Stat:
 
 
 def _put(path: str, file: BinaryIO, size: int) -> None:
-    """Upload a file; behind a fence, replace only the generation that the lease's holder knows."""
+    """Upload a file.
+
+    Behind a fence, replace only the generation that the lease's holder knows.
+    """
     fence = fences.fence_of(path)
     if fence is None:
         _upload(path, file, size)
@@ -387,11 +400,12 @@ def _put(path: str, file: BinaryIO, size: int) -> None:
             return
         except PreconditionFailed:
             fence.check()
-            try:  # made before, stored by a try without a reply, or changed by the user
+            # The object is older, was stored by a try without a reply, or the user changed it.
+            try:
                 fence.generations[path] = int(current(path).generation)
             except FileNotFoundError:
                 fence.generations.pop(path, None)
-    raise StorageError(f"{path}: others keep changing it: run the same command again")
+    raise StorageError(f"{path}: other processes keep changing it, so rerun the same command")
 
 
 def _upload(
@@ -406,7 +420,7 @@ def _upload(
         path: name of the object.
         file: file to send.
         size: size of the file, in bytes.
-        generation: required generation of the object; None for any.
+        generation: required generation of the object, or None for any.
         mark: identity of the writer, stored with the object.
     """
     problem: Exception | None = None
@@ -434,13 +448,15 @@ def _upload(
             if "no such bucket" in str(error) or not (is_lost or isinstance(error, DamagedError)):
                 raise
             problem = error
-    raise StorageError(f"{path}: the bucket lost or damaged each upload: run again") from problem
+    raise StorageError(
+        f"{path}: the bucket lost or damaged each upload, so rerun the same command"
+    ) from problem
 
 
 def _objects(path: str, prefix: str, delimiter: str, **filters: Any) -> Iterator[Any]:
     """List the objects under `prefix`, page by page, each page with its own retries.
 
-    Left out are the empty objects `NAME/` by which consoles show a folder.
+    The empty objects `NAME/`, by which consoles show a folder, are left out.
     """
     how = {"prefix": prefix or None, "delimiter": delimiter or None, "fields": _FIELDS}
     with faults(path):

@@ -1,4 +1,4 @@
-"""Mutual exclusion by a lock file that its holder keeps: `make-data`, `pretrain` and `launch`.
+"""Mutual exclusion by a lock file, for `make-data`, `pretrain` and `launch`.
 
 **On a disk** the holder keeps the file locked by `flock`. The kernel releases the lock when the
 process ends, however it ends, and it is never taken from a process that lives.
@@ -33,20 +33,21 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import decode, environment, fences, paths
 
-LOCK_NAME = "lock.json"  # of a folder
+LOCK_NAME = "lock.json"
 _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
-_FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
-_ADVICE = "not a lock file of ours: make sure that no process works here, then remove it"
+# A lock file on a disk is padded to this size with spaces.
+_FILE_BYTES = 1024
+_ADVICE = "if no process works here, remove it"
 
 
 def boot_clock() -> float:
-    """Return monotonic seconds; on Linux they count while the machine sleeps."""
+    """Return monotonic seconds, which on Linux count while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class LeaseLost(StorageError):
-    """Another process has taken over; nothing may be written any more."""
+    """Loss of a lease to another process, after which nothing may be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,8 @@ class Holder:
 
     host: str
     pid: int
-    id: str  # random, one per acquisition
-    renewed: float = 0.0  # UNIX seconds by the holder's clock, only shown
+    id: str  # A random one for each acquisition.
+    renewed: float = 0.0  # UNIX seconds by the holder's clock, for messages only.
     format_version: str = ""
 
     @property
@@ -69,13 +70,13 @@ class Lease:
     """Exclusive lease on a storage path.
 
     Args:
-        path: the lock file; its folder must exist on disk.
-        busy: error message if another process holds it; `{owner}` in it becomes that process.
-        log: called with a line when a holder on a bucket is watched, or a stale lease is taken.
+        path: lock file, whose folder must exist on disk.
+        busy: error message if another process holds it, with `{owner}` for that process.
+        log: callback for a line when a holder on a bucket is watched, or a stale lease is taken.
         stale_seconds: silence on a bucket after which a holder is considered dead.
         clock: monotonic seconds, which count while the machine sleeps.
         sleep: waits some seconds.
-        owner: the holder to be; this process by default.
+        owner: future holder, by default this process.
         wall: UNIX seconds, written to the file and never compared.
 
     Attributes:
@@ -108,16 +109,17 @@ class Lease:
             format_version=decode.FORMAT_VERSION,
         )
         self._is_object = paths.is_remote(path)
-        self._token: str | None = None  # of the object
-        self._end = 0.0  # by `clock`: until then nobody can have taken over
-        self._file: int | None = None  # descriptor of the locked file
+        self._token: str | None = None
+        # Until this time of `clock` no other process can have taken over.
+        self._end = 0.0
+        self._file: int | None = None  # Descriptor of the locked file.
         self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
         """Take the lease, and return the dead holder that it was taken from, or None.
 
         Raises:
-            BadInput: Another process holds it, or the file isn't a lock file of ours.
+            BadInput: Another process holds it, or the file is no lock file.
         """
         before = self._acquire_object() if self._is_object else self._acquire_file()
         if before is not None:
@@ -141,32 +143,33 @@ class Lease:
                     return before
             finally:
                 if self._file != file:
-                    os.close(file)  # and again, if it was removed by its holder this moment
+                    os.close(file)  # Its holder removed it at this moment, so try again.
 
     def _acquire_object(self) -> Holder | None:
         while not self._write_object(""):
             try:
                 holder, token = _read_object(self._path)
             except FileNotFoundError:
-                continue  # released this moment
+                continue  # It was released at this moment.
             if self._is_silent(holder, token) and self._write_object(token):
                 return holder
         return None
 
     def _write_object(self, token: str) -> str | None:
-        """Replace one version of the object; return the new token, or None."""
+        """Replace one version of the object, and return the new token or None."""
         began = self._clock()
         new = storage.replace_if(self._path, self._content(), token)
-        if new is not None:  # another watches this version for `stale_seconds` before it takes over
+        # Another process watches this version for `stale_seconds` before it takes over.
+        if new is not None:
             self._end = began + self._stale_seconds
         return new
 
     def renew(self) -> None:
-        """Show that the holder lives.
+        """Renew the lease, which shows that the holder lives.
 
         Raises:
             LeaseLost: Another process has taken over.
-            StorageError: The bucket fails; try again later.
+            StorageError: The bucket fails, and a later call may succeed.
         """
         with self._lock:
             if not self._is_object:
@@ -177,7 +180,7 @@ class Lease:
             self._token = token or self._token_if_ours()
 
     def require(self, seconds: float) -> None:
-        """Return once the lease is certain to last `request_seconds`: see `fences.Fence`."""
+        """Implement `fences.Fence.require`."""
         give_up = self._clock() + seconds
         while self._end - self._clock() < self.request_seconds:
             try:
@@ -193,15 +196,15 @@ class Lease:
         return LeaseShare(self._path, self.owner.id, self._stale_seconds)
 
     def expect(self, versions: Mapping[str, str]) -> None:
-        """State the tokens of the files that may be replaced; others are expected to be missing."""
+        """State the tokens of replaceable files, while others are expected to be missing."""
         if self._is_object:
             self.generations.update((path, int(token)) for path, token in versions.items())
 
     def check(self) -> None:
-        """Verify that the lease is still ours, before anything that others rely on is written.
+        """Verify that this process holds the lease, before it writes files that others rely on.
 
         Raises:
-            LeaseLost: It is not.
+            LeaseLost: Another process has taken over.
         """
         if self._is_object:
             self._token_if_ours()
@@ -209,11 +212,11 @@ class Lease:
             raise _lost(self._path, "another process")
 
     def release(self) -> None:
-        """Delete the file, if it is still ours."""
+        """Delete the file, if this process still holds the lease."""
         with self._lock:
             if self._is_object:
                 self._token = None
-                with contextlib.suppress(LeaseLost):  # then the fence stays
+                with contextlib.suppress(LeaseLost):  # The fence stays then.
                     storage.delete_if(self._path, self._token_if_ours())
                     fences.take_down(self._path)
             elif self._file is not None:
@@ -232,7 +235,7 @@ class Lease:
         return _read_ours(self._path, self.owner.id)[1]
 
     def _is_silent(self, holder: Holder, token: str) -> bool:
-        """Watch whether the holder renews; False if the object has vanished meanwhile.
+        """Return whether the object still exists after its holder was silent for long enough.
 
         Raises:
             BadInput: The holder lives.
@@ -256,7 +259,7 @@ class Lease:
         return BadInput(self._busy.replace("{owner}", name))
 
     def _write(self, file: int | None) -> None:
-        """Write the content into the locked file: one length, so that a reader sees it whole."""
+        """Write the content into the locked file, in one length, so that a reader sees it whole."""
         assert file is not None
         os.pwrite(file, self._content().ljust(_FILE_BYTES), 0)
 
@@ -272,7 +275,8 @@ class LeaseShare:
     owner_id: str
     stale_seconds: float
     generations: dict[str, int] = field(default_factory=dict)
-    _end: float = 0.0  # UNIX seconds: until then nobody can have taken over
+    # Until this time, in UNIX seconds, no other process can have taken over.
+    _end: float = 0.0
 
     @property
     def request_seconds(self) -> float:
@@ -285,13 +289,13 @@ class LeaseShare:
             fences.put_up(self.path, self)
 
     def require(self, seconds: float) -> None:
-        """Return once the lease is certain to last `request_seconds`: see `fences.Fence`."""
+        """Implement `fences.Fence.require`."""
         give_up = boot_clock() + seconds
         while self._ends_soon():
             self.check()
             if self._ends_soon():
                 if boot_clock() >= give_up:
-                    raise StorageError(f"{self.path}: not renewed: run the same command again")
+                    raise StorageError(f"{self.path} was not renewed: rerun the same command")
                 time.sleep(min(_POLL_SECONDS, self.stale_seconds / 8))
 
     def check(self) -> None:
@@ -303,24 +307,27 @@ class LeaseShare:
 
 
 def _open(path: str) -> int:
-    """Open a lock file, or create it; links aren't followed, and nothing special is opened.
+    """Open a lock file, or create it.
+
+    Links are not followed, and special files are not opened.
 
     Raises:
         BadInput: A link, a folder or something special has the name.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise BadInput(f"{path}: {_ADVICE}")
+            raise BadInput(f"{path} is no lock file of bigbird-ja: {_ADVICE}")
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock(file: int, path: str) -> bool:
-    """Lock an open file; False if another process has locked it."""
+    """Lock an open file, and return False if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # a file system without locks
+    # The file system may lack locks.
+    except OSError as error:
         error.filename = path
         raise
     return True
@@ -357,15 +364,17 @@ def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
 
 def _lost(path: str, name: str) -> LeaseLost:
     return LeaseLost(
-        f"{path}: {name} has taken over while this process was silent: stopped without writing"
+        f"{path}: {name} has taken over while this process was silent, so it writes nothing more"
     )
 
 
 def _read(file: int, path: str) -> Holder | None:
-    """Read the holder that a lock file names; None if it's empty, as after a kill or a full disk.
+    """Read the holder that a lock file names.
+
+    It is None if the file is empty, as after a kill or on a full disk.
 
     Raises:
-        BadInput: It is no lock file of ours.
+        BadInput: It is no lock file.
     """
     data = os.pread(file, _MAX_BYTES, 0).strip(b"\0 \n")
     return _parse(data, path) if data else None
@@ -376,7 +385,7 @@ def _parse(data: bytes, path: str) -> Holder:
 
 
 def holder_of(path: str) -> Holder | None:
-    """Return the holder that a lock file names, which may be dead; None if it can't be read."""
+    """Return the holder, alive or dead, that a lock file names, or None if it can't be read."""
     try:
         return _parse(storage.read_bytes(path, _MAX_BYTES), path)
     except (OSError, StorageError, BadInput):
@@ -389,7 +398,7 @@ def exclusive(folder: str) -> contextlib.AbstractContextManager[Lease]:
     Raises:
         BadInput: Another process holds it.
     """
-    busy = f"{folder}: {{owner}} is writing here: wait until it has ended, or choose another folder"
+    busy = f"{{owner}} is writing to {folder}: wait until it has ended, or choose another folder"
     return held(Lease(storage.join(folder, LOCK_NAME), busy, log))
 
 
@@ -397,7 +406,7 @@ def exclusive(folder: str) -> contextlib.AbstractContextManager[Lease]:
 def held(lease: Lease) -> Iterator[Lease]:
     """Hold a lease, renewed by a thread, while the block runs.
 
-    The block calls `lease.check()` before it writes what others rely on.
+    The block calls `lease.check()` before it writes files that others rely on.
 
     Raises:
         BadInput: Another process holds it.
@@ -406,7 +415,7 @@ def held(lease: Lease) -> Iterator[Lease]:
 
     def renew() -> None:
         while not stop.wait(lease.renew_seconds):
-            # A bucket that fails now may answer the next time; a lost lease is seen by `check`.
+            # A bucket that fails now may answer the next time. `check` detects a lost lease.
             with contextlib.suppress(Exception):
                 lease.renew()
 

@@ -1,4 +1,4 @@
-"""Checks of places to write to: a free one, or one that is ours by the ownership manifest.
+"""Checks that a place to write to is free, or belongs to us by the ownership manifest.
 
 Anything else is refused, even with `overwrite`. Checks come before any work, `write` after it. A
 file is written next to its place and renamed, so that a link or a device is never written through.
@@ -17,12 +17,14 @@ _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
-    """Refuse a path that a file must not be written to; change nothing.
+    """Refuse a path that a file must not be written to.
+
+    Nothing is changed.
 
     Args:
         path: path on disk or gs://. Its folder need not exist: `write` creates it.
         flag: parameter that named it, such as "`output`".
-        replaces: whether an existing file will be replaced, and so must be ours.
+        replaces: whether an existing file will be replaced, so that we must own it.
 
     Raises:
         BadInput: A link, folder, FIFO, socket, device, a file that this program did not write, a
@@ -30,12 +32,12 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     """
     paths.check_name(path, flag)
     if path.endswith("/"):
-        raise paths.refusal(path, flag, "a folder's name: name a file")
+        raise paths.refusal(path, flag, "is a folder's name: name a file")
     if not storage.is_remote(path):
         if os.path.islink(path):
-            raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
+            raise paths.refusal(path, flag, "is a symbolic link: name the place that it leads to")
         if os.path.isdir(path):
-            raise paths.refusal(path, flag, "a folder: name a file")
+            raise paths.refusal(path, flag, "is a folder: name a file")
         if os.path.exists(path):
             paths.refuse_special(path, flag, os.stat(path), "name a file")
         _check_parent(path, flag)
@@ -43,12 +45,14 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
         return
     owned = Owned.load(storage.directory_of(path))
     if owned is None or storage.base_name(path) not in owned.files:
-        reason = "a file that this program did not make here: choose another name, or move it away"
+        reason = "is a file that this program did not make: choose another name, or move it away"
         raise paths.refusal(path, flag, reason)
 
 
 def check_folder_place(path: str, flag: str) -> None:
-    """Refuse a path that is not a folder and can't become one; follow links to folders.
+    """Refuse a path that is not a folder and can't become one.
+
+    Links to folders are followed.
 
     Change nothing, request nothing from a bucket, and ignore the folder's content.
 
@@ -61,11 +65,15 @@ def check_folder_place(path: str, flag: str) -> None:
         return
     if os.path.isdir(path):
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
+            raise paths.refusal(
+                path, flag, "is a folder that cannot be written to: check permissions"
+            )
     elif os.path.exists(path):
-        raise paths.refusal(path, flag, "a file of that name exists: name a folder")
+        raise paths.refusal(
+            path, flag, "cannot be a folder, as a file of that name exists: name a folder"
+        )
     elif os.path.islink(path.rstrip("/")):
-        raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
+        raise paths.refusal(path, flag, "is a symbolic link that leads nowhere: remove it")
     else:
         _check_parent(path, flag)
 
@@ -73,7 +81,9 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Refuse a folder that contains files that this program did not make; change nothing.
+    """Refuse a folder that contains files that this program did not make.
+
+    Nothing is changed.
 
     Args:
         path: folder, on disk or gs://.
@@ -83,11 +93,11 @@ def check_folder(
         apart: names in the folder that are ignored.
 
     Returns:
-        The folder if it is ours and of this kind; None if it is missing, or contains nothing but
-        single files of ours.
+        The manifest of the folder if it exists and is of this kind. None if the folder is missing,
+        or contains only single files that we made.
 
     Raises:
-        BadInput: As in `check_folder_place`; or the folder contains other files.
+        BadInput: As in `check_folder_place`, or the folder contains other files.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)
@@ -156,11 +166,13 @@ def new_folder(path: str) -> Iterator[None]:
             if not is_marked and os.listdir(path) == [MANIFEST_NAME]:
                 os.unlink(mark)
             for folder in made:
-                os.rmdir(folder)  # fails if something is in it
+                os.rmdir(folder)  # It fails if the folder is not empty.
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file whose path was checked, and its folder; whole or not at all.
+    """Write a file whose path was checked, and create its folder.
+
+    The file appears whole or not at all.
 
     Raises:
         BadInput: Another file has appeared there meanwhile.
@@ -171,14 +183,18 @@ def write(path: str, data: bytes) -> None:
 
 
 def _check_parent(path: str, flag: str) -> None:
-    """Refuse a local path whose nearest existing folder cannot take a new entry."""
+    """Refuse a local path whose nearest existing folder accepts no new entry."""
     parent = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(parent):
         parent = os.path.dirname(parent)
     if not os.path.isdir(parent):
-        raise paths.refusal(path, flag, f"{parent} is not a folder: choose another place")
+        raise paths.refusal(
+            path, flag, f"is below {parent}, which is not a folder: choose another place"
+        )
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise paths.refusal(path, flag, f"{parent} cannot be written to: check permissions")
+        raise paths.refusal(
+            path, flag, f"is below {parent}, which cannot be written to: check permissions"
+        )
 
 
 def _real(path: str) -> str:

@@ -1,9 +1,9 @@
-"""Ownership manifest of a folder, `.bigbird-ja.json`: the files in it that are ours, by name.
+"""Ownership manifest of a folder, `.bigbird-ja.json`, which lists the files that we made.
 
-A folder with a manifest is ours; docs/ownership.md states the rule. A file is listed before it is
-written, so that the files of a killed process are known as ours. Unlisted files are never touched,
-and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others rely,
-such as the metadata of a checkpoint, are listed with size and checksum.
+We own a folder with a manifest, by the rule of docs/ownership.md. A file is listed before it is
+written, so that the manifest also covers the files of a killed process. Unlisted files are never
+touched, and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others
+rely, such as the metadata of a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "`output_dir`", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
@@ -30,9 +30,10 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
 MANIFEST_NAME = ".bigbird-ja.json"
-FILES = "files"  # kind of a user's folder that also contains files of ours
+# Kind of a user's folder that also contains single files that we made.
+FILES = "files"
 _MAX_BYTES = 64 << 20
-_ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
+_ADVICE = "restore it from a copy, or remove it, after which we own nothing in the folder"
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ class FileVersion:
 
     @classmethod
     def of_file(cls, path: str) -> FileVersion:
-        """Return the version of a file; one on a disk is read in chunks."""
+        """Return the version of a file, which is read in chunks if it is on a disk."""
         info = storage.stat(path)
         return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
 
 
-# One version; 0.1.0 stated the previous one, too. None: any content of the file is ours.
+# Version 0.1.0 also stated the previous one. None accepts any content of the file.
 Versions = tuple[FileVersion, ...] | None
 
 
@@ -85,7 +86,7 @@ class Owned:
 
     @classmethod
     def load(cls, path: str) -> Owned | None:
-        """Read the manifest of a folder; None if there is none.
+        """Read the manifest of a folder, or return None if there is none.
 
         Raises:
             BadInput: The manifest is damaged, too large, or of another version.
@@ -102,13 +103,16 @@ class Owned:
 
     @classmethod
     def open(cls, path: str) -> Owned:
-        """Read the manifest of a folder that is ours.
+        """Read the manifest of a folder that must have one.
 
         Raises:
             StorageError: The manifest was removed.
         """
         if (owned := cls.load(path)) is None:
-            raise StorageError(f"{storage.join(path, MANIFEST_NAME)}: removed by others: stopped")
+            raise StorageError(
+                f"{storage.join(path, MANIFEST_NAME)}: removed by another process, so this one"
+                " stopped"
+            )
         return owned
 
     @classmethod
@@ -119,19 +123,19 @@ class Owned:
 
         Args:
             path: the folder.
-            kind: its content, for messages: "run", "data set", "export", ...; `FILES` if only some
-                files in it will be ours.
-            new_id: 16 hexadecimal digits for a new manifest; random ones by default.
+            kind: kind of its content for messages, such as "run" or "data set". It is `FILES` if
+                we will make only some of its files.
+            new_id: 16 hexadecimal digits for a new manifest, random by default.
 
         Raises:
-            BadInput: The folder is ours and of another kind.
+            BadInput: The folder has a manifest of another kind.
         """
         while (owned := cls.load(path)) is None:
             new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
             storage.create_exclusive(storage.join(path, MANIFEST_NAME), msgspec.json.encode(new))
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
-                raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
+                raise BadInput(f"{path} {held_by_other(owned)}: choose another folder")
             owned._change(kind=kind)
         return owned
 
@@ -142,7 +146,7 @@ class Owned:
 
     @property
     def place_id(self) -> str:
-        """Identity of the folder in its place: a copy has the same `id`, and not this."""
+        """Identity of the folder in its place, which a copy with the same `id` does not share."""
         place = self.path if storage.is_remote(self.path) else os.path.realpath(self.path)
         return hashlib.sha256(os.fsencode(f"{self.id} {place}")).hexdigest()[:16]
 
@@ -153,7 +157,7 @@ class Owned:
 
     @property
     def files(self) -> Collection[str]:
-        """Names of the files that are ours, relative to the folder."""
+        """Names of our files, relative to the folder."""
         return self._manifest.files.keys()
 
     def is_current(self) -> bool:
@@ -163,36 +167,38 @@ class Owned:
         return False
 
     def states(self, name: str, made: FileVersion) -> bool:
-        """Check that a version of a file is one that the manifest states."""
+        """Return whether the manifest states this version of a file."""
         return made in (self._manifest.files.get(name) or ())
 
     def note(self, files: Mapping[str, FileVersion | None]) -> None:
         """List files that are about to appear, in one write of the manifest.
 
         Args:
-            files: name to version; None for one that is ours whatever it contains.
+            files: version by name. None accepts any content.
 
         Raises:
-            BadInput: Something that isn't ours has one of the names.
+            BadInput: A file that we did not make has one of the names.
             StorageError: The manifest was removed or replaced by another process.
         """
         self.refuse_foreign(files)
         self._change(added=files)
 
     def refuse_foreign(self, names: Iterable[str]) -> None:
-        """Check that none of the names is of something that isn't ours; change nothing.
+        """Check that none of the names belongs to a file that we did not make.
+
+        Nothing is changed.
 
         Raises:
-            BadInput: One is.
+            BadInput: One of them does.
         """
         for name in sorted(self._existing(set(names) - set(self.files))):
             raise BadInput(
-                f"{storage.join(self.path, name)}: not a file that this program made here: move it"
-                " away, then run the same command again"
+                f"{storage.join(self.path, name)} is not a file that this program made here: move"
+                " it away, then rerun the same command"
             )
 
     def adopt(self, files: Mapping[str, FileVersion | None]) -> None:
-        """List files that exist, and that the caller has proved to be ours.
+        """List existing files that the caller has proved to be ours.
 
         Raises:
             StorageError: As in `note`.
@@ -200,7 +206,7 @@ class Owned:
         self._change(added={n: made for n, made in files.items() if n not in self.files})
 
     def forget(self, names: Collection[str]) -> None:
-        """Take files off the list: from now on they are the user's.
+        """Remove files from the list, so that they are the user's from now on.
 
         Raises:
             StorageError: As in `note`.
@@ -208,7 +214,7 @@ class Owned:
         self._change(gone=names)
 
     def write(self, name: str, data: bytes) -> None:
-        """List and write a file; one with other content is kept as `NAME.replaced-N`.
+        """List and write a file, keeping another content as `NAME.replaced-N`.
 
         Raises:
             BadInput, StorageError: As in `note`.
@@ -217,7 +223,7 @@ class Owned:
             file.write(data)
 
     def overwrite(self, name: str, data: bytes) -> None:
-        """List and write a file, and create its folder; earlier content of ours is not kept.
+        """List and write a file, create its folder, and keep no earlier content of ours.
 
         Raises:
             BadInput, StorageError: As in `note`.
@@ -241,7 +247,7 @@ class Owned:
                     storage.place_of(path).copy(path, storage.free_name(path))
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        """Delete files of ours, several at a time, and return the names of those that were listed.
+        """Delete our files, several at a time, and return the names of the listed ones.
 
         For temporary files and old checkpoints only.
         """
@@ -252,19 +258,19 @@ class Owned:
 
     @property
     def moving_to(self) -> str:
-        """Folder of a `set_aside` that a kill has interrupted; empty without one."""
+        """Folder of a `set_aside` that a kill has interrupted, or ""."""
         suffix = self._manifest.moving_to
         return suffix and self.path.rstrip("/") + suffix
 
     def set_aside(self, names: Iterable[str], is_whole: bool = False) -> str:
-        """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
+        """Move our files to the folder PATH.replaced-N, with a manifest, and return that folder.
 
         The folder is noted before the first file moves, so that the next call completes a move that
         a kill has interrupted.
 
         Args:
-            names: names of files, in this order; the first is moved before all others.
-            is_whole: whether files that are not ours move, too.
+            names: names of files in the order of moving. The first is moved before all others.
+            is_whole: whether files that we did not make move, too.
         """
         names = [name for name in names if is_whole or name in self.files]
         existing = self._existing(set(names))
@@ -287,7 +293,7 @@ class Owned:
         return target
 
     def move_back(self, path: str) -> None:
-        """Undo a `set_aside` of a whole folder, whose manifest this is, to a `path` without one.
+        """Undo a `set_aside` of a whole folder, from this manifest's place to a free `path`.
 
         If a kill interrupts this, the next `set_aside` there moves everything aside again.
         """
@@ -300,7 +306,7 @@ class Owned:
         Owned.open(path)._change(moving_to="")
 
     def _existing(self, names: Collection[str]) -> set[str]:
-        """Return the names that exist, as links that lead nowhere do."""
+        """Return the names that exist, including links that lead nowhere."""
         if not storage.is_remote(self.path):
             return {n for n in names if os.path.lexists(storage.join(self.path, n))}
         if len(names) <= 1:
@@ -320,7 +326,7 @@ class Owned:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
-                by_name = dict(sorted(files.items()))  # the same bytes, whatever came first
+                by_name = dict(sorted(files.items()))  # Equal content gives equal bytes.
                 new = replace(self._manifest, files=by_name, **fields)
                 if new == self._manifest:
                     return
@@ -330,7 +336,9 @@ class Owned:
                     return
                 fresh = Owned.load(self.path)
                 if fresh is None or fresh.id != self.id:
-                    raise StorageError(f"{where}: removed or made anew by others: stopped")
+                    raise StorageError(
+                        f"{where}: removed or replaced by another process, so this one stopped"
+                    )
                 self._manifest, self._token = fresh._manifest, fresh._token
 
 

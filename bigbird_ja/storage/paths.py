@@ -1,7 +1,7 @@
 """Paths on disk and on gs://: splitting, joining, checks.
 
-No check opens a file: opening a FIFO may wait forever, and a device may do anything. Every refusal
-is one line: the flag, the path, the problem, the advice.
+No check opens a file: opening a FIFO may wait forever, and a device may do anything. The message of
+a refusal is one line with the parameter, the path, the problem and the advice.
 """
 
 import base64
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from bigbird_ja.errors import BadInput
 
 SCHEME = "gs://"
-NAMED = ("tfds:", "hf:")  # prefixes of `inputs` that are no paths
-# Maximum size of a file that is read whole: a tokenizer has a few MB, a manifest of 100,000 shards
-# 20 MB.
+# Prefixes of `inputs` that name data sets, not paths.
+NAMED = ("tfds:", "hf:")
+# Maximum size of a file that is read whole. A tokenizer has a few MB, and a manifest of 100,000
+# shards 20 MB.
 MAX_BYTES = 256 << 20
 # Prefix of files that a writer has not finished; listings exclude them.
 TEMPORARY_PREFIX = ".tmp-"
@@ -27,7 +28,7 @@ _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Stat:
-    """Size in bytes, and a token that changes with every write.
+    """Size of a file in bytes, and a token that changes with every write.
 
     `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is set only on a
     bucket.
@@ -56,10 +57,10 @@ def is_remote(path: str) -> bool:
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Split `gs://bucket/name`; the name is "" for the bucket itself.
+    """Split `gs://bucket/name` into bucket and name, which is "" for the bucket itself.
 
     Raises:
-        BadInput: No bucket.
+        BadInput: The path names no bucket.
     """
     bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not is_remote(path) or not bucket:
@@ -86,7 +87,7 @@ def check_inside(name: str) -> str:
     """Return `name` if it is relative and stays in the directory that it is joined to.
 
     Raises:
-        BadInput: It does not.
+        BadInput: It is absolute or leaves the directory.
     """
     is_absolute = os.path.isabs(name) or name.startswith(("/", "\\", SCHEME))
     if not name or "\0" in name or is_absolute or ".." in name.replace("\\", "/").split("/"):
@@ -95,7 +96,7 @@ def check_inside(name: str) -> str:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory that contains `path`; "." for a bare name."""
+    """Return the directory that contains `path`, or "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
@@ -121,11 +122,11 @@ def check_name(path: str, flag: str) -> None:
     try:
         path.encode("utf-8")
     except UnicodeError as error:
-        raise refusal(path, flag, "the name is not UTF-8: rename it") from error
+        raise refusal(path, flag, "has a name that is not UTF-8: rename it") from error
     if _CONTROL.search(path):
-        raise refusal(path, flag, "control characters in the name: rename it")
+        raise refusal(path, flag, "has control characters in its name: rename it")
     if _OTHER_SCHEME.match(path) and not is_remote(path):
-        raise refusal(path, flag, "neither gs:// nor a path on this machine: name one of these")
+        raise refusal(path, flag, "is neither gs:// nor a path on this machine: name one of these")
     if is_remote(path):
         split_remote(path)
 
@@ -137,7 +138,7 @@ def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> N
         BadInput: It is one of these.
     """
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
-        raise refusal(path, flag, f"a FIFO, socket or device, not a file: {advice}")
+        raise refusal(path, flag, f"is a FIFO, socket or device, not a file: {advice}")
 
 
 def check_size(path: str, size: int, limit: float) -> None:
@@ -147,10 +148,10 @@ def check_size(path: str, size: int, limit: float) -> None:
         BadInput: `size` bytes are more than `limit`.
     """
     if size > limit:
-        reason = f"more than {limit:,} bytes, which makes no sense here: not the right file"
+        reason = f"has more than {limit:,} bytes, which makes no sense here: name the right file"
         raise refusal(path, "", reason)
 
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """Return the error for a path, with the flag and the reason."""
-    return BadInput(f"{flag} {path}: {reason}".lstrip())
+    """Return the error for a path, whose `reason` begins with a verb."""
+    return BadInput(f"{flag} {path} {reason}".lstrip())

@@ -41,7 +41,7 @@ def test_huge_input_is_refused(fill_mask, tmp_path):
     (tmp_path / "t.txt").write_bytes(b"[MASK]")
     os.truncate(tmp_path / "t.txt", 64 << 30)
     ended = fill_mask(f"--input={tmp_path}/t.txt")
-    assert ended.status == 2 and "t.txt: more than 1,048,576 bytes" in ended.stderr
+    assert ended.status == 2 and "t.txt has more than 1,048,576 bytes" in ended.stderr
 
 
 def test_control_characters_are_escaped(fill_mask):

@@ -77,5 +77,5 @@ def test_hostile_state_dict_is_refused(kind, tmp_path):
         (tmp_path / "to").rename(path)
     if kind == "cut":
         path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(BadInput, match=r"pytorch_model\.bin: not a state dict of PyTorch's"):
+    with pytest.raises(BadInput, match=r"pytorch_model\.bin is not a state dict of PyTorch's"):
         state_dict.read(str(tmp_path))

@@ -67,7 +67,7 @@ def test_a_file_that_the_listing_lacks_is_refused(files, base, name):
     content_addressed.put(files, folder, listing)
     storage.make_directory(f"{folder}/sub")
     storage.write_text(f"{folder}/{name}", "foreign")
-    with pytest.raises(BadInput, match=rf"{name}: not in SHA256SUMS: remove"):
+    with pytest.raises(BadInput, match=rf"{name} is not in SHA256SUMS: remove"):
         content_addressed.verify(folder)
 
 

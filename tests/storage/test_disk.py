@@ -82,7 +82,7 @@ def test_a_full_disk_ends_with_status_74(sample_corpus, tokenizer_path, tmp_path
     ended = command_line.run("bash", "-c", line)
     assert ended.status == 74, ended.stderr
     assert ended.json["reason"] == "io_error" and "{{" not in ended.json["error"]
-    assert f"disk full: {tmp_path}/new/" in ended.json["error"]
+    assert f"disk full ({tmp_path}/new/" in ended.json["error"]
     # For the next try: what make-data has finished, and the record of the model to be written.
     kept = command in ("make-data", "tokenize")
     assert os.listdir(tmp_path) == (["new"] if kept else [])

@@ -72,7 +72,7 @@ def test_a_file_that_appears_during_an_export_is_kept(target):
         _write(f"{target}/notes.txt", "mine")
         _write(f"{target}/sub/a.txt", "mine too")
 
-    with pytest.raises(BadInput, match=r"sub/a\.txt: not a file that this program made"):
+    with pytest.raises(BadInput, match=r"sub/a\.txt is not a file that this program made"):
         folder.write(target, _record(2), fill)
     assert _text(target, "notes.txt") == "mine" and _text(target) == "mine too"
 
@@ -113,7 +113,7 @@ def test_an_interrupted_upload_is_completed_by_the_same_command(
 
 def test_the_second_of_two_exports_into_one_folder_is_refused(target):
     def fill(directory):
-        with pytest.raises(BadInput, match=f"process {os.getpid()} on host .* is writing here"):
+        with pytest.raises(BadInput, match=f"process {os.getpid()} on host .* is writing to"):
             folder.write(target, _record(2), _fill("two"))
         _fill("one")(directory)
 

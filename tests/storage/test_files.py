@@ -102,7 +102,7 @@ def test_reading_a_whole_file_has_a_limit(base):
     path = f"{base}/ja.model"
     storage.write_bytes(path, bytes(100_000))
     assert storage.read_bytes(path, 100_000) == bytes(100_000)
-    with pytest.raises(BadInput, match=r"ja\.model: more than 99,999 bytes"):
+    with pytest.raises(BadInput, match=r"ja\.model has more than 99,999 bytes"):
         storage.read_text(path, 99_999)
 
 

@@ -85,7 +85,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     with storage.open_read(path) as file:
         head = file.read(1000)
         fake_gcs.put(path, bytes(len(LARGE)))
-        with pytest.raises(StorageError, match="replaced while it was being read"):
+        with pytest.raises(StorageError, match="replaced while it was read"):
             head += file.read()
     assert head == LARGE[:1000]
     # A download can begin anew: it ends with one version, whole.

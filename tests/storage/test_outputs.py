@@ -38,10 +38,10 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
         ("thesis", "a file that this program did not make"),
         ("link", "a symbolic link"),
         ("nowhere", "a symbolic link"),
-        ("nowhere/x", "nowhere is not a folder"),
+        ("nowhere/x", "nowhere, which is not a folder"),
         ("new", "a folder: name a file"),
         ("thesis/", "a folder's name"),
-        ("thesis/x", "thesis is not a folder"),
+        ("thesis/x", "thesis, which is not a folder"),
     ],
 )
 def test_places_of_no_file_are_refused(name, reason, tmp_path):

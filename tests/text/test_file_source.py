@@ -190,7 +190,11 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
         ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
-        ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: not a whole file of its kind .Compressed file ended"),
+        (
+            "a.jsonl.gz",
+            CUT_GZIP,
+            "a.jsonl.gz is not a whole file of its kind .Compressed file ended",
+        ),
         ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
         ("a.txt", "日本語の文章です。\n".encode("cp932"), "like cp932, which `encoding` can name"),
         ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like euc_jp"),
@@ -201,8 +205,12 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.csv", b"id,body\n1,a\n", "no column text: its fields are id, body: .* a header line"),
         ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text: its fields are 0, x+ \.\.\.: add"),
         ("a.csv", b"text,b\n1,x\n\n2,y\n", "column text contains numbers, no text: name another"),
-        ("a.zip", b"PK", "a.zip: not an archive"),
-        ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
+        ("a.zip", b"PK", "a.zip is not an archive"),
+        (
+            "a.zip",
+            LOCKED_ZIP,
+            r"a.zip::a.txt is not a whole file .*password.*: unpack it, and give",
+        ),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
     ],
 )

@@ -57,5 +57,5 @@ def test_decoded_ids_are_the_normalized_text(tok, text):
 def test_a_token_that_is_not_utf_8_is_refused(tmp_path, tok):
     path = tmp_path / "y.model"
     path.write_bytes(tok.model_bytes.replace("である".encode(), b"\xff" * 9))
-    with pytest.raises(BadInput, match=r"y\.model: not a SentencePiece model"):
+    with pytest.raises(BadInput, match=r"y\.model is not a SentencePiece model"):
         read_tokenizer(str(path))
