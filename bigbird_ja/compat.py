@@ -48,7 +48,8 @@ def skip_default_layouts() -> None:
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     """Call `jax.shard_map` by its name and arguments in the installed jax.
 
-    Needed for: jax 0.4.34, the last beside TensorFlow 2.15, with which the engines are compared.
+    Needed for: jax 0.4.34, the last one next to TensorFlow 2.15, with which the engines are
+        compared.
     """
     import jax
 
@@ -66,7 +67,7 @@ def hlo_to_stablehlo(hlo: bytes) -> Any:
     Needed for: jax 0.4.34; see `shard_map`.
     """
     try:
-        from jax.extend.mlir import hlo_to_stablehlo as public  # jax 0.7.1
+        from jax.extend.mlir import hlo_to_stablehlo as public  # Since jax 0.7.1.
     except ImportError:
         from jax._src.lib import xla_client, xla_extension
 
@@ -100,7 +101,7 @@ def leave_coordination_service() -> None:
 
 
 def tame_estimator(signal_hook: type) -> None:
-    """Keep TPUEstimator from taking signals, and from building sessions for ever.
+    """Keep TPUEstimator from handling signals, and from building sessions forever.
 
     Needed for: TensorFlow 2.15, the last with TPUEstimator.
 

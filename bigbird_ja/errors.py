@@ -27,7 +27,7 @@ class CommandError(Exception):
 
     Attributes:
         status: exit status of a command that ends with this error.
-        reason: its name in `--json` results and logs.
+        reason: name of the error in `--json` results and logs.
         results: results so far.
     """
 
@@ -53,7 +53,7 @@ class Refused(BadInput):
 
 
 class Diverged(CommandError):
-    """NaN or infinite loss or gradients; the message names the first bad step."""
+    """NaN or infinite loss or gradients, with the first bad step in the message."""
 
     status, reason = 70, "diverged"
 
@@ -71,7 +71,7 @@ class StorageError(CommandError):
 
 
 class Interrupted(CommandError):
-    """SIGTERM or Ctrl-C, after saving: rerun the same command to continue."""
+    """SIGTERM or Ctrl-C, after saving, so that rerunning the same command continues."""
 
     status, reason = 75, "interrupted"
 
@@ -102,4 +102,4 @@ STREAMS = ("standard input", "standard output", "standard error")
 def interrupted(signal_name: str) -> str:
     """Format the message for a command that a signal ended."""
     by = f" ({signal_name})" if signal_name else ""
-    return f"interrupted{by}: nothing half-written is left; run the same command again"
+    return f"interrupted{by}: nothing half-written is left, so rerun the same command"

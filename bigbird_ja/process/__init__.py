@@ -1,1 +1,1 @@
-"""Signals, streams, log and child processes of this process. The lowest layer."""
+"""Signals, streams, log and child processes of this process, as the lowest layer."""

@@ -28,7 +28,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FAILED = {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EREMOTEIO, errno.EUCLEAN}
 _FAILED |= {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
 _LOST = (ConnectionError, TimeoutError, BlockingIOError)
-_NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
+# Names of exceptions, as their libraries need not be imported.
+_NETWORK = ("gaierror", "herror", "SSLError")
 _CLIENTS = ("requests.", "urllib3.")
 _OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # A disk or bucket refused: exceptions of Python, of `storage`, TensorFlow and Google's libraries.
@@ -42,14 +43,15 @@ _NO_MEMORY = (
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
     "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
     "|pthread_create|memory for thread-local data"
-    "|terminate called without an active exception"  # C++ that could start no further thread
+    # C++ prints this if it cannot start another thread.
+    "|terminate called without an active exception"
 )
 _CREDENTIALS = ("DefaultCredentialsError", "RefreshError")
 # Exceptions of libraries: names of classes, so that TensorFlow need not be imported (empty: any),
 # pattern in the message, `CommandError`, short description, advice. The first match counts.
 _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
     ((), "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
-     "free some space and run again"),
+     "free some space and rerun the same command"),
     (("ResourceExhaustedError",), "", OutOfMemory, "out of memory",
      "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
      " training.gradient_checkpointing"),
@@ -57,13 +59,13 @@ _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
     (("PermissionDeniedError",), "", BadInput, "permission denied",
      "check the path and your credentials"),
     (("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), "",
-     StorageError, "storage failed", "run the same command again"),
+     StorageError, "storage failed", "rerun the same command"),
     # TensorFlow's message for a reply of the bucket that is complete but too short.
     (("InternalError",), "File contents are inconsistent", StorageError, "short reply",
-     "run the same command again"),
+     "rerun the same command"),
     (_CREDENTIALS, "", BadInput, "no valid credentials",
      "run `gcloud auth application-default login`"),
-    (("TransportError",), "", StorageError, "the network failed", "run again"),
+    (("TransportError",), "", StorageError, "the network failed", "rerun the same command"),
     (("UnicodeEncodeError",), "surrogates not allowed", BadInput,
      "a name or text that is not UTF-8", "rename or convert it"),
 ]  # fmt: skip
@@ -80,7 +82,8 @@ def classify(error: BaseException) -> CommandError | None:
         return OutOfMemory(f"out of memory on this machine: {what}")
     if isinstance(error, ModuleNotFoundError) and error.name in INSTALL:
         return BadInput(f"{error.name} is not installed here: {INSTALL[error.name]}")
-    if isinstance(error, SystemExit):  # a library's own handler of signals, or parser of options
+    # A library's signal handler or option parser raises SystemExit.
+    if isinstance(error, SystemExit):
         if error.code == signal.SIGTERM:
             return Interrupted(interrupted("SIGTERM"))
         return BadInput("a library refused its options: see the lines above")
@@ -89,13 +92,13 @@ def classify(error: BaseException) -> CommandError | None:
     text, name = str(error), type(error).__name__
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
-        return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
+        return StorageError(f"{what}: rerun the same command, or see `bigbird-ja check-data`")
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names) and re.search(pattern, text):
             line = summary_line(error)
-            if names == _CREDENTIALS:  # links and advice follow
+            if names == _CREDENTIALS:  # Links and advice follow.
                 line = line.partition(". ")[0]
-            return kind(f"{what}: {line.rstrip('.')}: {advice}")
+            return kind(f"{what} ({line.rstrip('.')}): {advice}")
     return None
 
 
@@ -114,8 +117,8 @@ def mid_run() -> Iterator[None]:
     except Exception as error:
         if not _REFUSALS.fullmatch(type(error).__name__):
             raise
-        what = f"{summary_line(error)}: refused in mid run"
-        raise StorageError(f"{what}: run the same command again") from error
+        what = f"refused in mid run ({summary_line(error)})"
+        raise StorageError(f"{what}: rerun the same command") from error
 
 
 def summary_line(error: BaseException) -> str:
@@ -131,7 +134,7 @@ def summary_line(error: BaseException) -> str:
         if line and line != "Graph execution error:":
             words.append(line)
     joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
-    # tf.data names its own operations before the cause.
+    # tf.data writes the names of its operations before the cause.
     joined = re.sub(r"Error in user-defined function passed to .*?: (Iterator::\S+: )?", "", joined)
     text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
     return shortened(redact(text), 400) or type(error).__name__
@@ -139,25 +142,28 @@ def summary_line(error: BaseException) -> str:
 
 def _classify_os_error(error: OSError) -> CommandError | None:
     number, why = error.errno, error.strerror or "not accessible"
-    file = error.filename  # text, bytes or a descriptor
-    if isinstance(error, BrokenPipeError):  # a print; libraries wrap the errors of connections
+    file = error.filename  # This is text, bytes or a descriptor.
+    # Libraries wrap the errors of connections, so this one is of a print.
+    if isinstance(error, BrokenPipeError):
         return StorageError(f"{file or 'standard output'}: its reader went away")
     if file in STREAMS:
         return StorageError(f"{file}: {why}")
     name = "" if file is None else os.fsdecode(file) if isinstance(file, bytes) else str(file)
     about = f"{name}: {why}" if name else why
     if number in _FULL:
-        return StorageError(f"disk full: {about}: free some space and run again")
+        return StorageError(f"disk full ({about}): free some space and rerun the same command")
     if number == errno.ENOMEM:
-        return OutOfMemory(f"out of memory on this machine: {about}: free some and run again")
+        return OutOfMemory(
+            f"out of memory on this machine ({about}): free some and rerun the same command"
+        )
     if number in (errno.EMFILE, errno.ENFILE):
         return BadInput(f"{about}: raise the limit with `ulimit -n`")
     kind = type(error)
     is_lost = number in _FAILED or isinstance(error, _LOST)
     if is_lost or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
-        return StorageError(f"storage failed: {about}: run the same command again")
+        return StorageError(f"storage failed ({about}): rerun the same command")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
-        return BadInput(f"{name or error}: something else of that name is in the way: move it")
+        return BadInput(f"{name or error}: something else of that name is in the way, so move it")
     if isinstance(error, _OF_A_PATH) or (name and number not in (None, errno.EBADF)):
         permissions = " and your permissions" if isinstance(error, PermissionError) else ""
         return BadInput(f"{name or error}: {why}: check the path{permissions}")

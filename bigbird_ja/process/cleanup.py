@@ -23,7 +23,10 @@ _children: set[subprocess.Popen] = set()
 
 @contextlib.contextmanager
 def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Kill the child, if it still runs, when the block ends; `clean_up` kills it too."""
+    """Kill the child, if it still runs, when the block ends.
+
+    `clean_up` also kills it.
+    """
     _children.add(child)
     try:
         yield child
@@ -38,7 +41,7 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 def remove_on_exit(path: str) -> Iterator[None]:
     """Register a file or directory with `clean_up` while the block runs.
 
-    The end of the block only ends the registration.
+    At the end of the block only the registration ends.
     """
     path = os.path.abspath(path)
     _paths.add(path)
@@ -53,11 +56,11 @@ def clean_up() -> None:
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()
-    pools = sys.modules.get("multiprocessing")  # importing it costs more than most commands take
+    pools = sys.modules.get("multiprocessing")  # Importing it takes longer than most commands.
     for worker in pools.active_children() if pools else ():
         with contextlib.suppress(OSError, ValueError):
             worker.kill()
-    for child in list(_children):  # a child that still writes would fill the directory again
+    for child in list(_children):  # A running child would fill the directory again.
         with contextlib.suppress(Exception):
             child.wait(timeout=2)
     for path in sorted(_paths):

@@ -18,7 +18,7 @@ from typing import Any
 from bigbird_ja.process import streams
 from bigbird_ja.process.redact import redact
 
-# Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
+# Seconds between two lines: few on a terminal, where they overwrite each other, and many in a log.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
 # Errors of a pipe without a reader, or of a terminal that was closed.
@@ -77,7 +77,8 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
-_on_closed: Callable[[], None] | None = None  # see `outlive_reader`
+# Callback of `outlive_reader`.
+_on_closed: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
@@ -114,7 +115,7 @@ def print_log() -> Iterator[ConsoleHandler]:
         root.removeHandler(handler)
 
 
-_BAR_LOCK = threading.RLock()  # one: a bar may log a line while it holds it
+_BAR_LOCK = threading.RLock()  # Reentrant: a bar may log a line while it holds the lock.
 
 
 def _tqdm() -> Any:
@@ -154,23 +155,26 @@ class LiveLine:
             log(text)
             return
         if self._bar is None:
-            how = {"bar_format": "{desc}{bar}", "dynamic_ncols": True}  # an empty bar: it is cut
+            # The bar is empty, so that it is cut.
+            how = {"bar_format": "{desc}{bar}", "dynamic_ncols": True}
             self._bar = _tqdm()(file=sys.stderr, **how)
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """End the line; later output is printed below it."""
+        """End the line, so that later output is printed below it."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
 class Progress:
-    """Progress bar of tqdm, with rate and ETA; in a log a line every few seconds.
+    """Progress bar of tqdm, with rate and ETA.
+
+    A log gets a line every few seconds instead.
 
     Args:
-        total: number of units; 0 if unknown.
-        unit: "documents", "shards", ...; "B" prints sizes in bytes.
+        total: number of units, or 0 if unknown.
+        unit: unit in the plural, such as "documents". "B" prints sizes in bytes.
     """
 
     def __init__(self, total: int, unit: str) -> None:
@@ -198,7 +202,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:  # totals may be estimates; the work is done all the same
+        if error is None:  # The total may be an estimate, but the work is done.
             self._bar.n = max(self._bar.n, self._total)
         self._bar.close()
 
@@ -216,7 +220,7 @@ class _LogLines:
 
 @contextlib.contextmanager
 def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
-    """Log the task of the block, and every `seconds` how long it has taken so far."""
+    """Log the task of the block, and repeat every `seconds` how long it has run."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
@@ -256,7 +260,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Format a table: numbers to the right, text to the left; full-width characters count two."""
+    """Format a table with numbers to the right, and text to the left.
+
+    A full-width character counts as two columns.
+    """
     texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [

@@ -1,4 +1,7 @@
-"""Packages that pip does not install with ours: some machines bring their own, or few need them."""
+"""Packages that pip does not install with this one.
+
+Some machines bring their own, or few users need them.
+"""
 
 import importlib.util
 
@@ -28,7 +31,7 @@ def require(*modules: str) -> None:
         modules: names in `INSTALL`.
 
     Raises:
-        BadInput: Naming the package and the extra that has it.
+        BadInput: A package is missing. The message names the extra that contains it.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:

@@ -8,7 +8,7 @@ import re
 
 REDACTED = "[redacted]"
 
-# Group 1 stays; what follows it is the credential. Repetitions are bounded, or end at a delimiter
+# Group 1 stays, and the credential follows it. Repetitions are bounded, or end at a delimiter
 # that no rule starts before, so that the time is linear in the length of the text.
 _RULES = (
     r"(://[^\s/?#@:]{0,200}:)[^\s/?#]+(?=@)",
@@ -22,7 +22,7 @@ _RULES = (
 
 
 def redact(text: str) -> str:
-    """Replace the credentials in `text` by `[redacted]`; idempotent."""
-    for rule in _RULES:  # compiled here: `--help` needs none of them
+    """Replace the credentials in `text` by `[redacted]`."""
+    for rule in _RULES:  # Compiled here, as `--help` needs none of them.
         text = re.sub(rule, rf"\1{REDACTED}", text)
     return text

@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
 
-- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread; a second
+- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread. A second
   signal exits without waiting.
-- `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C exits at once.
+- `pretrain` finishes its step, saves and ends (`StopRequest`). A second Ctrl-C exits at once.
 - `launch` asks whether to keep the TPU (`Interrupts`, a `Listener`).
 
 Python runs a handler between two bytecodes of the main thread, which may be in native code for
@@ -47,12 +47,16 @@ def name_of(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-_listeners: list[Listener] = []  # the last one gets the signals
-_pipe = (0, -1)  # process, and the end of its pipe to which Python writes the numbers of signals
+# The last listener gets the signals.
+_listeners: list[Listener] = []
+# Process, and the end of its pipe to which Python writes the numbers of signals.
+_pipe = (0, -1)
 
 
 def _start_listening() -> int:
-    """Let the last listener be notified (main thread only); return the wakeup descriptor before.
+    """Let the last listener be notified, and return the previous wakeup descriptor.
+
+    Call it in the main thread. The notifying thread is started once per process.
 
     The thread that notifies it is started once per process.
     """
@@ -69,32 +73,32 @@ def _listen(reader: int) -> None:
     while numbers := os.read(reader, 64):
         for number in numbers:
             if number in SIGNALS:
-                for listener in _listeners[-1:]:  # a copy: the main thread may remove it meanwhile
+                for listener in _listeners[-1:]:  # The copy helps if the main thread removes it.
                     listener.receive(number)
 
 
 class Listener:
     """Context in which `receive(number)` is called in a thread for each signal (main thread only).
 
-    At its end the handlers and the wakeup descriptor before are back, so a notebook's own work.
+    At its end the previous handlers and wakeup descriptor are back, so a notebook works as before.
 
     Args:
-        receive: callback, which may not raise.
-        handler: signal handler in the main thread; does nothing by default.
+        receive: callback that must not raise.
+        handler: signal handler in the main thread, by default one without effect.
     """
 
     def __init__(
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
         self.receive, self._handler = receive, handler
-        self._outer_handlers: dict[int, Any] = {}  # empty unless it is entered
+        self._outer_handlers: dict[int, Any] = {}  # Empty outside of the block.
 
     def __enter__(self) -> Self:
         self._outer_wakeup = _start_listening()
         _listeners.append(self)
         # SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since
         # shells ignore it for every background job.
-        self._outer_handlers = {  # last: from here on the handler may raise
+        self._outer_handlers = {  # The last statement, as the handler may raise from here on.
             number: signal.signal(number, self._handler)
             for number in SIGNALS
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
@@ -124,21 +128,20 @@ class CommandSignals:
     if the main thread has not done so in time.
 
     Args:
-        leave: callback that cleans up, prints the message and ends the process; called in another
-            thread.
+        leave: callback that cleans up, prints the message and ends the process, in another thread.
     """
 
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
-        self._first_time = 0.0  # time of the first signal, in monotonic seconds
+        self._first_time = 0.0  # Monotonic seconds at the first signal.
         self._leaving = threading.Lock()
         # Whether the command has ended: nothing is raised in the main thread any more. Signals
         # still end the process, since a full pipe or a thread may keep it from ending.
         self.is_settled = False
-        self.number = 0  # number of the first signal
+        self.number = 0
 
     def install(self) -> CommandSignals:
-        """Set the handlers (main thread); from here on they may raise KeyboardInterrupt."""
+        """Set the handlers (main thread), which may raise KeyboardInterrupt from here on."""
         sys.unraisablehook = _without_interruptions(sys.unraisablehook)
         Listener(self._receive, self._handle).__enter__()
         return self
@@ -182,8 +185,8 @@ class StopRequest(Listener):
 
     Args:
         log: callback for the line at the first request.
-        leave: callback that ends the process at once with a line; called for a second Ctrl-C, and
-            if the main thread does not answer in time (during a compilation, for example).
+        leave: callback that ends the process at once with a line, for a second Ctrl-C, and if the
+            main thread does not answer in time (during a compilation, for example).
         timeout: maximum wait for the main thread's answer, in seconds.
     """
 
@@ -194,12 +197,12 @@ class StopRequest(Listener):
         timeout: float = SAVING_SECONDS,
     ) -> None:
         super().__init__(self._receive, self._handle)
-        self._is_over = False  # whether the main thread is interrupted
+        self._is_over = False
         self._log, self._leave, self._timeout = log, leave, timeout
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
-        self.name = ""  # name of the first signal or other cause
+        self.name = ""  # The first signal or other cause.
 
     def is_set(self) -> bool:
         """Return whether a stop was requested."""
@@ -234,7 +237,7 @@ class StopRequest(Listener):
             raise KeyboardInterrupt
 
     def answered(self) -> None:
-        """Note that the main thread has seen the request; saving is not limited in time."""
+        """Note that the main thread has seen the request, so that saving is not limited in time."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()
@@ -244,7 +247,7 @@ class StopRequest(Listener):
         self.answered()
 
     def _receive(self, number: int) -> None:
-        if self._is_over:  # it is of `interrupt`
+        if self._is_over:  # `interrupt` sent it.
             return
         if number == signal.SIGINT and self.is_set():
             self._leave("interrupted again: left at once; a checkpoint saved before is good")
@@ -259,7 +262,8 @@ class StopRequest(Listener):
             )
 
 
-_abort_handlers: list[Any] = []  # C calls the last: none is ever freed
+# C calls the last one, so none is ever freed.
+_abort_handlers: list[Any] = []
 
 
 def on_abort(act: Callable[[], None]) -> None:

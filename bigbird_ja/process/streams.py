@@ -22,8 +22,7 @@ from bigbird_ja.process.redact import redact
 def prepare() -> None:
     """Open closed standard streams on the null device, and let both outputs accept any text.
 
-    Python has None in place of a closed stream, and the next file that is opened would get its
-    number.
+    Python has None in place of a closed stream, and the next opened file would get its number.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
         os.set_inheritable(number, True)
@@ -38,7 +37,7 @@ def prepare() -> None:
 
 
 def finish() -> OSError | None:
-    """Flush both output streams; return the first error.
+    """Flush both output streams, and return the first error.
 
     Text that cannot be written is dropped, so that the interpreter does not complain at exit.
     """
@@ -61,11 +60,11 @@ class ResultLine:
     _current: ResultLine | None = None
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream  # of bytes
+        self._stream = stream
         self._is_written = False
 
     def write(self, results: dict[str, Any]) -> None:
-        """Write the line; later calls do nothing."""
+        """Write the line at the first call, and do nothing at later calls."""
         if self._is_written:
             return
         line = json_line(results)
@@ -103,7 +102,7 @@ def results_apart() -> Iterator[ResultLine]:
 def write_results(results: dict[str, Any]) -> None:
     """Write the line of `--json` from any thread, if an exception cannot end the command.
 
-    Does nothing without `--json`.
+    It does nothing without `--json`.
     """
     if ResultLine._current is not None:
         with contextlib.suppress(OSError, ValueError):
@@ -111,7 +110,7 @@ def write_results(results: dict[str, Any]) -> None:
 
 
 def leave(error: CommandError) -> None:
-    """End the process at once, from any thread: one line, the `--json` results, the status."""
+    """End the process at once, from any thread, with one line, the `--json` results, the status."""
     with contextlib.suppress(OSError, ValueError):
         print(f"bigbird-ja: {error}", file=sys.stderr, flush=True)
     write_results({**error.results, "reason": error.reason, "error": str(error)})
@@ -119,7 +118,7 @@ def leave(error: CommandError) -> None:
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """Encode a record as one line of JSON in UTF-8, with its newline; credentials are masked.
+    """Encode a record, without credentials, as one line of JSON in UTF-8, with its newline.
 
     NaN and infinities become null, NumPy's numbers and arrays plain ones, and bytes of a file name
     that are not UTF-8 an escape.

@@ -1,4 +1,4 @@
-"""Environment variables that TensorFlow reads while it is imported. Set later, they do nothing."""
+"""Environment variables that TensorFlow reads only while it is imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configure_gcs(environ: MutableMapping[str, str]) -> None:
     """Set the variables of TensorFlow's gs:// client.
 
     Args:
-        environ: environment, changed in place; variables that the user has set stay.
+        environ: environment, changed in place except for variables that the user has set.
     """
     for name, value in _GCS.items():
         environ.setdefault(name, value)
@@ -37,7 +37,7 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
     """Set all variables for a process of our own, which has no other use for TensorFlow.
 
     Args:
-        environ: environment, changed in place; variables that the user has set stay.
+        environ: environment, changed in place except for variables that the user has set.
     """
     configure_gcs(environ)
     # The C++ side logs "errors" on every start without a GPU; a real one raises anyway.

@@ -1,7 +1,7 @@
-"""Worker processes that run tasks, by `concurrent.futures`, and other children for native code.
+"""Worker processes that run tasks, and other child processes for native code.
 
-Native code runs in a child if it can't be stopped otherwise (SentencePiece), or if it ends its
-process when it meets something that it cannot do (the TPU compiler).
+Native code runs in a child if it cannot be stopped otherwise (SentencePiece), or if it ends its
+process at an unsupported program (the TPU compiler).
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
+# Maximum of waiting and running tasks per worker, so that memory does not grow with their number.
+_IN_FLIGHT = 2
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
-_start_error: BaseException | None = None  # of this worker's initializer
+# Exception of the initializer in this worker.
+_start_error: BaseException | None = None
 
 
 def run_tasks(
@@ -41,17 +43,19 @@ def run_tasks(
     initializer: Callable[..., None],
     arguments: tuple[Any, ...] = (),
 ) -> Generator[R]:
-    """Yield `function(task)` in the order of the tasks; `close` the generator at the end.
+    """Yield `function(task)` in the order of the tasks.
+
+    Close the generator at the end.
 
     Args:
-        function: function of a task; picklable, as are its arguments and results.
+        function: picklable function of a task, with picklable arguments and results.
         tasks: arguments of `function`, taken from their iterator as needed.
-        num_workers: number of processes; 1 is this process.
+        num_workers: number of processes, where 1 stands for this process.
         initializer: function called once in each process before its first task.
         arguments: arguments of `initializer`.
 
     Raises:
-        CommandError: A worker died; on Linux a kill usually means a lack of memory.
+        CommandError: A worker died. On Linux a kill usually means a lack of memory.
     """
     if num_workers == 1:
         initializer(*arguments)
@@ -78,7 +82,7 @@ def run_tasks(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
-            to_do = "use fewer `num_workers` and run the same command again"
+            to_do = "use fewer `num_workers` and rerun the same command"
             raise broken_pool_error(pool, "a worker process", to_do) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -90,7 +94,9 @@ def available_cores() -> int:
 
 
 def broken_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
-    """Return the error for the first worker that died; the executor sends SIGTERM to the others.
+    """Return the error for the first worker that died.
+
+    The executor sends SIGTERM to the others.
 
     Args:
         pool: broken pool, which is shut down.
@@ -105,12 +111,13 @@ def broken_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> C
 
 
 def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """End this worker with its parent, which may be killed, and call `initializer`."""
+    """Let this worker end with its parent, which may be killed, and call `initializer`."""
     global _start_error
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         initializer(*arguments)
-    except BaseException as error:  # else the pool would break without a reason
+    # An exception here would break the pool without a reason.
+    except BaseException as error:
         _start_error = error
 
 
@@ -158,13 +165,15 @@ def error_from_exit(
         return OutOfMemory(f"{subject} ran out of memory, or was killed: {advice}")
     if isinstance(known, StorageError) or returncode == -signal.SIGXFSZ:
         cause = _cause(lines)
-        return StorageError(f"{subject} could not write: {cause}: free some space, run again")
+        return StorageError(
+            f"{subject} could not write ({cause}): free some space and rerun the same command"
+        )
     try:
         name = signal.Signals(-returncode).name
     except ValueError:
         name = f"status {returncode}"
     if -returncode in signals.SIGNALS:
-        return Interrupted(f"{subject} was stopped by {name}: run the same command again")
+        return Interrupted(f"{subject} was stopped by {name}: rerun the same command")
     return CommandError(f"{subject} crashed ({name}): {_cause(lines)}")
 
 
