@@ -1,4 +1,4 @@
-"""TPUs: chips as the compiler knows them, and slices as they are rented.
+"""TPUs, with chips as the compiler knows them, and slices as they are rented.
 
 A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
 (a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
@@ -30,13 +30,13 @@ class Chip:
     """Device that one compiled program runs on."""
 
     name: str
-    topology: str  # libtpu's name of the smallest slice
+    topology: str  # libtpu's name of the smallest slice.
     peak_flops: float  # bfloat16 FLOP/s
-    clock_hz: float  # turns the compiler's cycles into seconds
-    hbm_bytes: int  # usable by one program
+    clock_hz: float  # Converts the compiler's cycles to seconds.
+    hbm_bytes: int  # Usable by one program.
     hbm_bytes_per_second: float
-    unit: str  # "core" or "chip": the unit of `peak_flops` and `hbm_bytes`
-    link_bytes_per_second: float  # all-reduce bandwidth of the unit's links, one direction
+    unit: str  # "core" or "chip", the unit of `peak_flops` and `hbm_bytes`.
+    link_bytes_per_second: float  # All-reduce bandwidth of the unit's links in one direction.
     remark: str = ""
 
 
@@ -67,34 +67,36 @@ MEGACORE: dict[str, Chip] = {
 class Accelerator:
     """TPU slice."""
 
-    name: str  # with Google's count: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
-    chip: str  # name for `preflight --chip`
-    chips: int  # the unit of prices
-    units: int  # units of `preflight --chip`: cores if one program runs on half a chip
-    devices: int  # devices that share the global batch
-    peak_flops: float  # bfloat16 FLOP/s of the whole slice
+    # With Google's count, of cores on v2, v3, v4, v5p and v7x, and of chips on v5e and v6e.
+    name: str
+    chip: str  # Name for `preflight --chip`.
+    chips: int  # Unit of prices.
+    units: int  # Units of `preflight --chip`, which are cores on v2, v3 and v7x.
+    devices: int  # Devices that share the global batch.
+    peak_flops: float  # bfloat16 FLOP/s of the whole slice.
 
     @property
     def hosts(self) -> int:
-        """Count the virtual machines that the slice consists of."""
+        """Number of the slice's virtual machines."""
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
     @property
     def generation(self) -> int:
-        """Return 3 for `v3-8`, 5 for `v5e-8` and `v5p-8`."""
+        """Generation, such as 3 for `v3-8`, or 5 for `v5e-8` and `v5p-8`."""
         return int(self.chip[1])
 
     @property
     def launch_type(self) -> str:
-        """Return the name for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
+        """Name for `launch --accelerator_type`, where Google calls v5e `v5litepod`."""
         return self.name.replace("v5e-", "v5litepod-")
 
 
-# Chips whose slice names count chips; other names count cores, two per chip.
+# Chips whose slice names count chips. Other names count cores, two per chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
-_ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
+_ONE_HOST = {"v5e": 8, "v6e": 8}  # Chips of the largest machine.
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
-_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # if a program runs on half a chip
+# Only chips where a program runs on one core.
+_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 # A virtual machine of each generation.
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
@@ -104,7 +106,7 @@ def find(name: str) -> Accelerator:
     """Return the slice of a name such as `v3-8`, `v5e-32` or `v5litepod-8`.
 
     Raises:
-        BadInput: no such slice.
+        BadInput: There is no such slice.
     """
     match = _NAME.fullmatch(name)
     chip = _SYNONYMS.get(match[1], match[1]) if match else ""
@@ -116,10 +118,10 @@ def find(name: str) -> Accelerator:
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
     count = int(match[2])
     chips = count // per_chip
-    small = [1] if chip in _COUNTS_CHIPS else []  # then 4: no machine has two chips
+    small = [1] if chip in _COUNTS_CHIPS else []  # No machine has two chips.
     if chips * per_chip != count or (chips not in small and chips < 4) or chips & (chips - 1):
         sizes = ", ".join(f"{chip}-{per_chip * chips}" for chips in (*small, 4, 8, 16))
-        raise BadInput(f"{name!r}: no TPU of that size: {sizes}, ...")
+        raise BadInput(f"{name!r}: no TPU of that size (use {sizes}, ...)")
     return of_chips(chip, chips)
 
 
@@ -139,8 +141,9 @@ def of_chips(chip: str, chips: int) -> Accelerator:
 def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
     """Return the seconds of `count` collectives with `carried` bytes on the links of a slice.
 
-    A dimension wraps around from 16 chips on (v5p: 4), and then every chip has two links in it;
-    else those at its ends have one. Chips without a public timing count by their specified rate.
+    A dimension wraps around from 16 chips on (v5p: 4), and then every chip has two links in it.
+    Otherwise the chips at its ends have one. Chips without a public timing count by their specified
+    rate.
     """
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
     if chip.name not in LINKS or not sizes:
@@ -154,13 +157,13 @@ def of_topology(name: str) -> Accelerator:
     """Return the slice of a topology such as `v5e:2x4` or `v4:2x2x1`.
 
     Raises:
-        BadInput: a name of another form.
+        BadInput: The name has another form.
     """
     chip, _, shape = name.partition(":")
     if chip not in CHIPS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
         near = "" if chip in CHIPS else nearest(chip, CHIPS)
         raise BadInput(
-            f"{name!r} is not a topology such as v5e:2x4 or v4:2x2x1 (v4, v5p, v7x: three numbers)"
-            f"{near}; chips: {', '.join(CHIPS)}"
+            f"{name!r} is not a topology such as v5e:2x4 or v4:2x2x1 (three numbers for v4, v5p and"
+            f" v7x){near}: the chips are {', '.join(CHIPS)}"
         )
     return of_chips(chip, math.prod(map(int, shape.split("x"))))

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-# As launch/locks/machine.lock has them, for the Python of locks/cpython.json. Another pair of jax
-# and libtpu compiles another program, with other cycles.
+# The versions of launch/locks/machine.lock, for the Python of locks/cpython.json. Another pair of
+# jax and libtpu compiles another program, with other cycles.
 PACKAGES = {"tensorflow-cpu": "2.21.0", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 COMPILER = {name: PACKAGES[name] for name in ("jax", "libtpu")}
 

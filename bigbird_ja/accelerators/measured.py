@@ -4,19 +4,22 @@ The constants of `step_seconds` are fitted to published times of steps: docs/lab
 """
 
 # Seconds per hop, and bytes per second of one link in one direction, measured with `ppermute`
-# (marin-community/marin#6736); v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
+# (marin-community/marin#6736). v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
 LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
-# Minimum share of a step that machine code must cover for its time to be by it.
+# Minimum share of a step in machine code for the step's time to be computed from it.
 COUNTED = 0.9
-HOST_SECONDS = 0.005  # of a step, in which the device waits for the host
+# Seconds of a step in which the device waits for the host.
+HOST_SECONDS = 0.005
 # Exponent of the compiler's estimate of ops that are no kernels, next to their machine code; ratio
 # of published times to both.
 POWER, REACHED = 0.25, 1.1
 # Without machine code: ratio of `step_seconds` to the estimate, 0.70 for base-4096 with XLA's
 # attention on v5e and v6e, 0.80 for a BERT on v3.
 BY_ESTIMATE = 0.75
-INTERVAL = (0.8, 1.4)  # covers 80 % of published times, relative to the computed ones
-UNCOMPILED_INTERVAL = (0.75, 1.5)  # of a step that was not compiled itself
+# Interval that covers 80 % of published times, relative to the computed ones.
+INTERVAL = (0.8, 1.4)
+# The same for a step that was not compiled itself.
+UNCOMPILED_INTERVAL = (0.75, 1.5)
 # Share of the peak that a step reaches by `step_seconds`, without the host, on a whole slice with
 # two sequences of 4,096 tokens a device. BigBird on v5e: 60.0 M cycles by machine code on the slice
 # 2x4, of them 11.5 M in kernels, and 74.2 M by the estimate of the others; v6e: 31.8, 9.5 and 45.0;
@@ -27,8 +30,10 @@ SHARES: dict[str, dict[str, float]] = {
     "bigbird": {**_OTHERS, "v5e": 0.52, "v6e": 0.24},
     "modernbert": {**_OTHERS, "v5e": 0.47, "v6e": 0.20},
 }
-WIDTH = 768  # of these models
-BY_WIDTH = 0.59  # part of their time that grows with the width; the rest grows with its square
+# Width of these models.
+WIDTH = 768
+# Part of their time that grows with the width. The rest grows with its square.
+BY_WIDTH = 0.59
 
 
 def step_seconds(
@@ -38,7 +43,8 @@ def step_seconds(
 
     Args:
         kernels: seconds of kernels by machine code.
-        code: seconds of other ops by machine code, with the waits for copies; None if not counted.
+        code: seconds of other ops by machine code, with the waits for copies, or None if not
+            counted.
             Sums between devices count by the bytes that they move in memory.
         estimate: seconds of other ops by the compiler's estimate.
         links: seconds of traffic between devices, which other work hides.
@@ -51,7 +57,7 @@ def step_seconds(
 
 
 def device_seconds(kernels: float, code: float, estimate: float, reached: float = REACHED) -> float:
-    """Return the expected seconds that a device computes; arguments as in `step_seconds`."""
+    """Return the expected seconds that a device computes, by arguments of `step_seconds`."""
     return reached * (kernels + code ** (1 - POWER) * estimate**POWER)
 
 

@@ -18,15 +18,18 @@ from bigbird_ja.storage import decode
 
 PRICINGS = ("on_demand", "spot")
 PAGE = "https://cloud.google.com/tpu/pricing"
-OLD_DAYS = 365  # age from which a table is reported as old
-USUAL_ZONES = 4  # maximum number of zones if the user names none
-_MAX_PRICE_RATIO = 1.5  # of a zone to the first: a budget counts the most expensive zone
+# Age from which a table is reported as old.
+OLD_DAYS = 365
+# Maximum number of zones if the user names none.
+USUAL_ZONES = 4
+# Maximum ratio of a zone's price to the first zone's: a budget counts the most expensive zone.
+_MAX_PRICE_RATIO = 1.5
 _Chips = Annotated[int, Meta(ge=1, le=1 << 20)]
-Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
+Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars.
 
 
 def region_of(zone: str) -> str:
-    """Return `us-central1` for `us-central1-b`."""
+    """Return the region of a zone, `us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]
 
 
@@ -34,34 +37,37 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Service that rents slices of a chip in some zones."""
 
     service: Literal["compute", "tpu"]
-    image: str  # runtime version or image family for the engine pjrt
+    image: str  # Runtime version or image family for the engine pjrt.
     zones: tuple[str, ...]
-    documented_by: str  # page on the chip
-    zones_by: str  # page that lists the zones
-    as_of: datetime.date  # day on which the copies of both were read
+    documented_by: str  # Page on the chip.
+    zones_by: str  # Page that lists the zones.
+    as_of: datetime.date  # Day on which both pages were read.
     least_chips: _Chips = 1
     most_chips: _Chips | None = None
 
     def matches(self, chips: int) -> bool:
-        """Return whether it rents slices of this number of chips."""
+        """Return whether the service rents slices of this number of chips."""
         return self.least_chips <= chips <= (self.most_chips or chips)
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Price of a chip in some zones, US dollars per hour; None: not offered, or unknown."""
+    """Price of a chip in some zones, US dollars per hour.
+
+    A price is None if the service does not offer it, or it is unknown.
+    """
 
     on_demand: Price | None = None
     spot: Price | None = None
-    most_chips: _Chips | None = None  # limit of this price
-    zones: list[str] | None = None  # None: all zones of the chip in the table
-    as_of: datetime.date | None = None  # None: the date of its file
+    most_chips: _Chips | None = None  # Maximum number of chips at this price.
+    zones: list[str] | None = None  # None stands for all zones of the chip in the table.
+    as_of: datetime.date | None = None  # None stands for the date of the file.
 
 
 class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Machine that costs nothing."""
 
     machine: str
-    note: str = ""  # the date of this information, and where its limits are
+    note: str = ""  # Date of this information, and a link to the limits.
 
 
 class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -70,11 +76,13 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
-    rentals: dict[str, list[Rental]] = {}  # by chip, the preferred service first
-    free: dict[str, Free] = {}  # by provider
+    # By chip, the preferred service first.
+    rentals: dict[str, list[Rental]] = {}
+    # By provider.
+    free: dict[str, Free] = {}
 
     def offers(self, chip: str) -> dict[str, Offer]:
-        """Return a chip's offers by zone; the last of several for a zone counts."""
+        """Return a chip's offers by zone, the last one for each zone."""
         by_zone: dict[str, Offer] = {}
         for line in self.chips.get(chip, ()):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
@@ -86,14 +94,14 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [one for one in known if one.matches(machine.chips)]
 
     def price(self, machine: Accelerator, pricing: str, zone: str) -> float | None:
-        """Return US dollars per hour of the whole slice in a zone; None if no price is known."""
+        """Return US dollars per hour of the whole slice in a zone, or None if no price is known."""
         offer = self.offers(machine.chip).get(zone, Offer())
         price = offer.spot if pricing == "spot" else offer.on_demand
         is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
         return price * machine.chips if price is not None and is_sold else None
 
     def by_zone(self, machine: Accelerator, pricing: str) -> list[tuple[str, float | None]]:
-        """List the zones that offer a machine with its price, cheapest first, unknown prices last.
+        """List the zones that offer a machine, with its price, cheapest and known prices first.
 
         Args:
             machine: TPU slice.
@@ -108,7 +116,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Return US dollars per hour in the most expensive of some zones.
 
         Raises:
-            BadInput: one of the zones has no price of the machine.
+            BadInput: One of the zones has no price of the machine.
         """
         prices = [self.price(machine, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
@@ -131,13 +139,13 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
         Zones of other continents are left out if there are others, since traffic costs more than
-        the difference between zones; and those much more expensive than the first, since a budget
-        counts the most expensive.
+        the difference between zones. So are zones that are much more expensive than the first one,
+        since a budget counts the most expensive.
 
         Args:
             machine: TPU slice.
             pricing: on_demand or spot.
-            near: region of the bucket; "" for the United States, where docs/cloud-setup.md puts it.
+            near: region of the bucket, or "" for the United States, as in docs/cloud-setup.md.
         """
         offers = self.by_zone(machine, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
@@ -150,7 +158,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def describe_age(as_of: datetime.date, today: datetime.date) -> str:
-    """Format the age of prices, with the page to verify them on."""
+    """Format the age of prices, with the page for verifying them."""
     days = (today - as_of).days
     warning = ", warning: more than a year" if days > OLD_DAYS else ""
     return f"prices of {as_of}, {days} days old{warning}: verify on {PAGE} before renting"
@@ -160,10 +168,10 @@ def load_prices(override_path: str | None = None) -> Prices:
     """Read the package's table and merge a user's file into it.
 
     Args:
-        override_path: a YAML file of the same form, on disk or gs://; it may be partial.
+        override_path: a possibly partial YAML file of the same form, on disk or gs://.
 
     Raises:
-        BadInput: no such file, invalid YAML, an unknown key, or an invalid price.
+        BadInput: No such file, invalid YAML, an unknown key, or an invalid price.
     """
     advice = "see bigbird_ja/accelerators/prices.yaml for the form"
     built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"
@@ -180,10 +188,10 @@ def load_prices(override_path: str | None = None) -> Prices:
         try:
             find(free.machine)
         except BadInput as error:
-            raise BadInput(f"{override_path}: free.{name}.machine: {error}") from error
+            raise BadInput(f"{override_path}, free.{name}.machine: {error}") from error
     for key in ("chips", "rentals"):
         if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
-            raise BadInput(f"{override_path}: {key}.{unknown[0]}: one of {', '.join(CHIPS)}")
+            raise BadInput(f"{override_path}: {key}.{unknown[0]} must be one of {', '.join(CHIPS)}")
     # The file's date counts for its own rows only.
     dated = {
         chip: [msgspec.structs.replace(each, as_of=each.as_of or own.as_of) for each in offers]

@@ -1,4 +1,4 @@
-"""BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP.
+"""BigBird's encoder, post-norm like BERT, with embeddings, then layers of attention and MLP.
 
 Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
 the keys that a query sees; full attention with its mask is the reference for the others.
@@ -48,14 +48,14 @@ def encode(
         params: parameters of `parameter_specs`, float32.
         config: config of the run.
         data: data of the run.
-        input_ids: int32 [b, S], static; nothing attends to `data.pad_id`.
+        input_ids: int32 [b, S], static shape. No token attends to `data.pad_id`.
         segment_ids: int32 [b, S].
-        document_ids: int32 [b, S]; used only if `attend_across_documents` is off.
-        positions: int32 [b, P], the positions that the last MLP runs for; None: all.
-        dropout_key: key of `layers.make_key`; None disables dropout.
+        document_ids: int32 [b, S], used only if `attend_across_documents` is off.
+        positions: int32 [b, P], the positions that the last MLP runs for, or None for all.
+        dropout_key: key of `layers.make_key`, or None to disable dropout.
 
     Returns:
-        [b, S or P, hidden] in `training.dtype`; finite but meaningless at padding.
+        [b, S or P, hidden] in `training.dtype`, finite but meaningless at padding.
 
     Raises:
         ValueError: The sequence length does not suit the attention pattern.
@@ -70,7 +70,7 @@ def encode(
     tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
     hidden = _embed(params, config, input_ids, segment_ids, dropout_key, offset)
     if rows := rows_of_tiles(config, length):
-        # In tiles throughout: each reshape between a layer's parts would cost a relayout.
+        # Tiles are kept throughout, as each reshape between a layer's parts costs a relayout.
         hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     places = None
     if positions is not None:
@@ -97,7 +97,7 @@ def _embed(
     batch, length = (int(size) for size in input_ids.shape)
     with tf.name_scope("embedding"):
         words = tf.gather(params[WORDS], input_ids)
-        # A handful of rows: a matmul is cheaper than a gather, and its gradient than a scatter.
+        # With few rows a matmul is cheaper than a gather, and its gradient than a scatter.
         rows = tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS)
         segments = tf.matmul(rows, params[SEGMENT_TABLE])
         positions = params[POSITIONS][:length]
@@ -143,14 +143,14 @@ def _layer(
 
 
 def is_tiled(config: Config, length: int) -> bool:
-    """Return whether sequences of this length go through tiles, rotated by one block."""
+    """Return whether sequences of this length are processed in tiles, rotated by one block."""
     if pattern.is_full(config, length):
         return False
     return pattern.sparse_model(config).attention_type == "block_sparse"
 
 
 def rows_of_tiles(config: Config, length: int) -> int:
-    """Return the number of tokens in a tile of `attend`; 0 if it takes whole sequences."""
+    """Return the number of tokens in a tile of `attend`, or 0 if it processes whole sequences."""
     if is_tiled(config, length):
         return 2 * pattern.sparse_model(config).block_size
     is_kernel = config.model.attention_implementation == "kernel"
@@ -169,8 +169,8 @@ def attend(
         params: the layer's kernels and biases.
         config: config of the run.
         scope: the layer's prefix in the names of `params`.
-        hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] if there
-            are `rows_of_tiles`.
+        hidden: [b * S, hidden] in the compute dtype, or cheaper [b, tiles, rows, hidden] if
+            `rows_of_tiles` is not 0.
         tokens: tokens of the sequences.
         layer: number of the layer.
 
@@ -191,7 +191,7 @@ def attend(
     plans = pattern.random_plan(config, length)
     plan: np.ndarray | None = None if plans is None else plans[layer]
     if config.model.attention_implementation == "kernel":
-        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
+        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # This imports jax.
 
         context = kernel_attention(query, key, value, tokens, plan)
     else:
@@ -200,7 +200,7 @@ def attend(
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.cast(params[f"{output}/kernel"], hidden.dtype)
-        kernel = tf.reshape(kernel, [*context.shape[2:4], -1])  # heads, size, hidden
+        kernel = tf.reshape(kernel, [*context.shape[2:4], -1])  # [heads, size, hidden]
         projected = tf.reshape(tf.einsum("bthdr,hdo->btro", context, kernel), hidden.shape)
         return projected + tf.cast(params[f"{output}/bias"], hidden.dtype)
 
@@ -212,7 +212,7 @@ def _projected_in_tiles(
     width, heads = config.model.hidden_size, config.model.num_attention_heads
     size, dtype = width // heads, hidden.dtype
     is_kernel = config.model.attention_implementation == "kernel"
-    base = math.log2(math.e) if is_kernel else 1.0  # kernels take powers of two
+    base = math.log2(math.e) if is_kernel else 1.0  # Kernels compute powers of two.
     result = []
     for name, scale in (("query", base * size**-0.5), ("key", 1.0), ("value", 1.0)):
         inner = f"{scope}/attention/self/{name}"

@@ -1,4 +1,4 @@
-"""FLOPs that the model needs for a step, and the pairs of tokens that attention sees."""
+"""FLOPs of a training step, and the pairs of tokens that attention sees."""
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
@@ -8,7 +8,7 @@ from bigbird_ja.settings.values import train_predictions
 
 
 def model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
-    """Return the FLOPs that one core's step needs: forward once, backward twice.
+    """Return the FLOPs of one core's step, with the forward pass once and the backward twice.
 
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i if it is gated),
     the last layer's MLP only for the predicted tokens; 4 h per visible pair of query and key
@@ -36,7 +36,7 @@ def check_length(config: Config, seq_length: int) -> None:
     """Check that a sequence length suits the attention pattern.
 
     Raises:
-        BadInput: It does not; the message names the nearest ones that do.
+        BadInput: It does not. The message names the nearest lengths that do.
     """
     try:
         pattern.is_full(config, seq_length)

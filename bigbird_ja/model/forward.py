@@ -1,4 +1,4 @@
-"""The whole model: losses for training, and for evaluation without dropout.
+"""The whole model, with losses for training, and for evaluation without dropout.
 
 From the encoder's hidden states it predicts masked tokens, and whether segment B follows A.
 Evaluation runs in float32, without recomputation, compiled per shape.
@@ -22,7 +22,7 @@ from bigbird_ja.settings.values import replace_settings
 def encode(
     params: Parameters, config: Config, data: Data, *inputs: tf.Tensor, **more: tf.Tensor
 ) -> tf.Tensor:
-    """Compute hidden states by the encoder of `model.architecture`; see `bigbird.encode`."""
+    """Compute hidden states by the encoder of `model.architecture`, as `bigbird.encode` does."""
     encoder = modernbert if config.model.architecture == "modernbert" else bigbird
     return encoder.encode(params, config, data, *inputs, **more)
 
@@ -36,7 +36,7 @@ def pretraining_metrics(
     *,
     dropout_key: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Compute the loss of each prediction of a batch; the caller adds them up.
+    """Compute the loss of each prediction of a batch, which the caller adds up.
 
     Args:
         params: parameters, float32.
@@ -52,7 +52,7 @@ def pretraining_metrics(
         prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
-    if data.nsp:  # the pooler reads the first position
+    if data.nsp:  # The pooler reads the first position.
         positions = tf.pad(positions, [[0, 0], [1, 0]])
     hidden = encode(
         params,
@@ -85,7 +85,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
     Args:
         params: parameters, float32.
         config: config completed by a data set.
-        hidden: [b, P, hidden], hidden states at those positions; b or P may be unknown.
+        hidden: [b, P, hidden], hidden states at those positions. b or P may be unknown.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
@@ -110,7 +110,7 @@ def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
         first: [b, hidden], hidden states at the first position.
 
     Returns:
-        float32 [b, 2]; class 0 is "B follows A", 1 is "B comes from elsewhere".
+        float32 [b, 2], where class 0 is "B follows A" and 1 is "B comes from elsewhere".
     """
     with tf.name_scope("pooler"):
         pooled = tf.tanh(dense(params, "bert/pooler/dense", first))
@@ -153,13 +153,13 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 def first_best(logits: tf.Tensor) -> tf.Tensor:
     """Return the first position of the maximum along the last axis: int32 [...].
 
-    The result is that of `tf.argmax`, by two reductions that fuse with others over the logits.
+    It equals `tf.argmax`, by two reductions that fuse with others over the logits.
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
     # Positions as float32, exact below 2^24: reductions of one type share a pass over the logits.
     places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
-    # NaN equals nothing: any position will do.
+    # NaN equals nothing, so any position is right.
     return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
 
 
@@ -193,7 +193,7 @@ def masked_log_probabilities(
         params: parameters by name, float32.
         input_ids: int32 [b, S], token ids, padded as the attention pattern needs it.
         positions: int32 [b, P].
-        documents: int32 [b, S], document numbers; None if each row is one document.
+        documents: int32 [b, S], document numbers, or None if each row is one document.
 
     Returns:
         float32 [b, P, vocabulary], natural logarithms.
@@ -213,7 +213,7 @@ def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
     given, most = input_ids.shape[1], config.model.max_position_embeddings
     assert most is not None
     if given > most:
-        raise ValueError(f"{given} tokens; the model takes {most}")
+        raise ValueError(f"{given} tokens, and the model accepts {most}")
     missing = min(pattern.padded_length(config.model, given), most) - given
     return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)], constant_values=data.pad_id)
 
@@ -229,10 +229,10 @@ class Model(Protocol):
 
 
 class Forward:
-    """A `Model` run by TensorFlow, compiled for each shape; `params` are float32."""
+    """A `Model` run by TensorFlow, compiled for each shape."""
 
     def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
-        """Compile nothing yet."""
+        """Store the parameters, float32, and compile nothing yet."""
         self.config, self._data = inference_config(config), data
         given = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(
@@ -244,7 +244,7 @@ class Forward:
         )
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """See `Model.metrics`."""
+        """Implement `Model.metrics`."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
     def log_probabilities(

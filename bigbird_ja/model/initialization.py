@@ -11,7 +11,7 @@ from bigbird_ja.settings.schema import Config
 
 
 def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarray]:
-    """Return initial weights, float32; each parameter's depend only on (seed, name, shape)."""
+    """Return initial weights, float32, each a function of only (seed, name, shape)."""
     params = {
         name: initial_value(config, name, spec, seed)
         for name, spec in parameter_specs(config, data).items()
@@ -35,19 +35,19 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
         outside = np.abs(values) > 2
     model = config.model
     deviation = model.initializer_range
-    if spec.kind == "scaled":  # outputs added to the residual stream, by depth
+    if spec.kind == "scaled":  # By depth, for outputs added to the residual stream.
         deviation /= math.sqrt(2 * model.num_layers)
     return values * np.float32(deviation)
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    """Return a generator for one name; NumPy's global one depends on the order of its users."""
+    """Return a generator for one name, so that no parameter depends on the order of others."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-# In subspaces: the score of a key at a head's distance, and the gain of the output kernels, by
-# trials on the demo's corpus.
+# For `subspaces`: score of a key at a head's distance, and gain of the output kernels. Both are
+# from trials on the demo's corpus.
 _PEAK = 20.0
 _OUTPUT_GAIN = 1.5
 
@@ -75,7 +75,7 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
         seed: seed for the random rates and maps.
     """
     model, columns = config.model, config.model.hidden_size // config.model.num_attention_heads
-    rates = _generator(seed, "rates").uniform(0, np.pi, columns // 2)  # radians per token
+    rates = _generator(seed, "rates").uniform(0, np.pi, columns // 2)  # Radians per token.
     angles = np.arange(model.max_position_embeddings or 0)[:, None] * rates
     for name in (WORDS, SEGMENT_TABLE):
         params[name][:, :columns] = 0

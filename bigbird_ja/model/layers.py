@@ -24,7 +24,8 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
     if len(inputs.shape) == 2:
         product = tf.matmul(inputs, kernel)
-    else:  # without a reshape to two dimensions, next to which the compiler would change layouts
+    else:
+        # A reshape to two dimensions would let the compiler change layouts next to it.
         letters = "abcd"[: len(inputs.shape) - 1]
         product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
     bias = params.get(f"{scope}/bias")
@@ -48,7 +49,7 @@ def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> 
 
 @tf.custom_gradient
 def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    """Compute the tanh form by the sigmoid: few operations, as each runs once per matmul tile."""
+    """Compute the tanh form by the sigmoid, as few operations run once per matmul tile."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         _, slope = _tanh_form(inputs)
@@ -92,7 +93,7 @@ _Q = (
 
 
 def _error_form(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `gelu` and its derivative, float32. TensorFlow's takes more operations."""
+    """Compute `gelu` and its derivative, float32, in fewer operations than TensorFlow."""
     x = tf.cast(inputs, tf.float32)
     near = tf.clip_by_value(x * math.sqrt(0.5), -4.0, 4.0)
     above, below = (tf.math.polyval([*map(tf.constant, each)], near * near) for each in (_P, _Q))
@@ -105,7 +106,9 @@ FORMS = {"gelu_new": _tanh_form, "gelu": _error_form}
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalize the last axis; statistics in float32, the result in the dtype of `inputs`.
+    """Normalize the last axis, with float32 statistics and the dtype of `inputs`.
+
+    Nothing is added if the parameters contain no `beta`.
 
     Without a `beta` among the parameters nothing is added.
     """
@@ -123,12 +126,13 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
 class Tokens(NamedTuple):
     """Tokens of a batch, and the documents that they belong to."""
 
-    mask: tf.Tensor  # float32 [b, S]; 1 for a token, 0 for padding, which no query sees
-    # int32 [b, S], document numbers: a query sees only keys of its document. None: no such limit.
+    # float32 [b, S]: 1 for a token, 0 for padding, which no query sees.
+    mask: tf.Tensor
+    # int32 [b, S], document numbers: a query sees only keys of its document. None: unlimited.
     documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
-        """Apply `change` to both."""
+        """Apply `change` to both tensors."""
         documents = None if self.documents is None else change(self.documents)
         return Tokens(change(self.mask), documents)
 
@@ -150,15 +154,15 @@ def dense_attention(
     """Compute softmax attention over every key that the masks allow.
 
     Args:
-        query: [b, Q, heads, size], float32 or bfloat16; not scaled.
+        query: [b, Q, heads, size], float32 or bfloat16, not scaled.
         key: [b, S, heads, size].
         value: [b, S, heads, size].
         tokens: tokens of the keys, [b, S].
-        static_mask: bool [heads or 1, Q, S], keys that queries see; None for all.
-        query_documents: int32 [b, Q], documents of the queries; None for the keys'.
+        static_mask: bool [heads or 1, Q, S], keys that queries see, or None for all.
+        query_documents: int32 [b, Q], documents of the queries, or None for those of the keys.
 
     Returns:
-        Context [b, Q, heads, size]; zero for a query that sees no key.
+        Context [b, Q, heads, size], which is zero for a query that sees no key.
     """
     with tf.name_scope("attention/scores"):
         scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
@@ -186,13 +190,14 @@ def dense_attention(
 # a well mixed 32-bit number, and two rounds of a finalizer (multiply and shift; the constants of
 # Chris Wellons' `lowbias32`) join them per element. XLA fuses that into the op that uses the mask,
 # forward and backward, and gives the same bits on a CPU and on a TPU.
-_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads small integers over the range
+# 2^32 / golden ratio spreads small integers over the range.
+_GOLDEN = 0x9E3779B9
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B
 
 
 def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
-    """Return the key of one training step: uint32 [2], a pure function of (seed, step)."""
+    """Return the key of one training step, uint32 [2], as a pure function of (seed, step)."""
     start = tf.constant([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], tf.uint32)
     return fold_in(start, step)
 
@@ -213,8 +218,8 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
     Args:
         x: float, static shape, at least one dimension.
-        rate: 0 to below 1; used in steps of 2^-32.
-        key: uint32 [2]; None disables dropout (evaluation).
+        rate: 0 to below 1, in steps of 2^-32.
+        key: uint32 [2], or None to disable dropout (evaluation).
         place: number of this place in the model, different for each use of a key.
 
     Returns:
@@ -236,7 +241,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
 
 def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
-    """Return a mask of `shape`: bool, True with probability 1 - rate."""
+    """Return a bool mask of `shape`, True with probability 1 - rate."""
     rows = tf.constant(0, tf.uint32)
     stride = 1
     for axis in reversed(range(len(shape) - 1)):
@@ -246,7 +251,7 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     row_bits = _mix(_mix(rows + key[0]) ^ key[1])
     columns = tf.cast(tf.range(shape[-1]), tf.uint32)
     column_bits = _mix(columns * _constant(_GOLDEN) + key[1])
-    # Not only XOR: with it, three corners of a rectangle of elements would determine the fourth.
+    # With XOR alone, three corners of a rectangle of elements would determine the fourth.
     bits = row_bits ^ column_bits
     bits = (bits ^ _shift(bits, 16)) * _constant(_FIRST)
     bits = (bits ^ _shift(bits, 15)) * _constant(_SECOND)
@@ -312,7 +317,8 @@ def recompute(
     Unlike `tf.recompute_grad` it works in graph mode, on tensors.
 
     Args:
-        function: deterministic function, called twice; may close over tensors without gradient.
+        function: deterministic function, called twice. It may close over tensors without
+            gradient.
         inputs: activations.
         weights: other tensors with gradients.
     """
@@ -334,7 +340,9 @@ def recompute(
 
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the same tensors; a TPU's compiler merges and moves nothing across.
+    """Return the same tensors, across which a TPU's compiler merges and moves nothing.
+
+    A CPU's compiler removes barriers early, so that they save no memory there.
 
     A CPU's compiler removes barriers early, so that there they save no memory.
     """
@@ -344,5 +352,5 @@ def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def compiled_by_xla() -> bool:
-    """Return whether the traced function goes to XLA: a TPU's graph, or `jit_compile=True`."""
+    """Return whether XLA compiles the traced function (a TPU's graph, or `jit_compile=True`)."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -48,7 +48,7 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of all positions, or of some; see `bigbird.encode`.
+    """Compute hidden states of all positions, or of some, as `bigbird.encode` does.
 
     Segments are ignored: the architecture has no embeddings of them.
     """
@@ -59,7 +59,7 @@ def encode(
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = _embed(params, config, input_ids, dropout_key)
-    # Once for all layers: each constant takes room in the program.
+    # Once for all layers, as each constant takes room in the program.
     model = modernbert_model(config)
     thetas = {True: model.global_rope_theta, False: model.local_rope_theta}
     angles = {
@@ -90,7 +90,7 @@ def _embed(
 
 
 def _rows(config: Config, length: int, is_global: bool) -> int:
-    """Return the number of tokens in a layer's tile; XLA takes one tile."""
+    """Return the number of tokens in a layer's tile, the whole sequence for XLA."""
     if config.model.attention_implementation != "kernel":
         return length
     return tile_rows(length, None if is_global else modernbert_model(config).local_attention // 2)
@@ -113,7 +113,7 @@ def _layer(
     """
     scope, model = f"bert/encoder/layer_{layer}", modernbert_model(config)
     inputs = hidden
-    if layer:  # the embeddings are normalized
+    if layer:  # The embeddings are already normalized.
         inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
     output = _attend(params, config, layer, inputs, tokens, angles[pattern.is_global(model, layer)])
     if places is not None and layer == model.num_layers - 1:
@@ -157,7 +157,7 @@ def _attend(
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
         query, key = rotated(query, angles, scale), rotated(key, angles)
     if is_kernel:
-        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
+        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # This imports jax.
 
         tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
         context = kernel_attention(query, key, value, tokens, reach=reach)
@@ -175,7 +175,7 @@ def _attend(
 def banded_attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, reach: int | None
 ) -> tf.Tensor:
-    """Compute `dense_attention` to keys within `reach` tokens; None for all keys.
+    """Compute `dense_attention` to keys within `reach` tokens, or to all keys for None.
 
     Each query block sees three key blocks. Sequences of at most three blocks, or whose length is no
     multiple of `reach`, are computed densely.
@@ -265,7 +265,7 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
 
 
 def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
-    """Return cosines and sines of position * theta^(-2d / size), as transformers computes them."""
+    """Return cosines and sines of position * theta^(-2d / size), as transformers does."""
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)

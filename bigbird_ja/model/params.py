@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
-SEGMENTS = 2  # rows of the segment table, A and B
+# Rows of the segment table, for A and B.
+SEGMENTS = 2
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
 SEGMENT_TABLE = "bert/embeddings/token_type_embeddings"
@@ -27,7 +28,7 @@ class ParameterSpec:
 
     @property
     def decay(self) -> bool:
-        """Return whether AdamW decays it: biases and layer norms are not decayed."""
+        """Return whether AdamW decays it, which excludes biases and layer norms."""
         return len(self.shape) > 1
 
 
@@ -73,7 +74,7 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
     }
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}"
-        if layer:  # the first layer gets the embeddings, which are normalized
+        if layer:  # The first layer gets normalized embeddings.
             specs[f"{scope}/attention/LayerNorm/gamma"] = norm
         specs[f"{scope}/attention/Wqkv/kernel"] = ParameterSpec((hidden, 3 * hidden), "normal")
         specs[f"{scope}/attention/Wo/kernel"] = square

@@ -1,6 +1,6 @@
-"""Key blocks that each query block sees: window, global and the static random plan.
+"""Key blocks that each query block sees (window, global and the static random plan).
 
-With n blocks of `block_size` tokens, block rows 0 and n-1 see everything; every other row r sees
+With n blocks of `block_size` tokens, block rows 0 and n-1 see everything. Every other row r sees
 blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
 
 - `independent`: `num_random_blocks` blocks drawn for each row, head and layer, never one of the
@@ -14,7 +14,7 @@ Face's BigBird, so that an exported model computes the same; so do the few longe
 few different shifts. Others must be a multiple of two blocks.
 """
 
-# An exported folder has this file without our imports, which are only for types.
+# An exported folder contains this file without our imports, which are only for types.
 from __future__ import annotations
 
 import functools
@@ -49,7 +49,7 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 def is_sparse(model: Model) -> TypeGuard[BigBirdModel]:
     """Return whether long sequences get BigBird's sparse pattern."""
-    # Not by the class: exported code calls this too, with an object of its own.
+    # By the attribute, not the class, as exported code also calls this with its own config.
     return getattr(model, "attention_type", "original_full") != "original_full"
 
 
@@ -59,7 +59,7 @@ def sparse_model(config: Config) -> BigBirdModel:
 
 
 def is_full_throughout(model: Model) -> bool:
-    """Return whether sequences of every length that the model takes get full attention."""
+    """Return whether sequences of every length that the model accepts get full attention."""
     return not is_sparse(model) or (model.max_position_embeddings or 0) < shortest_sparse(model)
 
 
@@ -91,7 +91,7 @@ def padded_length(model: Model, length: int) -> int:
 
 
 def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
-    """Return the static random connections of all layers; None if attention is full.
+    """Return the static random connections of all layers, or None if attention is full.
 
     A pure function of (pattern_seed, layer, head, number of blocks), by an instance of NumPy's
     legacy generator, whose stream never changes.
@@ -101,7 +101,7 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
         seq_length: length of a sequence, in tokens.
 
     Returns:
-        `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2; `rolled`: int32
+        `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2. `rolled`: int32
         [layers, heads, num_shifts], in tiles.
     """
     if is_full(config, seq_length):
@@ -145,7 +145,7 @@ def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarr
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return the blocks that see each other: bool [heads, n, n], rows are queries."""
+    """Return the blocks that see each other, bool [heads, n, n], with queries as rows."""
     model = sparse_model(config)
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
@@ -166,13 +166,16 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """Return the inner blocks that see each other by one shift: bool [n - 2, n - 2]."""
+    """Return the inner blocks that see each other by one shift, bool [n - 2, n - 2]."""
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
 def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return the tokens that see each other, for reference: bool [heads, S, S], without padding."""
+    """Return the tokens that see each other, bool [heads, S, S], without padding.
+
+    It is the reference for the other implementations.
+    """
     size = sparse_model(config).block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
     return mask[:, :seq_length, :seq_length]

@@ -1,4 +1,4 @@
-"""Block-sparse attention in tiles, in plain TensorFlow ops; fast on a TPU.
+"""Block-sparse attention in tiles, in plain TensorFlow ops that are fast on a TPU.
 
 Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences are rotated by one
 block, so that tile 0 has the last and the first block, the global ones, and any other tile j has
@@ -45,7 +45,7 @@ def tiled_attention(
         random: random connections of the layer.
 
     Returns:
-        Context of the same shape; zero for a query that sees no key.
+        Context of the same shape, which is zero for a query that sees no key.
     """
     with tf.name_scope("attention") as scope:
 
@@ -54,7 +54,8 @@ def tiled_attention(
             context, kept = _forward(random, query, key, value, tokens)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                with tf.name_scope(f"{scope}gradient/"):  # an absolute name, within the layer's
+                # The name is absolute, within the layer's.
+                with tf.name_scope(f"{scope}gradient/"):
                     return _backward(random, query, key, value, context, kept, upstream)
 
             return context, gradient
@@ -93,7 +94,7 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract two arrays to float32; a TPU's matrix unit reads bfloat16 anyway."""
+    """Contract two arrays in float32, which a TPU's matrix unit reads as bfloat16 anyway."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not compiled_by_xla() and _comes_first(equation):
         # TensorFlow's kernel writes the left operand's axes first, and then transposes.
@@ -112,7 +113,7 @@ def _comes_first(equation: str) -> bool:
 
 
 def _neighbors(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return tiles t + 1 and t - 1 in the place of tile t of [b, T, ...]; `edge` at the ends.
+    """Return tiles t + 1 and t - 1 in the place of tile t of [b, T, ...], `edge` at the ends.
 
     Padded once and sliced twice, as slices fuse into their readers and a shift does not.
     """

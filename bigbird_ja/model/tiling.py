@@ -1,6 +1,6 @@
-"""Random connections of `tiled` attention: the tiles that each tile of a sequence sees.
+"""Random connections of `tiled` attention, as the tiles that each tile of a sequence sees.
 
-See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 has the global blocks.
+Arrays are [b, T, heads, size, rows], and tile 0 contains the global blocks, as in `tiled`.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ def random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Connections by shifts: tile j sees tiles 1 + (j - 1 + s) mod (T - 1) for each shift s."""
+    """Connections by shifts, by which tile j sees tiles 1 + (j - 1 + s) mod (T - 1)."""
 
     shifts: np.ndarray  # int32 [heads, m]
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the m tiles that each tile sees, [b, T, heads, m, ...]; any tiles for tile 0."""
+        """Return the m tiles that each tile sees, [b, T, heads, m, ...], any ones for tile 0."""
         return tf.gather(_flatten(keys, 3), _flat(int(keys.shape[0]), self.tiles, self._others(1)))
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
@@ -41,7 +41,7 @@ class RolledTiles:
         return tf.gather(rows, self._others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
-        """Return the keys to hide, bool for [b, T, heads, query rows, m, key rows]; here none."""
+        """Return the keys to hide, bool for [b, T, heads, query rows, m, key rows] (here none)."""
         return None
 
     def _others(self, sign: int) -> np.ndarray:
@@ -52,7 +52,7 @@ class RolledTiles:
 
 
 class IndependentTiles:
-    """Lets every block see random blocks of its own.
+    """Connections of every block to random blocks of its own.
 
     Whole tiles are gathered for each of a tile's two blocks, and the halves of both are joined by
     selection, which costs less than moving half tiles. The first half of the lanes is for the first
@@ -74,10 +74,10 @@ class IndependentTiles:
         exchanged = (wanted + 1) % 2 != np.arange(2)[:, None]
         source = (wanted + 1) // 2 + tiles * exchanged
         source = np.concatenate([np.zeros_like(source[:1]), source]).astype(np.int32)
-        self._source = [source[:, :, half] for half in (0, 1)]  # [T, heads, m] each
+        self._source = [source[:, :, half] for half in (0, 1)]  # Each is [T, heads, m].
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """See `RolledTiles`."""
+        """Implement the method of `RolledTiles`."""
         both = tf.concat([keys, _exchange(keys)], axis=1)
         batch = int(keys.shape[0])
         places = (_flat(batch, 2 * self._tiles, source) for source in self._source)
@@ -85,7 +85,7 @@ class IndependentTiles:
         return tf.where(low(keys), first, second)
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """See `RolledTiles`."""
+        """Implement the method of `RolledTiles`."""
         batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
         zero = tf.zeros([], parts.dtype)
         halves = (tf.where(low(parts), parts, zero), tf.where(low(parts), zero, parts))
@@ -100,13 +100,13 @@ class IndependentTiles:
         return [summed[:, : self._tiles], _exchange(summed[:, self._tiles :])]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `RolledTiles`."""
+        """Implement the method of `RolledTiles`."""
         both = tf.concat([rows, _exchange(rows)], axis=1)
         first, second = (tf.gather(both, source, axis=1) for source in self._source)
         return tf.where(low(rows), first, second)
 
     def unseen(self, rows: int) -> np.ndarray:
-        """See `RolledTiles`."""
+        """Implement the method of `RolledTiles`."""
         first = np.arange(rows) < rows // 2
         return first[:, None, None] != first
 

@@ -105,8 +105,8 @@ def test_a_price_file_overrides_parts_of_the_table(tmp_path):
         ("as_of: 2026-01-02\ngpus: {A100: {spot: 1}}", "unknown field `gpus`"),
         ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown field `spto`"),
         ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: Expected `float` >= 0"),
-        ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
-        ("as_of: 2026-01-02\nrentals: {v9: []}", "rentals.v9: one of v2, v3"),
+        ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9 must be one of v2, v3"),
+        ("as_of: 2026-01-02\nrentals: {v9: []}", "rentals.v9 must be one of v2, v3"),
         (
             "{as_of: 2026-01-02, rentals: {v3: [{service: tpu, image: i, zones: [z], zones_by: x,"
             " documented_by: y}]}}",

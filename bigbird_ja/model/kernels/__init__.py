@@ -1,1 +1,1 @@
-"""Attention by Pallas kernels on TPUs; `choose` decides if they are used."""
+"""Attention by Pallas kernels on TPUs, if `choose` selects them."""

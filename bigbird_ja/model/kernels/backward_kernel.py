@@ -49,9 +49,9 @@ class _Tiles:
     context: Any
     upstream: Any
     statistics: Any
-    keys: Any  # transposed, with the zero tile
+    keys: Any  # Transposed, with the zero tile.
     values: Any
-    d_keys: Any  # float32, not transposed
+    d_keys: Any  # float32, not transposed.
     d_values: Any
 
     def queries(self, j: Any, head: int) -> _Queries:
@@ -76,7 +76,7 @@ class _Tiles:
 
 @dataclass(frozen=True)
 class _Queries:
-    queries: jax.Array  # masked to the head
+    queries: jax.Array  # Masked to the head.
     upstream: jax.Array
     own_queries: jax.Array  # [size, rows]
     own_upstream: jax.Array
@@ -88,14 +88,14 @@ class _Queries:
         return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
 
     def weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute probabilities and the gradients of scores, from `products`, masked."""
+        """Compute masked probabilities and the gradients of scores, from `products`."""
         exact = jnp.exp2(scores - self.statistics)
         slopes = exact * (d_exact - self.inner)
         dtype = self.queries.dtype
         return exact.astype(dtype), slopes.astype(dtype)
 
     def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the parts of a head's tile of keys and of values: float32 [size, keys]."""
+        """Compute a head's terms of a tile's key and value gradients: float32 [size, keys]."""
         return (
             t.matmul_transposed(self.own_queries, slopes),
             t.matmul_transposed(self.own_upstream, exact),
@@ -152,8 +152,8 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
     """Process each tile with those that it sees.
 
-    The queries of tile 0, if it is global, are multiplied by the keys of tile j in the step of
-    query tile j.
+    If tile 0 is global, its queries are multiplied by the keys of tile j in the step of query tile
+    j.
     """
     shape, heads = tiles.shape, range(tiles.shape.group)
     is_rolled = shape.num_shifts is not None
@@ -225,7 +225,8 @@ def _products(
         there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
         key.append(t.joined_lanes(*there))
     d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
-    if shape.is_full:  # one more stage: faster here, slower for other patterns
+    # One more stage is faster here, and slower for other patterns.
+    if shape.is_full:
         yield
     sums = ours.to_keys(exact, slopes)
     yield

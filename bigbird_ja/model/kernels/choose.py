@@ -17,7 +17,7 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import replace_settings
 
-# Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
+# Vector memory of one core in MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 
 
@@ -37,7 +37,8 @@ _KEY = "model.attention_implementation"
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 
 
-_OTHER_MEMORY = "memory space hbm"  # in a message that lists all buffers, those of kernels too
+# An out-of-memory message for HBM also lists the buffers of kernels, but is not about them.
+_OTHER_MEMORY = "memory space hbm"
 
 
 def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
@@ -57,7 +58,7 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
         return replace_settings(config, {_KEY: "xla"})
     why_not = _why_not(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
-        raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
+        raise BadInput(f"{_KEY}=kernel is not possible, as {why_not}: leave it at auto")
     return replace_settings(config, {_KEY: "xla" if why_not else "kernel"})
 
 
@@ -100,7 +101,7 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
 
 
 def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
-    """Return the reason why kernels cannot compute this; None if they can."""
+    """Return the reason why kernels cannot compute this, or None if they can."""
     model = config.model
     if model.architecture == "modernbert":
         reach = model.local_attention // 2
@@ -119,7 +120,7 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
         return "it needs jax, which is not installed"
     if version < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
-    if platform == "cpu":  # interpreted
+    if platform == "cpu":  # Pallas interprets the kernels.
         return None
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"

@@ -41,22 +41,26 @@ _State = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclass
 class _SeesAll:
-    """Sums for one head's queries of a tile that sees all tiles, one after the other."""
+    """Softmax state of one head's queries, updated tile by tile as scores arrive.
 
-    queries: jax.Array  # masked to the head
-    maximum: jax.Array  # [1, rows], maximum of the scores so far
-    total: jax.Array  # [1, rows], sum of their exponentials
-    summed: jax.Array  # [size, rows], weighted sum of the values
-    # Factors that `weights` leaves for `add` to apply to the sum, first one first.
+    The maximum, the sum of exponentials and the weighted sum of values are those of the tiles seen
+    so far.
+    """
+
+    queries: jax.Array  # Masked to the head.
+    maximum: jax.Array  # [1, rows]
+    total: jax.Array  # [1, rows]
+    summed: jax.Array  # [size, rows]
+    # Queue of factors by which `add` rescales `summed`, one for each call of `weights`.
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
     def state(self) -> _State:
-        """Return maximum, total and sum so far, the state of a loop."""
+        """State of a loop (maximum, total and sum so far)."""
         return self.maximum, self.total, self.summed
 
     def weights(self, scores: list[jax.Array], dtype: Any) -> list[jax.Array]:
-        """Return the exponentials of each tile's scores; rescale sums to a new maximum."""
+        """Return the exponentials of each tile's scores, and rescale `total` to a new maximum."""
         highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
         higher = jnp.maximum(self.maximum, highest)
         total, weights = jnp.zeros_like(scores[0]), []
@@ -87,7 +91,7 @@ class _Tiles:
     value: Any
     context: Any
     statistics: Any
-    keys: Any  # transposed, with the zero tile
+    keys: Any  # Transposed, with the zero tile.
 
     def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
         """Write context and statistics of one head's tile."""
@@ -124,7 +128,7 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
-        # With one maximum, so that a sum is rescaled once for two tiles.
+        # Both tiles share one maximum, so that a sum is rescaled once for two.
         pairs = [these[place : place + 2] for place in range(0, len(these), 2)]
         tasks = [_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads]
         t.software_pipelined(tasks, tiles.shape.order.lag)
@@ -136,7 +140,7 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
 
 def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
-    """Process each tile with those that it sees; tile 0, if it is global, with every tile."""
+    """Process each tile with its neighbors, or with every tile if it is a global tile 0."""
     shape, is_rolled = tiles.shape, tiles.shape.num_shifts is not None
     heads = range(shape.group)
     queries = [t.masked_to_head(shape, tiles.query[0], head) for head in heads]
@@ -163,7 +167,7 @@ def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
 
 
 def _nothing(shape: LayerShape) -> list[_State]:
-    """Return the state of each head before any tile."""
+    """Return the initial state of each head."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
@@ -188,10 +192,10 @@ def _key_tiles(
 def _one_head(
     tiles: _Tiles, near: t.Neighbors, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """Process one head of tile j with all that it sees.
+    """Process one head of tile j with all tiles that it sees.
 
-    That is its own tile, the global one, the random ones and the adjacent blocks. The same head of
-    tile 0 is processed with the keys of tile j, independently.
+    These are its own tile, the global one, the random ones and the adjacent blocks. The same head
+    of tile 0 is processed with the keys of tile j, independently.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.rows_of(shape, head)

@@ -1,4 +1,4 @@
-"""Attention by kernels in TensorFlow's graph: one call forward, one backward.
+"""Attention by kernels in TensorFlow's graph, with one call forward and one backward.
 
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are saved between forward and backward.
@@ -52,12 +52,12 @@ def kernel_attention(
         value: in the same shape.
         tokens: tokens in tiles, [b, T, rows].
         shifts: int [heads, m], shifts of the layer (`pattern.random_plan`), for sequences rotated
-            by one block; None if attention is not rolled.
+            by one block, or None if attention is not rolled.
         reach: if not rolled, maximum distance of a key in tokens, up to half a tile; None if
             unlimited.
 
     Returns:
-        Context of the same shape; zero for a query that sees no key.
+        Context of the same shape, which is zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
     num_shifts = None if shifts is None else shifts.shape[1]
@@ -73,7 +73,8 @@ def kernel_attention(
             context, statistics = call_jax(forward, shape, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-                with tf.name_scope(f"{scope}gradient/"):  # an absolute name, within the layer's
+                # The name is absolute, within the layer's.
+                with tf.name_scope(f"{scope}gradient/"):
                     given = [query, key, value, context, upstream, statistics, *marks]
                     return call_jax(backward, shape, given)
 
@@ -104,7 +105,7 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 
 
 def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """Return the key tiles of each query tile's documents, the first and their number: [b, T, 2].
+    """Return each query tile's first key tile, and number of key tiles, by documents: [b, T, 2].
 
     Document numbers never decrease along a sequence, and padding has none. So the key tiles whose
     range of numbers overlaps the query tile's are adjacent.
@@ -133,7 +134,7 @@ def call_jax(
 ) -> list[tf.Tensor]:
     """Call a kernel on tensors.
 
-    Layers of the same shape share its text: to write it takes longer than all else in a layer.
+    Layers of the same shape share its text, since writing it takes longer than the rest of a layer.
 
     Args:
         make: `forward` or `backward`.
@@ -176,7 +177,7 @@ def _exported(make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...
 def _text(
     make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]
 ) -> tuple[str, list[Any]]:
-    """Return the text of a kernel that JAX passes to libtpu, and shapes and dtypes of results."""
+    """Return the text of a kernel for libtpu, and shapes and dtypes of its results."""
     with compat.mosaic_format(_FORMAT):
         lowered = jax.jit(make(shape)).trace(*given).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")

@@ -1,17 +1,18 @@
-"""Shape of one attention layer, as the kernels see it, and the order of their work."""
+"""Shape of one attention layer for the kernels, and the order of their work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-LANES = 128  # lanes of a TPU; a tile's rows are a multiple
+# Lanes of a TPU. The number of a tile's rows is a multiple of it.
+LANES = 128
 
 
 def tile_rows(length: int, reach: int | None) -> int:
     """Return the number of tokens in a kernel's tile, for full attention or keys within `reach`.
 
-    It is 0 if no tile suits sequences of this length. A key within reach is in the queries' tile or
-    in the nearer half of an adjacent one.
+    It is 0 if no tile suits sequences of this length. A key within reach is in the queries' tile,
+    or in the nearer half of an adjacent one.
     """
     sizes = (2 * LANES, LANES) if reach is None else (LANES, 2 * LANES)
     fitting = (rows for rows in sizes if length % rows == 0 and 2 * (reach or 0) <= rows)
@@ -20,10 +21,12 @@ def tile_rows(length: int, reach: int | None) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of a kernel's work; `scripts/clock.py` prices it."""
+    """Order of a kernel's work, which `scripts/clock.py` prices."""
 
-    at_once: int  # tiles in an iteration: query tiles, or key tiles if a query tile sees all
-    lag: int  # argument of `tiles.software_pipelined`
+    # Tiles in an iteration: query tiles, or key tiles if a query tile sees all.
+    at_once: int
+    # Argument of `tiles.software_pipelined`.
+    lag: int
 
 
 # Forward and backward. The forward lag of "rolled" is a head's number of score products: during a
@@ -40,16 +43,17 @@ class LayerShape:
     """Sizes of one attention layer, and the keys that a query sees."""
 
     batch: int
-    tiles: int  # number T of tiles in a sequence, with tile 0
+    tiles: int  # Number T of tiles in a sequence, with tile 0.
     heads: int
-    size: int  # of a head
-    rows: int  # of a tile
-    num_shifts: int | None  # random tiles of a query tile; None if not rolled
+    size: int  # Size of a head.
+    rows: int  # Rows of a tile.
+    num_shifts: int | None  # Random tiles of a query tile, or None if not rolled.
     has_documents: bool
     dtype: str
-    reach: int | None = None  # if not rolled, tokens to the farthest key; None if unlimited
-    is_backward: bool = False  # whether the shape is for the backward kernel
-    tried: Order | None = None  # order that replaces that of `ORDERS`
+    # If not rolled, maximum distance of a key in tokens, or None if unlimited.
+    reach: int | None = None
+    is_backward: bool = False
+    tried: Order | None = None  # Replacement for the order in `ORDERS`.
 
     @property
     def kind(self) -> str:
@@ -60,7 +64,7 @@ class LayerShape:
 
     @property
     def is_full(self) -> bool:
-        """Return whether every query sees every key."""
+        """Whether every query sees every key."""
         return self.num_shifts is None and self.reach is None
 
     @property
@@ -81,11 +85,12 @@ class LayerShape:
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """Tiles in one iteration, for each loop over the tiles of a query's documents.
+        """Tiles in one iteration, for each loop over the key tiles of a query's documents.
 
-        `Order.at_once`, half of it, ..., 1: the later loops take the remainder. The forward kernel
-        has a loop of one tile before them, see `loops`. Empty if no loop depends on documents; with
-        two tiles, computing all is cheaper.
+        The values are `Order.at_once`, half of it, ..., 1, and each later loop processes the
+        remainder of the one before. The forward kernel has a loop of one tile before them
+        (`loops`). It is empty if no loop depends on documents. With two tiles, computing all is
+        cheaper.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
@@ -94,14 +99,14 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield each of `runs`, its first tile and its number of iterations.
+        """Yield size, first tile and number of iterations of each loop over a query tile's keys.
 
-        The forward kernel takes an odd first tile alone, so that every pair begins at an even one:
-        then skipped tiles don't change how sums are rounded.
+        The forward kernel processes an odd first tile alone, so that every pair begins at an even
+        one. Then skipped tiles don't change how sums are rounded.
 
         Args:
-            start: first key tile of a query tile; integers of any kind.
-            left: number of its key tiles.
+            start: first key tile of a query tile, a Python integer or a traced one.
+            left: number of key tiles that remain.
         """
         for place, many in enumerate(self.runs):
             trips = left >> (many.bit_length() - 1)
@@ -141,7 +146,10 @@ class LayerShape:
         return (2 * self.batch * self.tiles,)
 
     def vmem_bytes(self) -> int:
-        """Return an estimate of the backward kernel's memory: two buffers per argument, scratch."""
+        """Estimate the bytes of vector memory that the backward kernel needs.
+
+        It counts two buffers per argument, and the scratch memory.
+        """
         item = 2 if self.dtype == "bfloat16" else 4
         lanes = max(self.group * self.size, LANES)
         sequence = self.tiles * self.group * self.size * self.rows * item

@@ -1,4 +1,4 @@
-"""Matmuls, masks and access to tiles, which both kernels share.
+"""Matmuls, masks and access to tiles, for both kernels.
 
 A kernel processes one sequence of one group of heads at a time: all of its tiles are in the chip's
 vector memory, so that a random tile is an index and not a copy. Scores are transposed, [keys,
@@ -42,7 +42,7 @@ def statistics_spec(shape: LayerShape) -> Any:
 
 
 def mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the parts of key marks and, if the layer has them, query marks, bounds and shifts."""
+    """Return the parts of key marks, and of the layer's query marks, bounds and shifts."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
@@ -55,20 +55,21 @@ class Bounds:
     """Key tiles that have documents of a query tile."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
-        """Store bounds of the shape `LayerShape.bounds`; to be called outside of loops."""
+        """Store bounds of the shape `LayerShape.bounds`, outside of loops."""
         self._bounds, self._first = bounds, pl.program_id(0) * shape.tiles
 
     def of(self, query: Any) -> tuple[Any, Any]:
-        """Return the first key tile of a query tile, and their number."""
+        """Return the first key tile of a query tile, and the number of its key tiles."""
         place = 2 * (self._first + query)
         return self._bounds[place], self._bounds[place + 1]
 
 
-Shifts = list[list[Any]]  # [shift][head of the group]
+# Indexed by shift, then by the head of the group.
+Shifts = list[list[Any]]
 
 
 def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
-    """Return query marks or None, bounds or None, and shifts of this step's heads.
+    """Return query marks or None, bounds or None, and the shifts of this step's heads.
 
     Args:
         shape: shape of the layer.
@@ -117,7 +118,7 @@ def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def transposed(tile: jax.Array) -> jax.Array:
-    """Transpose by way of float32, as bfloat16 would be transposed in pairs of rows."""
+    """Transpose in float32, as bfloat16 would be transposed in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
@@ -126,8 +127,8 @@ def over_tiles(
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    A step takes `Order.at_once` tiles: its first and last stages overlap with nothing, so fewer,
-    longer steps are faster.
+    A step processes `Order.at_once` tiles. Its first and last stages overlap with nothing, so
+    fewer, longer steps are faster.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -164,7 +165,7 @@ def over_keys(
 def software_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
     """Emit tasks stage by stage, each task `lag` stages behind the one before.
 
-    Matrix units take products in the order of the code, and a task's later products wait for the
+    Matrix units compute products in the order of the code, and a task's later products wait for the
     vector units.
 
     Args:
@@ -181,7 +182,7 @@ def software_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
 
 
 def _advance(task: Iterator[None]) -> bool:
-    """Emit the next stage; return whether there are more."""
+    """Emit the next stage, and return whether there are more."""
     try:
         next(task)
     except StopIteration:
@@ -207,9 +208,9 @@ def rows_of(shape: LayerShape, head: int) -> slice:
 
 
 def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Join the first half of the lanes of one tile and the second of another.
+    """Join the first half of one tile's lanes and the second half of another's.
 
-    By selection of 32 bits, as not every chip selects, or moves, 16.
+    Selection of 32 bits is used, as not every chip selects or moves 16.
     """
     if low.dtype == jnp.bfloat16 and low.shape[0] % 16 == 0:
         words = [pltpu.bitcast(tile, jnp.int32) for tile in (low, high)]
@@ -218,7 +219,7 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def joined_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
-    """Join the first half of the rows of one tile of an array and the second of another."""
+    """Join the first half of one tile's rows and the second half of another's."""
     half = shape.rows // 2
     return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
 
@@ -242,7 +243,7 @@ class Masks:
             self._too_far = jnp.abs(row - column) < shape.rows - reach
 
     def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Mask the scores of a whole key tile; if reach is limited, of the queries' own."""
+        """Mask the scores of a whole key tile, or of the queries' own if reach is limited."""
         limited = self._limited(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
@@ -257,12 +258,12 @@ class Masks:
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
         marks = jnp.concatenate([marks] * (self._shape.rows // marks.shape[1]), axis=1)
         if self._queries is None:
-            return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than an addition
+            return jnp.where(marks < 0.0, UNSEEN, scores)  # This is cheaper than an addition.
         return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
 class Neighbors:
-    """Tiles that queries of tile j see, besides their own and the global one.
+    """Tiles that queries of tile j see, except their own and the global one.
 
     Args:
         shape: shape of the layer.
@@ -275,14 +276,12 @@ class Neighbors:
         # Beyond the ends, and in place of tile 0 if it is global, is the zero tile, T.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # For arrays without a zero tile: any tile in its place, as its weights are zero.
+        # Arrays without a zero tile use any tile in its place, as its weights are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
-        self.random = [  # [shift][head of the group]
-            [_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts
-        ]
+        self.random = [[_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts]
 
 
 def _wrapped(tile: Any, tiles: int) -> Any:
-    """Wrap a number around the ring of tiles 1..T-1, without a division, which costs more."""
+    """Wrap a number around the ring of tiles 1..T-1, without a costly division."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)

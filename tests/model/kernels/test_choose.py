@@ -104,7 +104,9 @@ def test_impossible_kernels_are_refused_and_auto_takes_xla(
 ):
     monkeypatch.setattr(kernels, "_jax_version", lambda: jax)
     assert _resolved(_config(*settings), platform, chip) == "xla"
-    with pytest.raises(BadInput, match=f"^{KEY}=kernel: .*{why}.*: leave it at auto$"):
+    with pytest.raises(
+        BadInput, match=f"^{KEY}=kernel is not possible, as .*{why}.*: leave it at auto$"
+    ):
         _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)
 
 
