@@ -27,22 +27,22 @@ class EvaluationResult:
     """Evaluation of a checkpoint on held-out records."""
 
     step: int
-    steps: list[int]  # all evaluated steps; the other fields are of the last one
-    masked_lm_loss: float  # nats per prediction
+    steps: list[int]  # All evaluated steps, of which the other fields describe the last.
+    masked_lm_loss: float  # Nats per prediction.
     masked_lm_accuracy: float
     perplexity: float | None
-    by_position: list[PredictionBucket]  # counted from the start of the sequence
-    by_distance: list[PredictionBucket]  # to the nearest visible occurrence of the same token
+    by_position: list[PredictionBucket]  # Counted from the start of the sequence.
+    by_distance: list[PredictionBucket]  # To the nearest visible occurrence of the same token.
     predictions: int
     sequences: int
     bits_per_character: float | None = None
     next_sentence_loss: float | None = None
     next_sentence_accuracy: float | None = None
-    examples: list[Example] | None = None  # masked words, filled in
+    examples: list[Example] | None = None  # Masked words, filled in.
     data_fingerprint: str = ""
     max_batches: int | None = None
     seconds: float | None = None
-    time: float | None = None  # UNIX seconds
+    time: float | None = None  # UNIX seconds.
 
 
 def evaluate(
@@ -62,9 +62,9 @@ def evaluate(
         model_dir: folder of the run, on disk or gs://.
         data_dir: data set with held-out records, on disk or gs://.
         step: global step of the checkpoint, "latest" or "all".
-        max_batches: maximum number of batches, of 16,384 tokens and at most 32 records each; None
-            for all records.
-        on_result: called with each result, a line of eval.jsonl, before it is recorded.
+        max_batches: maximum number of batches, of 16,384 tokens and at most 32 records each, or
+            None for all records.
+        on_result: callback for each result, a line of eval.jsonl, before it is recorded.
 
     Returns:
         The last checkpoint's result.
@@ -104,7 +104,7 @@ def _chosen_steps(model_dir: str, step: str) -> list[int]:
     """Return the steps that `step` of `evaluate` means.
 
     Raises:
-        BadInput: There is no checkpoint, or not that one.
+        BadInput: There is no checkpoint, or not the chosen one.
     """
     steps = CheckpointStore(model_dir).steps()
     if not steps:
@@ -112,7 +112,7 @@ def _chosen_steps(model_dir: str, step: str) -> list[int]:
     chosen = {"all": steps, "latest": steps[-1:], **{str(number): [number] for number in steps}}
     if step not in chosen:
         raise BadInput(
-            f"`step` {step}: no checkpoint of step {step} in {model_dir}: give one"
+            f"{model_dir} has no checkpoint of step {step}: set `step` to one"
             f" of {', '.join(map(str, steps))}, 'latest' or 'all'"
         )
     return chosen[step]
@@ -128,8 +128,8 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     longest = model.config.model.max_position_embeddings or 0
     if longest < manifest.seq_length:
         raise BadInput(
-            f"{data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
-            f" {model_dir} takes {longest:,}"
+            f"{data_dir} has sequences of {manifest.seq_length:,} tokens, and the model in"
+            f" {model_dir} accepts {longest:,}"
         )
     trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
     if made and trained != made:
@@ -160,17 +160,18 @@ def _measure(
             max_batches=max_batches,
             tick=lambda: progress.update(1),
         )
-    assert measured is not None  # this process has all parts
+    assert measured is not None  # This process evaluates all parts.
     return {"step": model.meta.step, "time": round(time.time(), 3), **measured}
 
 
 def _record(model_dir: str, result: Mapping[str, Any]) -> None:
-    """Record a result in MODEL_DIR if `pretrain` made it; log a failure of its storage."""
+    """Record a result in MODEL_DIR if `pretrain` made it, and log a failure of its storage."""
     try:
         if owned := Owned.load(model_dir):
             run_log.append_eval(model_dir, dict(result))
             owned.overwrite(*evaluation_file(result["step"], result, result["time"]))
-    except Exception as error:  # computed in minutes, and printed already
+    # The result took minutes, and is already printed.
+    except Exception as error:
         known = classify(error)
         if known is None:
             raise

@@ -1,4 +1,4 @@
-"""The likeliest tokens at each `[MASK]` of a text."""
+"""Most likely tokens at each `[MASK]` of a text."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Candidate:
 class FillMaskResult:
     """Candidates at the masks of texts."""
 
-    step: int  # global step of the checkpoint
-    masks: list[list[Candidate]]  # of each mask in the texts, in order, the best first
-    filled: list[str]  # the texts with the best candidates in brackets
+    step: int  # Global step of the checkpoint.
+    masks: list[list[Candidate]]  # For each mask in the texts, in order, the best first.
+    filled: list[str]  # Texts with the best candidates in brackets.
 
 
 def fill_mask(
@@ -45,12 +45,14 @@ def fill_mask(
     step: int | None = None,
     top_k: int = 5,
 ) -> FillMaskResult:
-    """Fill in the masks of texts with the most likely tokens; write nothing.
+    """Fill in the masks of texts with the most likely tokens.
+
+    Nothing is written.
 
     Args:
         model_dir: folder of the run, on disk or gs://.
         texts: texts with at least one `[MASK]`, or mask token of the model's tokenizer, each.
-        step: global step of the checkpoint; None for the newest.
+        step: global step of the checkpoint, or None for the newest.
         top_k: number of candidates per mask.
 
     Raises:
@@ -109,6 +111,6 @@ def candidates(
 
 
 def filled_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
-    """Put the best candidate at each mask, in brackets; `written` is the tokenizer's."""
+    """Put the best candidate at each mask, in brackets, as the tokenizer's `written` text."""
     best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

@@ -1,4 +1,4 @@
-"""Masked-LM loss and accuracy on held-out records; the masks are the same for every model."""
+"""Masked-LM loss and accuracy on held-out records, with the same masks for every model."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Share of a process in the batches: `index`, `index + count`, ..."""
+    """Share of a process in the batches, which are `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
-    # Gathers the arrays of all processes in one process; returns None in the others.
+    # Gathers the arrays of all processes in one process, and returns None in the others.
     gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 
 def batch_size(seq_length: int) -> int:
-    """Return the records per batch; results do not depend on it."""
+    """Return the records per batch, which does not change the results."""
     return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
 
 
@@ -53,12 +53,12 @@ def evaluate_model(
         forward: model on a device.
         data_dir: data set, on disk or gs://.
         manifest: manifest of `data_dir`.
-        max_batches: limit of batches of `batch_size(seq_length)` records; None: unlimited.
+        max_batches: maximum number of batches of `batch_size(seq_length)` records, or None.
         tick: callback after each batch.
-        part: share of this process in the batches; None: all.
+        part: share of this process in the batches, or None for all.
 
     Returns:
-        Results of `summarize`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
+        Results of `summarize`, `examples` (of `preview`), `data_fingerprint`, `max_batches` and
         `seconds`. None in a process that does not combine the parts.
 
     Raises:
@@ -145,14 +145,14 @@ def summarize(
     """Compute the results from flat arrays over all predictions.
 
     Args:
-        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `rows`
-            [sequences]; `next_sentence_*` [sequences] with NSP.
+        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions], `rows`
+            [sequences], and with NSP `next_sentence_*` [sequences].
         manifest: manifest of the data set.
-        characters: int [vocab_size], characters that each token writes; None if unknown.
+        characters: int [vocab_size], characters that each token writes, or None if unknown.
 
     Returns:
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
-        `bits_per_character` (of the masked text; None if unknown), `predictions`, `sequences`,
+        `bits_per_character` (of the masked text, None if unknown), `predictions`, `sequences`,
         `by_position`, `by_distance` (to the nearest visible occurrence of the same token),
         `next_sentence_loss` and `next_sentence_accuracy` with NSP.
     """
@@ -205,7 +205,7 @@ def distances_to_same_token(
         ids: int [b, P], masked tokens.
 
     Returns:
-        int64 [b, P], in tokens, on either side; `NO_DISTANCE` if the token is not visible.
+        int64 [b, P], in tokens, on either side, or `NO_DISTANCE` if the token is not visible.
     """
     batch, length = input_ids.shape
     distances = np.full(positions.shape, NO_DISTANCE, np.int64)
@@ -230,7 +230,7 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
     """Compute means per bucket.
 
     Args:
-        edges: ascending edges; bucket i has edges[i] <= value < edges[i + 1].
+        edges: ascending edges, with edges[i] <= value < edges[i + 1] in bucket i.
         values: int [n], values that select the bucket.
         columns: float [n] by name, quantities to average.
 

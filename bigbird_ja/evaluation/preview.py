@@ -1,4 +1,4 @@
-"""Previews: words of held-out records, masked and filled in while a model trains."""
+"""Previews, which are words of held-out records, masked and filled in while a model trains."""
 
 from __future__ import annotations
 

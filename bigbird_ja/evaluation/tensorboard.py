@@ -7,12 +7,12 @@ from bigbird_ja.data import tfrecords
 
 
 def encode(*events: Any) -> bytes:
-    """Return the content of an event file; tf.summary would need TensorBoard's package."""
+    """Return the content of an event file, without TensorBoard's package as tf.summary needs."""
     return tfrecords.frame([event.SerializeToString() for event in events])
 
 
 def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
-    """Return an event with the numbers in `values`, by tag; `wall_time` in UNIX seconds."""
+    """Return an event at `wall_time`, UNIX seconds, with the numbers in `values` by tag."""
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)

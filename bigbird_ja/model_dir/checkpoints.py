@@ -36,8 +36,10 @@ from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
-STATE = "checkpoint"  # TensorFlow's name for the pointer file
-SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
+# TensorFlow's name for the pointer file.
+STATE = "checkpoint"
+# In the order of writing.
+SUFFIXES = (".data-00000-of-00001", ".index")
 _ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
 
@@ -47,24 +49,24 @@ class StoredFile:
     """Size and checksum of a checkpoint's file."""
 
     bytes: Count
-    crc32c: str  # base64 of the big-endian CRC32C, as Cloud Storage states it
+    crc32c: str  # Base64 of the big-endian CRC32C, as Cloud Storage states it.
 
 
 @dataclass(frozen=True)
 class Meta:
-    """Metadata of a checkpoint: its files, its config and data, and the run's totals so far."""
+    """Metadata of a checkpoint, with its files, config and data, and the run's totals so far."""
 
     step: Count
     config_fingerprint: str
     data_fingerprint: str
-    train_seconds: Amount  # seconds of training, over all restarts
+    train_seconds: Amount  # Seconds of training, over all restarts.
     tokens_seen: Count
-    interruptions: Count  # ends other than `finished` so far
-    time: Time  # UNIX seconds
-    next_batch: Count  # position in the data's order, in batches
-    global_batch_size: Positive  # size of these batches
-    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty without one
-    files: dict[str, StoredFile] = field(default_factory=dict)  # by name
+    interruptions: Count  # Number of ends other than `finished` so far.
+    time: Time  # UNIX seconds.
+    next_batch: Count  # Position in the data's order, in batches.
+    global_batch_size: Positive  # Size of these batches.
+    tokenizer_sha256: str = ""  # Hex, for the data set's tokenizer, or empty.
+    files: dict[str, StoredFile] = field(default_factory=dict)  # By name.
     format_version: str = decode.FORMAT_VERSION
 
 
@@ -74,25 +76,25 @@ class _Versioned(msgspec.Struct):
 
 
 class Damaged(BadInput):
-    """A checkpoint is missing, incomplete, or differs from its metadata."""
+    """Missing or incomplete checkpoint, or one that differs from its metadata."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Checkpoint in local files, verified in full."""
 
-    prefix: str  # argument of `tf.train.load_checkpoint`
+    prefix: str  # Argument of `tf.train.load_checkpoint`.
     meta: Meta
 
 
 @dataclass
 class CheckpointStore:
-    """The checkpoints of one MODEL_DIR.
+    """Checkpoints of one MODEL_DIR.
 
     Args:
         model_dir: path on disk or gs://.
         scratch: local directory for downloads, only needed on a bucket.
-        report: called with (event, step, text) when files are renamed aside or removed.
+        report: callback with (event, step, text) when files are renamed aside or removed.
         owned: ownership manifest of MODEL_DIR, only needed to write.
     """
 
@@ -104,7 +106,7 @@ class CheckpointStore:
     _repairs: list[Callable[[], None]] = field(default_factory=list, init=False)
 
     def steps(self) -> list[int]:
-        """Return the steps with metadata, ascending. Raises if the directory cannot be listed."""
+        """Return the ascending steps with metadata, or raise if the directory cannot be listed."""
         parts = _parts(storage.list_files(self.model_dir))
         return sorted(step for step, endings in parts.items() if ".json" in endings)
 
@@ -166,11 +168,11 @@ class CheckpointStore:
         decode.check_format(version, path, "train again, or use the version that wrote it")
         meta = _decode(data, Meta, path)
         if meta.step != step:
-            raise Damaged(f"{path}: damaged: it is of step {meta.step}")
+            raise Damaged(f"{path} is damaged: it is of step {meta.step}")
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
-        """Verify a checkpoint in full: in place on disk, downloaded from a bucket.
+        """Verify a checkpoint in full, in place on disk, or downloaded from a bucket.
 
         Raises:
             Damaged: The checkpoint is missing, incomplete or damaged.
@@ -180,16 +182,18 @@ class CheckpointStore:
         if meta.files.keys() != set(_names(step)):
             listed = ", ".join(sorted(meta.files))
             raise Damaged(
-                f"{self._path(_metadata_name(step))}: damaged: lists {listed or 'no files'}"
+                f"{self._path(_metadata_name(step))} is damaged: it lists {listed or 'no files'}"
             )
         for name, expected in meta.files.items():
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
     def latest_good(self, names: Collection[str]) -> Checkpoint | None:
-        """Return the newest checkpoint that is good; change nothing before `repair`.
+        """Return the newest checkpoint that is good.
 
-        None means that nothing was ever saved here.
+        Nothing is changed before `repair`.
+
+        It is None if nothing was ever saved here.
 
         Args:
             names: names of the files in MODEL_DIR.
@@ -213,18 +217,21 @@ class CheckpointStore:
             return checkpoint
         if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
-                f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
+                f"In {self.model_dir} no good checkpoint is left ({complaint or 'see damaged-*'}):"
                 " restore one from a copy, or start over in another `model_dir`"
             )
         return None
 
     def repair(self) -> None:
-        """Rename damaged checkpoints aside, and remove what a kill has left; hold the lock."""
+        """Rename damaged checkpoints aside, and remove files that a kill has left.
+
+        The caller holds the lock.
+        """
         while self._repairs:
             self._repairs.pop(0)()
 
     def _listed(self) -> list[int]:
-        """Read the steps that the `checkpoint` file lists; [] if it does not exist."""
+        """Read the steps that the `checkpoint` file lists, or return [] if it does not exist."""
         try:
             text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -239,7 +246,7 @@ class CheckpointStore:
         return self.owned
 
     def _find_leftovers(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Take files that a kill has left of saves and removals out of `parts`."""
+        """Remove files that a kill has left of saves and removals from `parts`."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
@@ -249,12 +256,12 @@ class CheckpointStore:
                 self._repairs.append(partial(self._clean_up, step, endings))
 
     def _clean_up(self, step: int, endings: Collection[str]) -> None:
-        """Remove what is left of a checkpoint. Files that are not ours stay."""
+        """Remove our remaining files of a checkpoint."""
         if self._ours.remove([f"model.ckpt-{step}{part}" for part in endings]):
             self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
-        # .json first: without it, it is no checkpoint.
+        # The .json file is moved first, as without it there is no checkpoint.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
         for name in names:
             aside = self._path(f"damaged-{name}")
@@ -268,17 +275,17 @@ class CheckpointStore:
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
-        """Return a local path of a verified file; a copy if MODEL_DIR is on a bucket."""
+        """Return a local path of a verified file, a copy if MODEL_DIR is on a bucket."""
         path = self._path(name)
         try:
             local = storage.fetch(path, self.scratch or "")
             crc, size = storage.crc32c_of_file(local)
         except FileNotFoundError as error:
-            raise Damaged(f"{path}: missing") from error
+            raise Damaged(f"{path} is missing") from error
         if size != expected.bytes:
-            raise Damaged(f"{path}: {size} bytes instead of {expected.bytes}")
+            raise Damaged(f"{path} has {size} bytes instead of {expected.bytes}")
         if crc != expected.crc32c:
-            raise Damaged(f"{path}: its checksum differs from its metadata (.json)")
+            raise Damaged(f"{path} has another checksum than its metadata (.json)")
         return local
 
     def _write_state(self, steps: Sequence[int]) -> None:
@@ -306,7 +313,7 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
 
 
 def _parts(names: Iterable[str]) -> dict[int, set[str]]:
-    """Group the names of checkpoints' files: step to endings."""
+    """Group the names of checkpoints' files, as endings by step."""
     parts: dict[int, set[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
@@ -320,7 +327,7 @@ def _names(*steps: int) -> list[str]:
 
 
 def _decode(data: bytes, kind: type[T], path: str) -> T:
-    """Decode JSON of a checkpoint; raise Damaged if it is not of this kind."""
+    """Decode the JSON of a checkpoint, or raise Damaged."""
     try:
         return decode.decode_json(data, kind, f"{path}: damaged")
     except BadInput as error:

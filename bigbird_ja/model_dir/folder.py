@@ -1,8 +1,8 @@
-"""MODEL_DIR of a run: checked before anything is written, locked while the run writes to it.
+"""MODEL_DIR of a run, checked before any write, and locked while the run writes to it.
 
 A run may continue with another length, and with other settings that are stated. The optimizer's
-state is kept. If the batch size changes, the order of the data is cut into batches of the new size:
-the next batch begins at the first multiple of that size after every record that was seen, so none
+state is kept. If the batch size changes, the order of the data is cut into batches of the new size.
+The next batch begins at the first multiple of that size after every record that was seen, so none
 is seen twice and less than one batch is skipped.
 """
 
@@ -30,7 +30,8 @@ from bigbird_ja.storage.lease import LOCK_NAME, Lease, held, holder_of
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
-_VISIBLE_SECONDS = 15.0  # maximum until a file of one host is visible to the others, on a disk
+# Maximum delay until a file on a shared disk is visible to the other hosts.
+_VISIBLE_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 # Files that change while a run trains.
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
@@ -47,12 +48,12 @@ class Resumption:
     """The point at which training continues."""
 
     checkpoint: Checkpoint | None
-    interruptions: int  # number of ends other than `finished`, of the whole run
-    next_batch: int = 0  # position in the data's order, in batches of the config
+    interruptions: int  # Number of ends other than `finished` in the whole run.
+    next_batch: int = 0  # Position in the data's order, in batches of the config.
 
     @property
     def step(self) -> int:
-        """Global step of the checkpoint; 0 without one."""
+        """Global step of the checkpoint, or 0 without one."""
         return self.checkpoint.meta.step if self.checkpoint else 0
 
     @property
@@ -62,7 +63,7 @@ class Resumption:
 
 
 class ModelDir:
-    """MODEL_DIR: its files, ownership manifest, lock, scratch folder, checkpoints and logs.
+    """MODEL_DIR, with its files, ownership manifest, lock, scratch folder, checkpoints and logs.
 
     Its folder is listed once, and its manifest read once, when it is opened. Every file of a
     checkpoint is in the manifest before it appears, so both are read again only if the manifest has
@@ -70,23 +71,23 @@ class ModelDir:
 
     Args:
         path: MODEL_DIR, on disk or gs://.
-        overwrite: whether the run in it is moved aside, not continued.
-        log: gets messages for the user.
+        overwrite: whether to move the run in it aside instead of continuing it.
+        log: callback for messages to the user.
         clock: UNIX seconds.
 
     Attributes:
         files: size and version of its files, by name.
-        settings: config and data of the run in it; None without a run.
-        events: events of that run; read once the folder is locked, since a supervisor may add some.
-        lease: the lock; None before it is held, and in a process of a pod that does not write.
+        settings: config and data of the run in it, or None without a run.
+        events: events of that run, read once the folder is locked, since a supervisor may add some.
+        lease: the lock, or None before it is held, and in a process of a pod that does not write.
         scratch: empty local folder, once the folder is locked or joined.
-        checkpoints: likewise.
-        evaluations: evaluations in eval.jsonl, of lost work too; once `open_logs` was called.
-        heartbeat: heartbeat.json, likewise.
+        checkpoints: store of checkpoints, once the folder is locked or joined.
+        evaluations: evaluations in eval.jsonl, also of lost work, after `open_logs`.
+        heartbeat: writer of heartbeat.json, after `open_logs`.
 
     Raises:
-        BadInput: The path cannot be a folder, it holds what `pretrain` did not make, or its
-            settings cannot be read.
+        BadInput: The path cannot be a folder, it contains files that `pretrain` did not make, or
+            its settings cannot be read.
     """
 
     def __init__(
@@ -100,10 +101,10 @@ class ModelDir:
         self._log, self._clock = log, clock
         outputs.check_folder_place(path, "`model_dir`")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        # The ownership manifest; None if there is none yet.
+        # The ownership manifest, or None if there is none yet.
         self.manifest = outputs.check_folder(path, "`model_dir`", _KIND, _ADVICE)
         if self.manifest is not None and self.manifest.moving_to:
-            self._overwrite = overwrite = True  # a kill has interrupted the move: it is completed
+            self._overwrite = overwrite = True  # Complete a move that a kill has interrupted.
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
@@ -113,7 +114,8 @@ class ModelDir:
         self.evaluations: list[Evaluation] = []
         self.metrics: run_log.MetricsLog | None = None
         self._has_begun = False
-        self._heartbeat_before: bytes | None = None  # content when a refused start would change it
+        # Content to restore after a refused start.
+        self._heartbeat_before: bytes | None = None
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
@@ -121,18 +123,18 @@ class ModelDir:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether files of the run may have changed: a refused start changes none."""
+        """Whether files of the run may have changed, as a refused start changes none."""
         return self._has_begun
 
     @property
     def has_work(self) -> bool:
-        """Return whether it has a checkpoint, good or damaged, or a logged step."""
+        """Whether it contains a checkpoint, good or damaged, or a logged step."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Return whether the run in it is to be continued from a checkpoint."""
+        """Whether the run in it is to be continued from a checkpoint."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
@@ -157,11 +159,10 @@ class ModelDir:
         Args:
             config: config to continue with.
             data: data to continue with.
-            stated: keys that the caller set explicitly; settings of `training` among them may
-                differ.
+            stated: keys that the caller set explicitly, of which settings of `training` may differ.
 
         Raises:
-            BadInput: Settings differ; the message names them.
+            BadInput: Settings differ. The message names them.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -182,10 +183,10 @@ class ModelDir:
     def find_resumption(self, config: Config, data: Data, fingerprint: str) -> Resumption:
         """Find the newest good checkpoint, and the place in the data where training continues.
 
-        The lock is held. The checkpoint is checked against the config and the data set.
+        The caller holds the lock. The checkpoint is checked against the config and the data set.
 
         Args:
-            config: config to continue with; `check_settings` allowed it.
+            config: config to continue with, allowed by `check_settings`.
             data: facts of the data set to continue with.
             fingerprint: fingerprint of that data set.
 
@@ -215,7 +216,7 @@ class ModelDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Create MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
+        """Create MODEL_DIR and hold its lock, after moving its run aside with `overwrite`.
 
         At the end all of this is undone if the run has not begun.
 
@@ -232,7 +233,7 @@ class ModelDir:
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
             with self._held() as self.lease:
-                if not self.manifest.is_current():  # another one has trained here
+                if not self.manifest.is_current():  # Another process has trained here.
                     self.files = storage.list_stats(self.path)
                 self.lease.expect({self.join(name): s.token for name, s in self.files.items()})
                 self._check_entries()
@@ -266,12 +267,14 @@ class ModelDir:
             if os.path.lexists(path) and not is_right:
                 kind = "folder" if name in _FOLDERS else "plain file that can be written to"
                 raise BadInput(
-                    f"{path}: not a {kind}, which a run has there: move it away, then run the same"
-                    " command again"
+                    f"{path} must be a {kind}, as a run has one there: move it away, then rerun the"
+                    " same command"
                 )
 
     def open_logs(self, step: int, num_train_steps: int) -> None:
-        """Read the logs of a run that continues from `step`; change nothing.
+        """Read the logs of a run that continues from `step`.
+
+        Nothing is changed.
 
         In a process that does not write, only the heartbeat's fields are kept.
 
@@ -291,7 +294,7 @@ class ModelDir:
             self.metrics = run_log.MetricsLog(self.join(run_log.METRICS), step)
 
     def begin(self) -> None:
-        """Begin to change the run's files; later calls do nothing.
+        """Begin to change the run's files, at the first call.
 
         What a kill has left of checkpoints is repaired, and the lines of lost work leave the logs.
         Only the process that has locked the folder changes anything.
@@ -322,14 +325,14 @@ class ModelDir:
         self.heartbeat.write()
 
     def undo(self) -> None:
-        """Put back what a start has changed that was refused; do nothing once the run has begun."""
+        """Restore the files that a refused start has changed, unless the run has begun."""
         if self._heartbeat_before and not self._has_begun:
             storage.write_bytes(self.join(run_log.HEARTBEAT), self._heartbeat_before)
             self._heartbeat_before = None
 
     @contextlib.contextmanager
     def joined(self, owner: str) -> Iterator[None]:
-        """Take part, in a process of a pod that does not write, in what the writer has locked.
+        """Open the folder that the writer has locked, in a process of a pod that does not write.
 
         Args:
             owner: id of the lock's holder.
@@ -360,7 +363,7 @@ class ModelDir:
 
     @property
     def owned(self) -> Owned:
-        """The ownership manifest, once MODEL_DIR is locked."""
+        """Ownership manifest, once MODEL_DIR is locked."""
         assert self.manifest is not None
         return self.manifest
 
@@ -370,7 +373,7 @@ class ModelDir:
         return held(Lease(self.join(LOCK_NAME), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
-        """Log and record what becomes of an unusable checkpoint."""
+        """Log and record the treatment of an unusable checkpoint."""
         self._log(text)
         self.events.append(event, self._clock, global_step=step, message=text)
 
@@ -407,23 +410,24 @@ class ModelDir:
             BadInput: It cannot be renamed.
         """
         if storage.is_remote(self.path):
-            # By copies on the bucket's side; the lock stays, and the manifest goes last.
+            # By copies on the bucket's side. The lock stays, and the manifest moves last.
             names = set(storage.list_tree(self.path)) - {LOCK_NAME, MANIFEST_NAME}
             moved = self.owned.set_aside(sorted(names), is_whole=True)
             storage.delete(self.join(MANIFEST_NAME))
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another `model_dir`, or move it yourself"
-        path = os.path.realpath(self.path)  # the target of a link is renamed, and created again
+        path = os.path.realpath(self.path)  # The target of a link is renamed, and created again.
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
-                f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
-                f" or is a mount point: {advice}"
+                f"{self.path} cannot be renamed while it is a mount point, or is or contains the"
+                f" working directory: {advice}"
             )
         moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(moved, LOCK_NAME))  # our own: nobody trains the old run
+            # The lock is ours, as no process trains the old run.
+            os.unlink(os.path.join(moved, LOCK_NAME))
         os.mkdir(path)
         self.files, self.manifest = {}, None
         return moved

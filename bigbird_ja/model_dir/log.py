@@ -1,4 +1,4 @@
-"""Log files of a run: heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl.
+"""Log files of a run (heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl).
 
 TensorFlow is not imported, as the supervisor on a workstation reads and appends too. On disk a line
 is appended by one write. A bucket has no append: events, which are few, are replaced by
@@ -25,7 +25,7 @@ from bigbird_ja.storage import decode
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
 
-_ADVICE = "no file of a run: move it away, or restore it from a copy"
+_ADVICE = "move it away, or restore it from a copy"
 
 JsonRecord = dict[str, Any]
 T = TypeVar("T")
@@ -74,12 +74,12 @@ class EventLog:
 
 
 def append_eval(model_dir: str, record: JsonRecord) -> None:
-    """Add one evaluation to `eval.jsonl`: `step`, `time` and the results."""
+    """Add one evaluation to `eval.jsonl` (`step`, `time` and the results)."""
     append_line(storage.join(model_dir, EVAL), record)
 
 
 def drop_evaluations(model_dir: str, last_step: int) -> None:
-    """Remove evaluations after a step, of lost work, from `eval.jsonl`."""
+    """Remove evaluations after a step, which belong to lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
     lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
@@ -107,7 +107,7 @@ def counted_usd(events: Iterable[EventRecord]) -> float | None:
 
 
 def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `init_from` of the run's start; None without it."""
+    """Return the record of `init_from` at the run's start, or None without it."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
@@ -115,7 +115,7 @@ def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
 def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the description of the Hugging Face folder at the end of a chain of `init_from`.
 
-    See `huggingface.description`; empty without one.
+    It is empty without one (`huggingface.description`).
     """
     while record and "folder" not in record:
         record = record.get("init_from")
@@ -123,7 +123,7 @@ def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of starts that no `finished` followed, as kills leave no event."""
+    """Return the number of starts that no `finished` followed, since kills leave no event."""
     count, running = 0, False
     for event in events:
         if event.get("event") in ("started", "resumed"):
@@ -153,7 +153,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
-    """Read the last heartbeat; None before the first.
+    """Read the last heartbeat, or return None before the first.
 
     Raises:
         BadInput: The file is not a heartbeat.
@@ -165,7 +165,7 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
 
 
 def heartbeat_bytes(model_dir: str) -> bytes:
-    """Read `heartbeat.json` as it is; empty before the first heartbeat."""
+    """Read the bytes of `heartbeat.json`, which are empty before the first heartbeat."""
     return _data(storage.join(model_dir, HEARTBEAT))
 
 
@@ -176,7 +176,7 @@ def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
 
 
 def _data(path: str) -> bytes:
-    """Read a file; nothing if there is none."""
+    """Read a file, or return b"" if there is none."""
     try:
         return storage.read_bytes(path)
     except FileNotFoundError:
@@ -184,7 +184,7 @@ def _data(path: str) -> bytes:
 
 
 def _whole(line: bytes, checked: T) -> T:
-    """Add the keys that its type does not declare to a record."""
+    """Add the keys of the data that the record's type does not declare."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
@@ -193,8 +193,8 @@ class MetricsLog:
 
     Args:
         path: path of the file, which has one writer.
-        last_step: step from which training continues; `drop_later` removes later lines, of lost
-            work.
+        last_step: step from which training continues. `drop_later` removes later lines, which
+            belong to lost work.
     """
 
     def __init__(self, path: str, last_step: int) -> None:
@@ -223,7 +223,7 @@ class MetricsLog:
             _append_local(self._path, json_line(record))
 
     def sync(self) -> None:
-        """Write the file to a bucket if it has changed; on disk it is up to date."""
+        """Write the file to a bucket if it has changed, since on disk it is up to date."""
         with self._lock:
             if not self._unsynced:
                 return
@@ -250,7 +250,8 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        self._lock = threading.Lock()  # for writes, so that an update never waits for a bucket
+        # Only for writes, so that an update never waits for a bucket.
+        self._lock = threading.Lock()
         self._fields: JsonRecord = {
             "run": run,
             "global_step": 0,
@@ -279,7 +280,7 @@ def _append_local(path: str, line: bytes) -> None:
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line  # after half a line of a killed writer
+            line = b"\n" + line  # A killed writer may leave half a line.
         while line:
             line = line[os.write(descriptor, line) :]
     except OSError as error:
@@ -292,12 +293,12 @@ def _append_local(path: str, line: bytes) -> None:
 def _append(
     path: str, line: bytes, known: tuple[bytes, str] | None = None
 ) -> tuple[bytes, str] | None:
-    """Append a line; to an object by compare-and-swap.
+    """Append a line, on a bucket by compare-and-swap.
 
     Args:
         path: path on disk or gs://.
         line: line to append.
-        known: content and version that this process knows; read if None, or outdated.
+        known: content and version that this process knows. They are read if None or outdated.
 
     Returns:
         New content and version of an object, or None.
@@ -314,9 +315,9 @@ def _append(
                     return None
                 continue
         data, token = known
-        if data.endswith(line):  # stored, but the response was lost
+        if data.endswith(line):  # It was stored, but the response was lost.
             return known
         if (new := storage.replace_if(path, data + line, token)) is not None:
             return data + line, new
         known = None
-    raise StorageError(f"{path}: other writers kept changing it: run the same command again")
+    raise StorageError(f"{path}: other writers kept changing it, so rerun the same command")

@@ -1,7 +1,7 @@
-"""Lines of a run's log files: the keys that readers rely on, and their ranges.
+"""Lines of a run's log files, with the keys that readers rely on, and their ranges.
 
-The records are dictionaries, checked when they are read (`run.log`); keys that are not declared are
-kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
+The records are dictionaries, checked when they are read (`run.log`). Keys that are not declared are
+kept as they are. `None` stands for a number that JSON cannot represent (NaN, infinity).
 """
 
 from typing import Annotated, Any, TypedDict
@@ -15,7 +15,7 @@ Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Usd = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # such as a loss in a chart
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # Range of values that a chart can show.
 
 
 class _Heartbeat(TypedDict):
@@ -32,7 +32,7 @@ class HeartbeatRecord(_Heartbeat, total=False):
     num_train_steps: Count | None
     loss: Finite | None
     step_time: Time
-    compile_seconds: Time  # of the engine's start
+    compile_seconds: Time  # Seconds of the engine's start.
 
 
 class _Event(TypedDict):
@@ -60,7 +60,7 @@ class _Metrics(TypedDict):
 
 
 class MetricsRecord(_Metrics, total=False):
-    """A line of `metrics.jsonl`: one logged step."""
+    """A line of `metrics.jsonl`, about one logged step."""
 
     loss: Finite | None
     masked_lm_loss: Finite | None
@@ -71,7 +71,7 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-# In tokens; `to` is exclusive, and None for tokens that occur nowhere else.
+# In tokens. `to` is exclusive, and None for tokens that occur nowhere else.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 
@@ -100,7 +100,7 @@ class _Evaluation(TypedDict):
 
 
 class Evaluation(_Evaluation, total=False):
-    """A line of `eval.jsonl`: an evaluation on held-out records."""
+    """A line of `eval.jsonl`, about an evaluation on held-out records."""
 
     perplexity: Annotated[float, Meta(ge=0)] | None
     bits_per_character: Finite | None

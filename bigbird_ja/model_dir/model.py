@@ -1,6 +1,6 @@
-"""The model of a MODEL_DIR: its parameters, with the config and tokenizer that belong to them.
+"""Model of a MODEL_DIR, with its parameters, config and tokenizer.
 
-The checkpoint's metadata states the config and the tokenizer that it was trained with; other files
+The checkpoint's metadata states the config and the tokenizer that it was trained with. Other files
 in their place are refused, as everything that reads the model would be wrong without an error.
 """
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"
-CONTINUED = "continued_with"  # event of a run whose settings were changed
+# Event of a run whose settings were changed.
+CONTINUED = "continued_with"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class TrainedModel:
     data: Data
     params: dict[str, np.ndarray]
     tokenizer: Tokenizer
-    meta: Meta  # checkpoint metadata
+    meta: Meta
 
 
 def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
@@ -60,11 +61,13 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
 def load_parameters(
     model_dir: str, step: int | None = None
 ) -> tuple[Config, Data, dict[str, np.ndarray], Meta]:
-    """Load the model of a checkpoint, without the optimizer's state; change nothing.
+    """Load the model of a checkpoint, without the optimizer's state.
+
+    Nothing is changed.
 
     Args:
         model_dir: MODEL_DIR, on disk or gs://.
-        step: step of the checkpoint; the newest by default.
+        step: step of the checkpoint, by default the newest.
 
     Returns:
         The run's config and data, parameters by name (float32), the checkpoint's metadata.
@@ -106,7 +109,7 @@ def check_config(
         data: data of the run.
         meta: metadata of the checkpoint.
         where: path of the config, for the message.
-        earlier: fingerprints of configs that the run had before; see `earlier_configs`.
+        earlier: fingerprints of earlier configs of the run, see `earlier_configs`.
 
     Raises:
         BadInput: The fingerprints differ.
@@ -115,7 +118,7 @@ def check_config(
     if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
-            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): it was changed since: put the"
+            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): put the changed"
             " settings back as they were"
         )
 
@@ -138,7 +141,7 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
 
     Args:
         model_dir: MODEL_DIR.
-        expected: SHA-256 (hex) of the data set's tokenizer; empty if unknown.
+        expected: SHA-256 (hex) of the data set's tokenizer, empty if unknown.
 
     Raises:
         BadInput: The hashes differ.

@@ -15,7 +15,8 @@ from bigbird_ja.process.console import shortened
 T = TypeVar("T")
 
 STEP = "global_step"
-SLOTS = ("m", "v")  # see `train.optimizer.slot_parameters`
+# `train.optimizer.slot_parameters` describes them.
+SLOTS = ("m", "v")
 
 
 def read_variables(prefix: str) -> dict[str, np.ndarray]:
@@ -53,7 +54,7 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
             tensors=[tf.convert_to_tensor(values[name]) for name in names],
         )
     except tf.errors.OpError as error:
-        # As an exception of ours: TensorFlow turns EFBIG into OutOfRangeError, which a session
+        # A StorageError, as TensorFlow turns EFBIG into OutOfRangeError, which a session
         # takes for the end of the data, without an error.
         known = classify(error)
         raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, by matplotlib; the page's style sheet sets the colors.
+"""Charts as inline SVG by matplotlib, with colors of the page's style sheet.
 
 The same run gives the same bytes: no dates, and ids in the SVG that depend only on its content.
 Text stays text, in the reader's fonts.
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_COLORS = 6
-_MAX_POINTS = 250  # maximum per line
+# Maximum number of points of a line.
+_MAX_POINTS = 250
 
 # Matplotlib's color -> variable of the style sheet, with values for light and dark mode.
 _VARIABLES = {
@@ -32,7 +33,7 @@ _COLORS = {name: color for color, name in _VARIABLES.items()}
 _SOFT, _LINE = _COLORS["--soft"], _COLORS["--line"]
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "bigbird-ja", "font.size": 9,
-    "text.parse_math": False,  # a run's name may hold dollar signs
+    "text.parse_math": False,  # A run's name may contain dollar signs.
     "text.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _LINE, "xtick.color": _SOFT,
     "ytick.color": _SOFT, "axes.grid": True, "grid.color": _LINE, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False,
@@ -45,7 +46,7 @@ class Series:
 
     label: str
     points: Sequence[tuple[float, float]]
-    color: int  # index of the run
+    color: int  # Index of the run.
     is_dots: bool = False
 
 
@@ -55,7 +56,7 @@ def color(number: int) -> str:
 
 
 def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Draw lines over the step; a note if there is nothing to draw.
+    """Draw lines over the step, or a note if there is nothing to draw.
 
     Args:
         title: title of the chart.
@@ -81,7 +82,7 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
 
 
 def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Draw groups of bars, one group per label, from shares by series and label."""
+    """Draw a group of bars for each label, from shares by series and label."""
     from matplotlib.ticker import PercentFormatter
 
     labels = list(dict.fromkeys(label for table in tables.values() for label in table))
@@ -90,7 +91,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
         width = 0.8 / len(tables)
         for index, (name, table) in enumerate(tables.items()):
             places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
-            shares = np.array([table.get(label) for label in labels], float)  # nan for None
+            shares = np.array([table.get(label) for label in labels], float)  # None becomes NaN.
             known = ~np.isnan(shares)
             axes.bar(places[known], shares[known], 0.92 * width, color=color(index), label=name)
         axes.set_xticks(range(len(labels)), labels)
@@ -100,7 +101,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
-    """Return x and y of at most `most` points: means of equal parts, and the last point."""
+    """Return x and y of at most `most` points, as means of equal parts and the last point."""
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if len(rows) > most:
@@ -111,12 +112,12 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
     """Return a card of the page with the chart that `draw` draws into axes."""
-    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing here
+    os.environ["MPLBACKEND"] = "agg"  # A notebook's backend may be missing here.
     import matplotlib
 
     file = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser's fonts draw the text
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # The browser's fonts draw the text.
         figure = new_figure(7.8, 3.4)
         axes = figure.add_subplot()
         draw(axes)
@@ -135,7 +136,7 @@ def _draw(title: str, draw: Callable[[Axes], None]) -> str:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure; width and height in inches."""
+    """Return an empty figure of some width and height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -144,7 +145,7 @@ def new_figure(width: float, height: float) -> Figure:
 def legend_below(figure: Figure) -> None:
     """Put a legend below the chart, in as many columns as fit."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
-    inches = 0.6 + 0.075 * max(map(len, labels))  # a line, and letters of 10 points
+    inches = 0.6 + 0.075 * max(map(len, labels))  # A line, and letters of 10 points.
     columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 

@@ -1,4 +1,4 @@
-"""One HTML page about runs, from their logs: everything inline, nothing fetched."""
+"""One HTML page about runs, from their logs, which fetches nothing."""
 
 import datetime
 import html
@@ -25,7 +25,7 @@ class ReportedRun:
 
     model_dir: str
     step: int
-    cost_usd: float | None  # counted by `launch`
+    cost_usd: float | None  # Counted by `launch`.
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _card(run: RunLogs, index: int) -> str:
 
 
 def _state(run: RunLogs) -> tuple[str, str]:
-    """Return the state of a run: class of the style sheet, and text."""
+    """Return the state of a run, as a class of the style sheet and as text."""
     state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
     if run.is_running:
         return "run", state
@@ -184,7 +184,8 @@ def _examples(run: RunLogs) -> str:
         return ""
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
     for e in shown[-1]["examples"]:
-        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # tokens may be short
+        # A token may be a part of a word.
+        is_right = e["guess"] and e["truth"].startswith(e["guess"])
         verdict = "right" if is_right else "wrong"
         rows.append(
             f"<tr><td>{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
@@ -198,7 +199,7 @@ def _examples(run: RunLogs) -> str:
 
 
 def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
-    """Return a table with a row per key and a column per run; differing rows are bold."""
+    """Return a table with a row per key and a column per run, and with bold differences."""
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
     rows = [f"<tr><th></th>{head}</tr>"]

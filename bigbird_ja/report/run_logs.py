@@ -1,4 +1,4 @@
-"""Logs of runs, as a report shows them."""
+"""Logs of runs for a report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.config_file import read_config
 
-# Age of the heartbeat from which a run is not running, whatever its last state was.
+# Age of the heartbeat from which a run counts as stopped, whatever its last state was.
 _FRESH_SECONDS = 300.0
 
 
@@ -37,30 +37,30 @@ class RunLogs:
 
     @property
     def step(self) -> int:
-        """Return the newest step in metrics or heartbeat."""
+        """Newest step in metrics or heartbeat."""
         logged = self.metrics[-1]["step"] if self.metrics else 0
         return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
     @property
     def total_steps(self) -> int | None:
-        """Return the length of the whole run."""
+        """Length of the whole run."""
         if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
             return stated
         return self.settings[0].training.num_train_steps if self.settings else None
 
     @property
     def train_seconds(self) -> float | None:
-        """Return the seconds of training steps, as the model card states them."""
+        """Seconds of training steps, as in the model card."""
         return self.metrics[-1].get("train_seconds") if self.metrics else None
 
     @property
     def interruptions(self) -> int:
-        """Count the interruptions, as the model card does."""
+        """Number of interruptions, as in the model card."""
         return run_log.unfinished_starts(self.events) - self.is_running
 
     @property
     def eta_seconds(self) -> float | None:
-        """Return the seconds to the last step at the mean rate of training so far."""
+        """Seconds to the last step at the mean rate of training so far."""
         if not self.train_seconds or not self.total_steps or not self.metrics[-1]["step"]:
             return None
         left = self.total_steps - self.step
@@ -68,12 +68,12 @@ class RunLogs:
 
     @property
     def cost_usd(self) -> float | None:
-        """Return the cost that the supervisor has counted; None without a supervisor."""
+        """Cost that the supervisor has counted, or None without a supervisor."""
         return run_log.counted_usd(self.events)
 
     @property
     def newest_evaluation(self) -> Mapping[str, Any]:
-        """Return the evaluation of the newest evaluated step; empty if there is none."""
+        """Evaluation of the newest evaluated step, or an empty one."""
         return self.evaluations[-1] if self.evaluations else {}
 
     def count(self, *names: str) -> int:
@@ -84,10 +84,10 @@ class RunLogs:
 def name_apart(runs: Sequence[RunLogs]) -> None:
     """Name each run by the shortest unique end of its path.
 
-    A page shows no more of the path.
+    A page shows no other part of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    for length in (*range(1, 9), 1):  # 1 if no end is unique: a run is given twice
+    for length in (*range(1, 9), 1):  # No end is unique if a run is given twice: 1.
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(runs):
             break

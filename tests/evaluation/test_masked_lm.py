@@ -43,7 +43,7 @@ def test_padding_changes_no_prediction(forward):
     assert np.exp(scores).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
     padded = np.pad(ids, [(0, 0), (0, padded_length(forward.config.model, 200) - 200)])
     np.testing.assert_allclose(forward.log_probabilities(padded, positions), scores, atol=1e-5)
-    with pytest.raises(ValueError, match="the model takes 256"):
+    with pytest.raises(ValueError, match="the model accepts 256"):
         forward.log_probabilities(np.ones((1, 300), int), positions)
 
 

@@ -85,9 +85,9 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
 @pytest.mark.parametrize(
     ("change", "how", "words"),
     [
-        (Run.flip, [DATA], r"-20\.data-00000-of-00001: its checksum differs"),
-        (Run.overwrite, [INDEX, b"x"], r"-20\.index: 1 bytes instead of \d+"),
-        (Run.delete, [DATA], r"-20\.data-00000-of-00001: missing"),
+        (Run.flip, [DATA], r"-20\.data-00000-of-00001 has another checksum"),
+        (Run.overwrite, [INDEX, b"x"], r"-20\.index has 1 bytes instead of \d+"),
+        (Run.delete, [DATA], r"-20\.data-00000-of-00001 is missing"),
         # One flipped bit of it, or another run's: other data, and no complaint.
         (Run.edit, [SIDECAR, '"next_batch": 20', '"next_batch": 21'], ".*bigbird-ja.json states"),
         (Run.delete, [SIDECAR], r"its metadata \(.json\) is missing"),
@@ -113,7 +113,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
 @pytest.mark.parametrize(
     ("change", "how", "words"),
     [
-        (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
+        (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json is damaged: it lists \.\./passwd, model"),
         (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
         (Run.edit, [SIDECAR, f',\n "format_version": "{FORMAT_VERSION}"', ""], "has format None"),
