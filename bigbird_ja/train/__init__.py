@@ -1,1 +1,1 @@
-"""Training: begin with `train.py`."""
+"""Training, which begins with `train.py`."""

@@ -20,21 +20,21 @@ class Evaluations:
     Args:
         job: run to evaluate.
         stop: request to stop, which leaves an evaluation unfinished.
-        watchdog: ticks after each batch.
+        watchdog: watchdog that ticks after each batch.
     """
 
     def __init__(self, job: Job, stop: StopRequest, watchdog: Watchdog) -> None:
         self._job, self._stop, self._watchdog = job, stop, watchdog
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
-        self._evaluated = -1  # the last evaluated step
+        self._evaluated = -1  # The last evaluated step.
 
     def begin(self, step: int, lines: Sequence[Evaluation]) -> None:
         """Find the last evaluation up to `step`, at which training begins.
 
         Args:
             step: the restored step.
-            lines: content of `eval.jsonl`; empty in a process that does not write.
+            lines: content of `eval.jsonl`, empty in a process that does not write.
         """
         ours = self._job.manifest.fingerprint
         same = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
@@ -46,7 +46,7 @@ class Evaluations:
         """Return whether an evaluation is due at `step`, also after a restart from there.
 
         One is due at each multiple of the interval, or at the first step reached after it, and at
-        the last step; at step 0 only if the weights come from another model.
+        the last step. At step 0 it is due only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -62,8 +62,8 @@ class Evaluations:
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
-        In a pod each process evaluates its part, and only the writer has results. The result is
-        None too if a stop is requested before the end.
+        In a pod each process evaluates its part, and only the writer gets results. The result is
+        also None if a stop is requested before the end.
         """
         from bigbird_ja.evaluation import masked_lm
 
@@ -92,4 +92,4 @@ class Evaluations:
 
 
 class _Abandoned(Exception):
-    """A stop was requested."""
+    """Request to stop during an evaluation."""

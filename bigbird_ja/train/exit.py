@@ -1,4 +1,4 @@
-"""The end of a run from any thread, whatever its main thread does."""
+"""Immediate end of a run from any thread, whatever its main thread does."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,14 @@ from bigbird_ja.errors import CommandError
 
 
 class ProcessExit:
-    """Immediate end of a run with an error, after the calls that were registered for it.
+    """Immediate end of a run with an error, after the callbacks that were registered for it.
 
-    There is one for a run. It is passed to all that may have to end a run whose main thread is
-    stuck: the listener for signals, the watchdog, and the connection to a pod.
+    A run has one, which is passed to every object that may end a run whose main thread is stuck:
+    the listener for signals, the watchdog, and the connection to a pod.
 
     Args:
-        leave: ends the process with the error or, in a program that calls us, interrupts the call.
+        leave: callback that ends the process with the error, or interrupts the call in a user's
+            program.
 
     Attributes:
         error: the error, once the run is to end.
@@ -24,7 +25,7 @@ class ProcessExit:
         self.error: CommandError | None = None
 
     def before(self, call: Callable[[CommandError], None]) -> None:
-        """Register a call that gets the error before the run ends; calls run in order."""
+        """Register a callback that gets the error before the run ends, in order."""
         self._calls.append(call)
 
     def __call__(self, error: CommandError) -> None:

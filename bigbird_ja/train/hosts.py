@@ -24,7 +24,8 @@ from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import Processes, SingleProcess
 from bigbird_ja.train.run_logger import package_versions
 
-ALONE = (0, 1, "")  # result of `find_process` without a pod
+# Result of `find_process` without a pod.
+ALONE = (0, 1, "")
 _METADATA_SECONDS = 2.0
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
@@ -52,8 +53,8 @@ def joined(
         config: config of the run, which must be equal in all processes.
         manifest: manifest of the data set, which must be equal in all processes.
         stop: request to stop this process, set when any process of the pod is to stop.
-        exit_process: ends this process when another one has failed.
-        log: gets messages for the user.
+        exit_process: callback that ends this process when another one has failed.
+        log: callback for messages to the user.
 
     Raises:
         BadInput: The processes do not meet, or differ.
@@ -63,7 +64,7 @@ def joined(
     def check() -> None:
         if stop.is_set():
             stop.answered()
-            raise Interrupted("stopped before training: run the same command again")
+            raise Interrupted("stopped before training: rerun the same command")
 
     check()
     on_tpu = use_tpu and engine != "estimator" and devices.is_there(devices.TPU_FILES)
@@ -78,7 +79,7 @@ def joined(
     pod = Pod(index, count, socket.gethostname(), stop, exit_process)
     with _ending_together(pod, exit_process):
         pod.connect(address, devices.prepare(use_tpu), wait_seconds, check)
-        stop.install()  # JAX takes SIGTERM for itself
+        stop.install()  # JAX has replaced the handler of SIGTERM.
         ours = {
             "bigbird-ja": __version__,
             **package_versions(),
@@ -100,7 +101,7 @@ def _ending_together(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
-            # At once: XLA may wait forever for a lost process, and the interpreter for XLA.
+            # Exit at once, as XLA may wait forever for a lost process, and the interpreter for XLA.
             exit_process(known)
         raise
     finally:
@@ -113,10 +114,10 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
     Args:
         name: name of this process.
         ours: packages, data, arguments and settings of this process.
-        first: those of process 0.
+        first: the same of process 0.
 
     Raises:
-        BadInput: Some differ; the message names them.
+        BadInput: Some differ. The message names them.
     """
     different = [key for key in sorted({*ours, *first}) if ours.get(key) != first.get(key)]
     if different:
@@ -134,7 +135,7 @@ def find_process(
 
     Args:
         environ: environment variables of the process.
-        slice_place: the function below; None if no TPU is used.
+        slice_place: the function below, or None if no TPU is used.
 
     Raises:
         BadInput: A variable is missing, or makes no sense.
@@ -159,7 +160,7 @@ def find_process(
 
 
 def tpu_metadata(attribute: str) -> str | None:
-    """Return an attribute of this TPU VM; None without it, or without a metadata server."""
+    """Return an attribute of this TPU VM, or None if it or the metadata server is missing."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -175,7 +176,7 @@ def slice_place(
 ) -> tuple[list[str], int] | None:
     """Return the hosts of this machine's TPU slice, and this machine's number among them.
 
-    The result is None if neither GKE's variables nor the TPU VM's metadata name them.
+    It is None if neither GKE's variables nor the TPU VM's metadata name them.
 
     Raises:
         BadInput: There are several slices, or the machine has no number.

@@ -1,4 +1,4 @@
-"""The run that a process trains."""
+"""Run that a process trains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, act)
-    timer.daemon = True  # so that a command that has failed does not wait for it
+    timer.daemon = True  # A failed command does not wait for it.
     return timer
 
 
@@ -29,11 +29,11 @@ class Dependencies:
     """Log, clocks and timers, which tests replace.
 
     `timer(seconds, act)` returns an object with `start` and `cancel`. `leave` ends the process with
-    an error if the main thread is stuck; None in a program that calls us, which goes on.
+    an error if the main thread is stuck. It is None in a user's program, which goes on.
     """
 
     log: Callable[[str], None] = console.log
-    clock: Callable[[], float] = time.time  # UNIX seconds
+    clock: Callable[[], float] = time.time  # UNIX seconds.
     monotonic: Callable[[], float] = time.monotonic
     leave: Callable[[CommandError], None] | None = None
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
@@ -44,25 +44,25 @@ class PretrainResult:
     """Totals of a run."""
 
     global_step: int
-    loss: float | None  # of the last logged step
-    reason: str  # "finished", or the `reason` of an error of `bigbird_ja.errors`
+    loss: float | None  # Of the last logged step.
+    reason: str  # "finished", or the `reason` of an error of `bigbird_ja.errors`.
     train_seconds: float
-    tokens_seen: int  # without padding
-    interruptions: int  # starts that no `finished` followed
+    tokens_seen: int  # Without padding.
+    interruptions: int  # Number of starts that no `finished` followed.
     model_dir: str
 
 
 @dataclass(frozen=True)
 class Job:
-    """Run to train: settings, data set, engine and arguments."""
+    """Run to train, with settings, data set, engine and arguments."""
 
-    config: Config  # completed by the data set
+    config: Config  # Completed by the data set.
     manifest: Manifest
     data_dir: str
     engine: Choice
-    pod: Processes = field(default_factory=SingleProcess)  # the processes that train together
+    pod: Processes = field(default_factory=SingleProcess)  # The processes that train together.
     init_from: str | None = None
-    evaluates: bool = False  # whether to evaluate on held-out records
-    wandb: bool = False  # whether to log to Weights & Biases too
-    profiled: range = range(0)  # steps to profile
+    evaluates: bool = False
+    wandb: bool = False
+    profiled: range = range(0)  # Steps to profile.
     deps: Dependencies = field(default_factory=Dependencies)

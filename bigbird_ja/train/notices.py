@@ -1,4 +1,4 @@
-"""Notice before a run starts: its duration on a CPU."""
+"""Notice of a run's duration on a CPU, before the run starts."""
 
 import os
 
@@ -9,8 +9,10 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import Choice
 
-_CORE_FLOPS = 50e9  # FLOP/s of one CPU core: few reach as much with float32
-_LONG_DAYS = 30  # duration on a CPU from which a run is warned of
+# FLOP/s of one CPU core, which few reach with float32.
+_CORE_FLOPS = 50e9
+# Duration on a CPU from which there is a warning.
+_LONG_DAYS = 30
 
 
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:

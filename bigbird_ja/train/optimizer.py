@@ -38,14 +38,14 @@ from bigbird_ja.settings.schema import Config, Training, TrainingConfig
 
 NamedTensors = dict[str, tf.Tensor]
 
-_BETA1 = 0.9  # decay of the running mean of gradients
+_BETA1 = 0.9  # Decay of the running mean of gradients.
 _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
-_MUON_BETA = 0.95  # decay of the momentum
+_MUON_BETA = 0.95  # Decay of the momentum.
 # a X + b X³ + c X⁵ on singular values: five iterations map those above 0.01 to 0.7 to 1.2.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
-_SMALLEST_NORM = 1e-12  # keeps a zero matrix zero
+_SMALLEST_NORM = 1e-12  # Keeps a zero matrix zero.
 # Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
 _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
@@ -60,7 +60,7 @@ class MatrixSpec:
 
 
 def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
-    """Return the parameters that Muon updates: the layers' kernels; with AdamW none."""
+    """Return the layers' kernels, which Muon updates, or none with AdamW."""
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
@@ -86,7 +86,7 @@ def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """Return the factor that limits the gradients' norm to `clip_norm`; 0 disables clipping."""
+    """Return the factor that limits the gradients' norm to `clip_norm`, where 0 disables it."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.ones_like(norm)
 
 
@@ -103,7 +103,7 @@ def update(
     scale: tf.Tensor,
     keep: tf.Tensor,
 ) -> tuple[NamedTensors, dict[str, NamedTensors]]:
-    """Update every parameter once; return the new parameters and slots.
+    """Update every parameter once, and return the new parameters and slots.
 
     Args:
         training: update rule, betas, epsilon and weight decay.
@@ -112,10 +112,10 @@ def update(
         gradients: float32 by name.
         decayed: whether `adamw` decays a parameter, by name.
         muons: result of `muon_updates`, for the parameters that Muon updates.
-        global_step: integer scalar, updates made so far.
+        global_step: integer scalar, number of updates so far.
         learning_rate: float32 scalar.
         scale: float32 scalar, factor for the gradients (clipping).
-        keep: bool scalar; if False, everything is returned unchanged.
+        keep: bool scalar. If False, everything is returned unchanged.
     """
     rate, epsilon = _corrected(training, global_step, learning_rate)
     if training.update_rule == "google":
@@ -164,7 +164,7 @@ def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
 
     Args:
         training: section `training` of the config.
-        global_step: integer scalar, updates made so far.
+        global_step: integer scalar, number of updates so far.
     """
     step = tf.cast(global_step, tf.float32)
     total, warmup = float(training.num_train_steps), float(training.warmup_steps)
@@ -186,7 +186,7 @@ def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Update the momentum by a gradient; applied twice, this is Nesterov momentum."""
+    """Update the momentum by a gradient, twice for Nesterov momentum."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
@@ -203,10 +203,10 @@ def muon_directions(
     Args:
         training: limit of the gradients' norm, and dtype of the result.
         matrices: result of `muon_matrices`.
-        momenta: float32 by name; whole, or the same rows of each.
+        momenta: float32 by name, whole, or the same rows of each.
         gradients: float32 by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: divisor of n; zero matrices are added to each stack.
+        multiple: divisor of n, for which zero matrices are added to each stack.
 
     Returns:
         Stacks [n, rows, columns] in `training.dtype`.
@@ -230,9 +230,9 @@ def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
     """Set the singular values of each matrix to about 1, by Newton-Schulz iterations.
 
     Args:
-        stack: [n, rows, columns]; the result has the same shape and dtype.
+        stack: [n, rows, columns]. The result has the same shape and dtype.
     """
-    is_tall = stack.shape[1] > stack.shape[2]  # XᵀX is smaller than XXᵀ
+    is_tall = stack.shape[1] > stack.shape[2]  # XᵀX is smaller than XXᵀ.
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))
     values = tf.cast(values / tf.maximum(norms, _SMALLEST_NORM), stack.dtype)
@@ -257,7 +257,7 @@ def orthogonalize_together(
         stack: [n, rows, columns], the same on all replicas.
         replica_id: number of this replica.
         num_replicas: number of replicas.
-        cross_replica_sum: sums a tensor over the replicas.
+        cross_replica_sum: function that sums a tensor over the replicas.
 
     Returns:
         The stack, padded with zeros to a multiple of `num_replicas`.
@@ -266,7 +266,7 @@ def orthogonalize_together(
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
     share = orthogonalize(tf.gather(shares, replica_id))
     here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]
-    # The others have zeros here, so the sum is exact.
+    # The other replicas contribute zeros here, so the sum is exact.
     return tf.reshape(cross_replica_sum(here * share), stack.shape)
 
 

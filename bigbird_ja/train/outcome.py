@@ -1,4 +1,4 @@
-"""The outcome of a run: recorded once, then the command's results or its error."""
+"""Outcome of a run, recorded once, and returned as results or raised as an error."""
 
 import concurrent.futures
 import contextlib
@@ -14,13 +14,15 @@ from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import in_thread
 
-_RECORDING_SECONDS = 8.0  # maximum for the record of an exit, when storage may be what hangs
-_SAVING_SECONDS = 20.0  # maximum for a save that is under way at a failure
+# Maximum time for recording an exit, as storage may be the reason for it.
+_RECORDING_SECONDS = 8.0
+# Maximum wait for a save that is under way at a failure.
+_SAVING_SECONDS = 20.0
 
 
 @dataclass(eq=False)
 class Outcome:
-    """Outcome of a run: finished, interrupted or failed."""
+    """Outcome of a run, which is finished, interrupted or failed."""
 
     job: Job
     model_dir: ModelDir
@@ -35,7 +37,7 @@ class Outcome:
 
         Args:
             reason: "finished" or "interrupted", in this process.
-            is_new: whether it is not recorded yet.
+            is_new: whether the outcome is still to be recorded.
 
         Raises:
             Interrupted: A stop was requested.
@@ -47,7 +49,7 @@ class Outcome:
         pod.finish()
         if reason == "interrupted":
             step, model_dir = logger.step, self.model_dir.path
-            what = f"saved at step {step} in {model_dir}: run the same command again to continue"
+            what = f"saved at step {step} in {model_dir}: rerun the same command to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
             stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
@@ -59,14 +61,14 @@ class Outcome:
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Iterator[None]:
-        """Record an exception, and raise it as a CommandError."""
+        """Record an exception of the block, and raise it as a CommandError."""
         pod = self.job.pod
         try:
             with mid_run():
                 yield
         except BaseException as error:
             known = classify(error) or pod.explain(error)
-            if isinstance(known, errors.Diverged):  # a save under way is of an earlier step
+            if isinstance(known, errors.Diverged):  # A save under way is of an earlier step.
                 self._complete_save()
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
@@ -78,7 +80,8 @@ class Outcome:
 
     def record_exit(self, error: errors.CommandError) -> None:
         """Record an error with which the process is about to end, in any thread."""
-        if self.job.pod.count > 1:  # another process has failed: a save may still be completed
+        # If another process has failed, a save may still be completed.
+        if self.job.pod.count > 1:
             self._complete_save()
 
         def record() -> None:
@@ -88,7 +91,7 @@ class Outcome:
         error.results = asdict(self.logger.results(error.reason))
 
     def _complete_save(self) -> None:
-        """Give a save under way some seconds, and record it; ignore its failure."""
+        """Wait some seconds for a save under way, record it, and ignore its failure."""
         self.saver.give_time(_SAVING_SECONDS)
         with contextlib.suppress(Exception):
             self.logger.saved(self.saver.poll())

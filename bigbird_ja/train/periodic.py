@@ -1,4 +1,4 @@
-"""A call that is repeated every few seconds in a thread: a slow bucket never stalls a step."""
+"""Repeated call in a thread, so that a slow bucket never stalls a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bigbird_ja.storage.lease import LeaseLost
 
 
 class Periodic:
-    """Repeats a call in a thread while the context is open.
+    """Repeated call in a thread while the context is open.
 
-    A failure is logged, once per message, and the call is repeated; only a lost lock ends the run.
+    A failure is logged, once per message, and the call is repeated. Only a lost lock ends the run.
 
     Args:
         call: call to repeat.
         seconds: time between two calls, and before the first.
-        log: gets failures.
+        log: callback for failures.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Periodic:
         while self._lost is None and not self._ended.wait(self._seconds):
             try:
                 self._call()
-            except LeaseLost as error:  # MODEL_DIR isn't ours any more
+            except LeaseLost as error:  # MODEL_DIR belongs to another process.
                 self._lost = error
             except Exception as error:
                 message = f"heartbeat failed, will be tried again: {error}"

@@ -1,8 +1,8 @@
 """Processes of a pod, one per host, that train one run together.
 
-They use JAX's coordination service (`jax.distributed`), which process 0 serves: it connects them,
-ends all if one dies (heartbeats), and has a key-value store for their agreements. Process 0 is the
-writer: it holds the lease on MODEL_DIR and writes its files.
+They use JAX's coordination service (`jax.distributed`), which process 0 serves. It connects them,
+ends all if one dies (heartbeats), and contains a key-value store for their agreements. Process 0 is
+the writer: it owns the lease on MODEL_DIR and writes its files.
 
 **One step for all.** A JAX program runs on all devices together, so a save by time or a stop must
 come at the same step everywhere. The writer names that step in the store, far enough ahead: every
@@ -36,26 +36,30 @@ from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays
 from bigbird_ja.train.threads import in_thread
 
-_NO_PROXY = "no_grpc_proxy"  # only in lower case
-HEARTBEAT_SECONDS = 40  # timeout of the heartbeats
+# gRPC reads the variable only in lower case.
+_NO_PROXY = "no_grpc_proxy"
+# Timeout of the heartbeats.
+HEARTBEAT_SECONDS = 40
 _POLL_SECONDS = 0.2
-_FINAL_STATUS_SECONDS = 10.0  # for the others to read why process 0 fails, before its store closes
-_DAY_MS = 24 * 3600 * 1000  # timeout of a wait that only a failure ends
+# Time for the others to read why process 0 fails, before its store closes.
+_FINAL_STATUS_SECONDS = 10.0
+# Timeout of a wait that only a failure ends.
+_DAY_MS = 24 * 3600 * 1000
 _GONE = (
-    "another process of this pod is gone: it was killed, or its machine or network is: stopped; the"
-    " last checkpoint is good: run the same command again on every host"
+    "another process of this pod is gone (it was killed, or its machine or network failed), and the"
+    " last checkpoint is good: rerun the same command on every host"
 )
 
 
 class Pod:
-    """One process of several; see the module.
+    """One process of several.
 
     Args:
         index: number of this process, from 0.
         count: number of processes.
         host: name of its machine, for messages.
         stop: request to stop this process, which all share.
-        exit_process: ends this process when another one has failed.
+        exit_process: callback that ends this process when another one has failed.
     """
 
     def __init__(
@@ -65,25 +69,33 @@ class Pod:
         self.name = f"process {index} on {host}"
         self._stop, self._exit = stop, exit_process
         exit_process.before(lambda error: self.fail(error.reason, str(error)))
-        self._client: Any = None  # of the store; None before it is connected and after it is lost
-        self._is_over = False  # this process has failed or finished
-        self._failure: CommandError | None = None  # its own, once it has failed
-        self._remote_failure: CommandError | None = None  # another process's failure
-        self._waits = False  # the main thread waits for others, and will raise the news
-        self._requests: set[str] = set()  # "stop", "save": requests for a step that all share
-        self._agreed = (-1, False)  # the last step that the writer named, and whether all stop
-        self._max_dispatched = -1  # the last step that this process may have dispatched
+        # Client of the store, or None before it is connected and after it is lost.
+        self._client: Any = None
+        # Whether this process has failed or finished.
+        self._is_over = False
+        # Failure of this process.
+        self._failure: CommandError | None = None
+        # Failure of another process.
+        self._remote_failure: CommandError | None = None
+        # Whether the main thread waits for others, and will raise their failure.
+        self._waits = False
+        # Requests ("stop", "save") for a step that all share.
+        self._requests: set[str] = set()
+        # The last step that the writer named, and whether all stop there.
+        self._agreed = (-1, False)
+        # The last step that this process may have dispatched.
+        self._max_dispatched = -1
 
     def connect(
         self, address: str, platform: str, seconds: float, check: Callable[[], None]
     ) -> None:
-        """Connect the processes, so that `jax.devices()` has all devices; before JAX is used.
+        """Connect the processes before JAX is used, so that `jax.devices()` returns all devices.
 
         Args:
             address: HOST:PORT at which process 0 serves.
             platform: "cpu", "cuda" or "tpu".
             seconds: maximum wait for the others.
-            check: polled meanwhile; raises to end the wait.
+            check: callback that is polled meanwhile, and may raise to end the wait.
 
         Raises:
             BadInput: The processes do not meet.
@@ -105,9 +117,9 @@ class Pod:
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
             raise BadInput(
-                f"JAX_COORDINATOR_ADDRESS={address}: process {self.index} cannot start there"
-                f" ({summary_line(error)}): another process 0 may be at work, or give a free port"
-                " of the host of process 0"
+                f"process {self.index} cannot start at JAX_COORDINATOR_ADDRESS={address}"
+                f" ({summary_line(error)}): end another process 0 there, or give a free port of the"
+                " host of process 0"
             ) from error
         self._client = compat.coordination_client()
         on_abort(self._cut_off)
@@ -129,7 +141,7 @@ class Pod:
             self.count,
             self.index,
             cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds) + 3600,  # JAX aborts at its own timeout
+            initialization_timeout=int(seconds) + 3600,  # JAX aborts at its own timeout.
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
         )
@@ -141,7 +153,10 @@ class Pod:
         self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """Implement `Processes.share`; the others read the value from the store."""
+        """Implement `Processes.share`.
+
+        The other processes read the value from the store.
+        """
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))
         value = make()
@@ -171,7 +186,8 @@ class Pod:
     def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
         """Return the result of a call that waits for other processes.
 
-        The call runs in a thread of its own; `check` and the news end the wait here.
+        The call runs in a thread of its own. `check` and another process's failure end the wait
+        here.
         """
         self._waits = True
         future = in_thread("pod-wait", call)
@@ -188,7 +204,10 @@ class Pod:
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Implement `Processes.next_limit`; the writer names a step if one is needed."""
+        """Implement `Processes.next_limit`.
+
+        The writer names a step if one is needed.
+        """
         named = self._agreed[0]
         if self.is_writer and self._requests and named <= step:
             self._agreed = max(self._max_dispatched, step) + ahead + 1, "stop" in self._requests
@@ -212,7 +231,8 @@ class Pod:
 
     def ask_to_stop(self, who: str) -> None:
         """Request a step at which all stop, on behalf of `who` (a signal, a limit)."""
-        with contextlib.suppress(RuntimeError):  # another one was first, or the store is gone
+        # Another request was first, or the store is lost.
+        with contextlib.suppress(RuntimeError):
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
             self._requests.add("stop")
@@ -232,8 +252,12 @@ class Pod:
             self._post_final_status("pod/ended", status, _FINAL_STATUS_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """Implement `Processes.explain`; waits for the news if a sum over devices has failed."""
-        if "Gloo" in str(error):  # on CPUs the sum fails at once if a process is lost
+        """Implement `Processes.explain`.
+
+        It waits for the failure of another process if a sum over devices has failed.
+        """
+        # On CPUs the sum fails at once if a process is lost.
+        if "Gloo" in str(error):
             return self._remote_failure or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
             return None
@@ -244,12 +268,15 @@ class Pod:
         return self._remote_failure
 
     def finish(self) -> None:
-        """Implement `Processes.finish`; the writer waits until all are done."""
+        """Implement `Processes.finish`.
+
+        The writer waits until all are done.
+        """
         self.share("over", bool)
         self._is_over = True
         self._post_final_status("over", "", 2 * HEARTBEAT_SECONDS)
-        # Else JAX's client prints a crash if process 0 exits before this one. If another process is
-        # killed at this moment, the call never returns.
+        # Otherwise JAX's client prints a crash if process 0 exits before this one. If another
+        # process is killed at this moment, the call never returns.
         leaving = in_thread("pod-leave", self._client.shutdown)
         concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
@@ -263,7 +290,7 @@ class Pod:
         The store closes with the writer, which therefore waits until all have written theirs, for
         at most `seconds`.
         """
-        with contextlib.suppress(RuntimeError):  # the others may have exited
+        with contextlib.suppress(RuntimeError):  # The others may have exited.
             self._client.key_value_set(f"{folder}/{self.index}", text)
             end = time.monotonic() + seconds
             while self.is_writer and time.monotonic() < end:
@@ -272,7 +299,7 @@ class Pod:
                 time.sleep(_POLL_SECONDS / 4)
 
     def _listen(self) -> None:
-        """In a thread: exchange requests to stop, and read how other processes failed."""
+        """Exchange requests to stop, and read failures of other processes, in a thread."""
         client, is_stopping = self._client, False
         while not self._is_over:
             if self._stop.is_set() and not is_stopping:
@@ -280,10 +307,11 @@ class Pod:
                 self.ask_to_stop(self._stop.name)
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
-            except RuntimeError:  # the store is lost, and JAX's client will abort
+            # The store is lost, and JAX's client will abort.
+            except RuntimeError:
                 return
             if "pod/stop" in entries:
-                self._stop.ask(entries["pod/stop"])  # repeatedly, which changes nothing
+                self._stop.ask(entries["pod/stop"])  # A repeated request changes nothing.
             for key, value in entries.items():
                 if key.startswith("pod/ended/"):
                     self._end(_end_of(*json.loads(value)))
@@ -294,12 +322,13 @@ class Pod:
         """End this process after the store, which process 0 serves, is lost."""
         self._client = None
         self._end(Stalled(_GONE))
-        if self._failure is not None:  # a call to the lost store may never return
+        # A call to the lost store may never return.
+        if self._failure is not None:
             time.sleep(_FINAL_STATUS_SECONDS)
             self._exit(self._failure)
 
     def _end(self, news: CommandError) -> None:
-        """End this process with the news: in the main thread if it waits, else here."""
+        """End this process with another one's failure, in the main thread if it waits."""
         if self._remote_failure is None and not self._is_over:
             self._remote_failure = news
             if not self._waits:

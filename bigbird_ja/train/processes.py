@@ -1,4 +1,7 @@
-"""The loop's interface to the processes that train one run together, and a single process."""
+"""Interface of the loop to the processes that train one run together.
+
+`SingleProcess` implements it for a run in one process.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,7 @@ class Processes(Protocol):
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
         """Return the step up to which the engine may go now, at most `limit`.
 
-        To be called before each `advance`, which may dispatch `ahead` steps beyond the finished
-        `step`.
+        Call it before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
         """
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
@@ -58,7 +60,7 @@ class Processes(Protocol):
         """
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
-        """Return whether training stops at `step`; `is_requested` in this process."""
+        """Return whether training stops at `step`, given a request in this process."""
 
     def fail(self, reason: str, message: str) -> None:
         """Report to the others that this process fails."""
@@ -71,7 +73,7 @@ class Processes(Protocol):
 
 
 class SingleProcess:
-    """A run in one process."""
+    """Implementation of `Processes` for a run in one process."""
 
     index, count, is_writer = 0, 1, True
 

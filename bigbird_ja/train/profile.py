@@ -14,7 +14,8 @@ from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_logger import RunLogger
 
 _PROFILES = "plugins/profile"
-_MAX_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
+# Maximum number of steps, as a TPU's profile contains some megabytes for each.
+_MAX_PROFILED = 1000
 
 
 def read_profile_steps(text: str, total: int) -> range:
@@ -41,9 +42,9 @@ class Profile:
 
     Args:
         job: the run.
-        model_dir: MODEL_DIR; only the process that has locked it profiles.
+        model_dir: MODEL_DIR. Only the process that has locked it profiles.
         step: the last finished step.
-        logger: records the profile as an event.
+        logger: logger that records the profile as an event.
     """
 
     def __init__(self, job: Job, model_dir: ModelDir, step: int, logger: RunLogger) -> None:
@@ -51,20 +52,22 @@ class Profile:
         self._steps = range(max(steps.start, step + 1), steps.stop)
         self._model_dir, self._logger, self._log = model_dir, logger, job.deps.log
         self._local = os.path.join(model_dir.scratch, "profile")
-        self._is_exact = job.engine.name == "pjrt"  # stops at any step
+        self._is_exact = job.engine.name == "pjrt"  # Whether it stops at any step.
         self._stop: Callable[[], Any] | None = None
         self._is_over = model_dir.lease is None or not self._steps
-        self._begun = 0  # the first step of the profile
+        self._begun = 0  # The first step of the profile.
         if steps and not self._steps:
             self._log(f"`profile_steps`: step {steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
-        """Return the next step after which the profile begins or ends; 1 << 62 if none."""
+        """Return the next step after which the profile begins or ends, or 1 << 62."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
     def at(self, step: int) -> None:
-        """Begin or end the profile, if it is due after `step`; no step may be under way.
+        """Begin or end the profile, if it is due after `step`.
+
+        No step may be under way.
 
         TPUEstimator stops only between device loops, so whole loops are profiled. The first of the
         steps is taken to be in the next loop if that loop, as long as the last one, would reach it.
@@ -77,7 +80,7 @@ class Profile:
             self._try(self._begin)
 
     def close(self) -> None:
-        """End the profile, if there is one, and write it. Never raises."""
+        """End the profile, if there is one, and write it, without raising."""
         if self._stop is not None:
             self._is_over = True
             self._try(self._write)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from bigbird_ja.process.console import LiveLine, human_count, human_time
 
-# Minimum of seconds between two lines in a log; on a terminal they overwrite each other.
+# Minimum number of seconds between two lines in a log. On a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
-_SHORTEST = 1.0  # minimum of seconds for the measurement of a rate
+# Minimum number of seconds for the measurement of a rate.
+_SHORTEST = 1.0
 # Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
 _NEWEST = 0.2
 
@@ -19,13 +20,13 @@ class TrainProgress:
 
     The engine finishes one or many steps at once, and steps that were under way while the host was
     busy finish almost together. So a rate is measured over at least a second; steps that are logged
-    sooner have the previous rate.
+    sooner get the previous rate.
 
     Attributes:
         num_train_steps: total number of steps.
         tokens_per_step: tokens without padding (by the data set's density).
         flops_per_core_step: FLOPs that the model needs on one core, for the MFU.
-        peak_flops: peak FLOP/s of one core; None if unknown (no MFU).
+        peak_flops: peak FLOP/s of one core, or None if unknown (no MFU).
         step: the last finished step.
         seconds_before: seconds of training before this process.
         clock: monotonic clock, seconds.
@@ -50,14 +51,15 @@ class TrainProgress:
         return self.seconds_before + self.clock() - self._start
 
     def begin(self) -> None:
-        """Start the measurement: time before (imports, building the graph) is no training."""
-        self._start = self._seconds = self.clock()  # `_seconds`: when `step` finished
-        self._left_out = 0.0  # seconds of the clock that are no part of the rate
+        """Start the measurement, without the time before (imports, building the graph)."""
+        # `_seconds` is the time when `step` finished.
+        self._start = self._seconds = self.clock()
+        self._left_out = 0.0  # Seconds of the clock that are no part of the rate.
         self._measured = self.step, self._seconds
-        self._each: list[float] = []  # seconds per step, of the first two measurements
+        self._each: list[float] = []  # Seconds per step in the first two measurements.
 
     def leave_out(self) -> None:
-        """Leave the time since the last finished step (evaluating, saving) out of the rate."""
+        """Exclude the time since the last finished step (evaluating, saving) from the rate."""
         self._left_out = self.clock() - self._seconds
 
     def finished(self, step: int) -> None:
@@ -71,27 +73,30 @@ class TrainProgress:
         if steps and (seconds >= _SHORTEST or not self._each):
             self._measured = self.step, self._seconds
             each = max(seconds, 1e-9) / steps
-            # The first measurement includes the start of the input: the second one drops it.
+            # The first measurement includes the start of the input, so the second one drops it.
             before = self._each[-1] if len(self._each) > 1 else each
             self._each = [*self._each[:1], before + _NEWEST * (each - before)]
             self._rate = self.tokens_per_step / each
         return self._rate if self._each else 0.0
 
     def eta_seconds(self, step: int) -> float | None:
-        """Estimate the seconds to the last step; None before the first measurement."""
+        """Estimate the seconds to the last step, or return None before the first measurement."""
         if not self._each:
             return None
         return max(self.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
-        """Compute the model FLOPs utilization of a core, 0 to 1; None without a known peak."""
+        """Compute the model FLOPs utilization of a core, 0 to 1.
+
+        It is None without a known peak.
+        """
         if not self.peak_flops:
             return None
         steps_per_second = tokens_per_second / self.tokens_per_step
         return steps_per_second * self.flops_per_core_step / self.peak_flops
 
     def line(self, metrics: Mapping[str, float]) -> str:
-        """Return the line for one logged step, most important first, as terminals cut its end.
+        """Return the line for one logged step, most important figures first, as terminals cut it.
 
         Args:
             metrics: metrics with the keys of `metrics.jsonl`.

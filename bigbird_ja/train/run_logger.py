@@ -1,4 +1,4 @@
-"""The record of a run while it trains: log files, progress line, TensorBoard."""
+"""Record of a run while it trains, in log files, progress line and TensorBoard."""
 
 import contextlib
 import importlib.metadata
@@ -28,7 +28,8 @@ from bigbird_ja.train.saver import Saved
 from bigbird_ja.train.tensorboard import EventWriter
 from bigbird_ja.train.wandb import WandbLog
 
-_BEATS_PER_SYNC = 4  # heartbeats per upload of metrics.jsonl
+# Heartbeats per upload of metrics.jsonl.
+_BEATS_PER_SYNC = 4
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
@@ -54,8 +55,10 @@ class RunLogger:
         self.step = resumption.step
         self.loss: float | None = None
         self._beats, self._has_ended = 0, False
-        self._saved: list[Saved] = []  # not in events.jsonl yet
-        self._lock = threading.Lock()  # for that list and its lines
+        # Saves that are not in events.jsonl yet.
+        self._saved: list[Saved] = []
+        # For that list and its lines.
+        self._lock = threading.Lock()
         model_dir.open_logs(self.step, job.config.training.num_train_steps)
         if model_dir.metrics is not None:
             self.loss = (model_dir.metrics.last or {}).get("loss")
@@ -78,8 +81,8 @@ class RunLogger:
     def started(self, init_from: dict[str, Any] | None) -> None:
         """Record the start of a run that the engine has accepted.
 
-        Write settings, tokenizer, the event and the first heartbeat; open TensorBoard's file and
-        W&B's run.
+        Write settings, tokenizer, the event and the first heartbeat, and open TensorBoard's file
+        and W&B's run.
 
         Args:
             init_from: record of `init_from`, if this is a new run with it.
@@ -96,7 +99,7 @@ class RunLogger:
         model_dir.write_settings(job.config, job.manifest, tokenizer)
         # A resume may change these: then results are equal only up to rounding.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
-        if "cpu" in engine.device.lower():  # sums are split among its cores
+        if "cpu" in engine.device.lower():  # Sums are split among its cores.
             start["cores"] = workers.available_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
@@ -104,7 +107,7 @@ class RunLogger:
             config=config_fingerprint(job.config, job.manifest)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
-            environment={  # no host names, paths or variables
+            environment={  # Without host names, paths or variables.
                 "bigbird_ja": __version__,
                 "python": platform.python_version(),
                 **package_versions(),
@@ -221,7 +224,7 @@ class RunLogger:
         self.progress.leave_out()
 
     def saved(self, saved: Saved | None) -> None:
-        """Note that a checkpoint is complete, if one is; the next `beat` records it.
+        """Note a complete checkpoint, if any, which the next `beat` records.
 
         So a slow bucket never stalls a step.
         """
@@ -230,7 +233,7 @@ class RunLogger:
             self.heartbeat(state="training")
 
     def beat(self) -> None:
-        """Write heartbeat.json, and the logs with each save and every fourth time.
+        """Write heartbeat.json, and the logs with each save and at every fourth call.
 
         The lock is checked before.
         """
@@ -265,7 +268,7 @@ class RunLogger:
         if before is None or before.meta.step == self._resumption.next_batch:
             return round(self.step * tokens_per_step)
         new = (self.step - before.meta.step) * tokens_per_step
-        return before.meta.tokens_seen + round(new)  # earlier steps had another batch size
+        return before.meta.tokens_seen + round(new)  # Earlier steps had another batch size.
 
     def checkpoint_metadata(self) -> Meta:
         """Return the metadata of a checkpoint of this step, without its files."""
@@ -296,7 +299,7 @@ class RunLogger:
         )
 
     def close(self) -> None:
-        """Close the progress line and TensorBoard's file; log a failure instead of raising it."""
+        """Close the progress line and TensorBoard's file, and log a failure instead of raising."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -307,7 +310,9 @@ class RunLogger:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record the exit reason; log a failure instead of raising it. Later calls do nothing.
+        """Record the exit reason.
+
+        A failure is logged instead of raised. Later calls do nothing.
 
         A refused start leaves MODEL_DIR as it was. A process that lost the lock writes nothing, as
         MODEL_DIR belongs to another one.

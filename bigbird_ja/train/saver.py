@@ -1,7 +1,7 @@
 """Checkpoints saved in the background of training.
 
-The main thread only takes a snapshot of the variables; writing, checksums, `fsync` or upload happen
-in a thread. The next save, and the end of the run, wait for it; its failure ends the run at the
+The main thread only takes a snapshot of the variables. Writing, checksums, `fsync` or upload happen
+in a thread. The next save, and the end of the run, wait for it. Its failure ends the run at the
 next step.
 """
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from bigbird_ja.train.engines.protocol import Snapshot
 
 
-_NEVER = 1 << 62  # a step that is not reached
+# A step that no run reaches.
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that has become the latest of MODEL_DIR."""
+    """Checkpoint that has become the latest of MODEL_DIR."""
 
     step: int
-    seconds: float  # duration of the save
-    time: float  # UNIX seconds at its end
+    seconds: float  # Duration of the save.
+    time: float  # UNIX seconds at its end.
 
 
 @dataclass(eq=False)
 class CheckpointSaver:
-    """Saver of checkpoints, by minutes and by steps; one save at a time.
+    """Saver of checkpoints by minutes and by steps, one at a time.
 
     `poll` and `wait` return each completed save once. In a process of a pod that does not write it
     only takes part in the snapshots.
@@ -49,7 +50,7 @@ class CheckpointSaver:
     """
 
     job: Job
-    model_dir: ModelDir  # locked in the process that writes
+    model_dir: ModelDir  # Locked in the process that writes.
 
     def __post_init__(self) -> None:
         """Count from step 0 on."""
@@ -62,7 +63,7 @@ class CheckpointSaver:
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Return whether to save now; the first step at or after a multiple is due."""
+        """Return whether to save now, at the first step at or after a multiple."""
         if step <= self.step:
             return False
         if self.next_due(self.step) <= step:
@@ -77,12 +78,14 @@ class CheckpointSaver:
         return (step // every + 1) * every if every else _NEVER
 
     def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
-        """Take a snapshot now and save it in the background; no save may be under way.
+        """Take a snapshot now and save it in the background.
+
+        No save may be under way.
 
         Args:
-            meta: metadata of the checkpoint; its files are added.
-            snapshot: copies the state, before this returns. Its result is called in the thread
-                that saves, and returns all variables by name.
+            meta: metadata of the checkpoint, to which its files are added.
+            snapshot: function that copies the state before this returns. Its result is called in
+                the saving thread, and returns all variables by name.
         """
         assert self._saving is None
         self.begin(meta.step)
@@ -100,7 +103,7 @@ class CheckpointSaver:
         return self.wait() if self._saving is not None and self._saving.done() else None
 
     def wait(self) -> Saved | None:
-        """Wait for the save under way, and return it; raise its failure."""
+        """Wait for the save under way, and return it or raise its failure."""
         if self._saving is None:
             return None
         try:

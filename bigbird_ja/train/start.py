@@ -1,4 +1,4 @@
-"""Start of a run: settings, data set, pod and engine, checked before anything is written."""
+"""Start of a run, with all checks before anything is written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class _Request:
     model_dir: str
     config: ConfigSource | None
     overrides: Mapping[str, Any] | None
-    arguments: Mapping[str, Any]  # by the key of the setting that each sets; None if not given
+    # Arguments by the key of the setting that each sets, None if not given.
+    arguments: Mapping[str, Any]
     engine: str
     use_tpu: bool
     pod_wait_seconds: int
@@ -91,8 +92,8 @@ def pretrain(
     Args:
         data_dir: data set made by `make_data`, on disk or gs://.
         model_dir: folder of the run, on disk or gs://.
-        config: a preset's name, a YAML file or a `Config`; None for a run's own settings, or the
-            defaults.
+        config: a preset's name, a YAML file or a `Config`. None stands for a run's own settings,
+            or the defaults.
         overrides: values of settings by key, such as `{"training.seed": 7}`.
         num_train_steps: length of the run, in steps.
         learning_rate: peak learning rate.
@@ -104,18 +105,18 @@ def pretrain(
         init_from: initial weights: a Hugging Face folder or its name on the Hub, a MODEL_DIR, or
             Google's BigBird TensorFlow checkpoint.
         mode: "train", or "train_and_eval" to evaluate on held-out records, too.
-        max_train_minutes: time after which the run is saved and stopped; None for no limit.
+        max_train_minutes: time after which the run is saved and stopped, or None for no limit.
         overwrite: whether an existing run is moved to MODEL_DIR.replaced-N.
         profile_steps: steps to profile, such as "100-110".
         wandb: whether to log to Weights & Biases, too.
-        deps: log, clocks and timers; the defaults for None.
+        deps: log, clocks and timers, or None for the defaults.
 
     Returns:
         The totals of the finished run.
 
     Raises:
         BadInput: The run is refused before anything is written.
-        Interrupted: It was saved and stopped; the same call continues it.
+        Interrupted: It was saved and stopped. The same call continues it.
         Diverged, OutOfMemory, StorageError, Stalled: See `bigbird_ja.errors`.
     """
     for name, value, choices in (("engine", engine, ENGINES), ("mode", mode, MODES)):
@@ -159,7 +160,7 @@ def pretrain(
             at_end.callback(stop.answered)
         if max_train_minutes is not None:
             limit = f"`max_train_minutes` {max_train_minutes:g}"
-            # Not urgent: the machine stays, so a long step may end first.
+            # Not urgent, as the machine stays, so that a long step may end first.
             timer = deps.timer(max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False))
             timer.start()
             at_end.callback(timer.cancel)
@@ -177,7 +178,7 @@ def _prepare_and_train(
     if request.init_from:
         folder = hub.fetch_model(request.init_from, "`init_from`", weights=True)
         request = replace(request, init_from=folder)
-    if request.overwrite:  # the run in MODEL_DIR moves away
+    if request.overwrite:  # The run in MODEL_DIR is moved away.
         outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")
     model_dir = ModelDir(request.model_dir, request.overwrite, log=deps.log, clock=deps.clock)
     config, overrides, manifest, notices = _settings(request, model_dir)
@@ -200,7 +201,7 @@ def _prepare_and_train(
         engine = choose(request.engine, request.use_tpu, config, pod.count)
         if engine.name == "pjrt":
             _refuse_cores(overrides)
-        from bigbird_ja.train.train import train  # after refusals, as this takes seconds
+        from bigbird_ja.train.train import train  # After all checks, as this takes seconds.
 
         for notice in (*notices, str(engine)):
             deps.log(notice)
@@ -224,7 +225,7 @@ def _prepare_and_train(
 def _settings(
     request: _Request, model_dir: ModelDir
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
-    """Return config, overrides in order, manifest, and notices.
+    """Return config, ordered overrides, manifest and notices.
 
     The config is completed by the data set. The notices are logged once nothing is refused.
     """

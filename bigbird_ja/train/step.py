@@ -51,19 +51,19 @@ def train_step(
         config: config of the run.
         data: data of the run.
         params: parameters of `parameter_specs`, float32 by name.
-        slots: slots of `slot_parameters`, float32 by name; zeros at first.
-        global_step: integer scalar, steps made so far; determines dropout and the learning rate.
+        slots: slots of `slot_parameters`, float32 by name, zeros at first.
+        global_step: integer scalar, number of steps so far, for dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
-            masked_lm_positions, _ids int32 and _weights float32 [b, P]; (next_sentence_labels
-            int32 [b]); b divides into `gradient_accumulation_steps`.
-        replica_id: number of this replica; determines dropout.
+            masked_lm_positions, _ids int32 and _weights float32 [b, P], (next_sentence_labels
+            int32 [b]). `gradient_accumulation_steps` divides b.
+        replica_id: number of this replica, for dropout.
         num_replicas: number of replicas.
-        cross_replica_sum: sums a tensor over the replicas.
+        cross_replica_sum: function that sums a tensor over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
         (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping),
-        and finite, bool; if it is False, params and slots are returned unchanged.
+        and finite, bool. If it is False, params and slots are returned unchanged.
 
     Raises:
         ValueError: The batch does not divide, or the sequence length does not suit the attention.
@@ -102,9 +102,9 @@ def replica_gradients(
     num_replicas: int,
     weight: tf.Tensor,
 ) -> tuple[NamedTensors, tf.Tensor]:
-    """Compute one replica's part of the global batch's gradients; all parts add up to them.
+    """Compute one replica's term in the sum of the global batch's gradients.
 
-    The arguments are those of `train_step`; `weight` is `prediction_weight`, summed over the
+    The arguments are those of `train_step`. `weight` is `prediction_weight`, summed over the
     replicas.
 
     Returns:
@@ -155,9 +155,9 @@ def apply_gradients(
     orthogonalized: Sequence[tf.Tensor] | None = None,
     orthogonalize: Callable[[tf.Tensor], tf.Tensor] = orthogonalize,
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
-    """Apply the whole batch's gradients; return what `train_step` does.
+    """Apply the whole batch's gradients, and return the results of `train_step`.
 
-    `gradients` and `sums` are the results of `replica_gradients`, summed over the replicas; other
+    `gradients` and `sums` are the results of `replica_gradients`, summed over the replicas. Other
     arguments are those of `train_step`. `orthogonalize` orthogonalizes Muon's stacks.
 
     Params, slots and gradients may also be one replica's parts of all. Then `squares`, the sum of
@@ -207,10 +207,11 @@ def _accumulate(
     batch: NamedTensors,
     like: Sequence[tf.Tensor],
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Sum the results of `compute` over the micro-batches; gradients are shaped like `like`."""
+    """Sum the results of `compute` over the micro-batches, with gradients shaped like `like`."""
     if steps == 1:
         return compute(0, batch)
-    parts = {  # [steps, b / steps, ...]
+    # Each is [steps, b / steps, ...].
+    parts = {
         name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
         for name, value in batch.items()
     }

@@ -9,19 +9,19 @@ from bigbird_ja import storage
 from bigbird_ja.evaluation.tensorboard import encode, scalars_event
 from bigbird_ja.model_dir.folder import ModelDir
 
-# Keys of metrics.jsonl that TensorBoard shows under `speed/`; others are under `train/`.
+# Keys of metrics.jsonl that TensorBoard shows under `speed/`. Others are under `train/`.
 _SPEED = ("tokens_per_second", "mfu")
 _NOT_SHOWN = ("step", "time", "train_seconds")
 
 
 class EventWriter:
-    """TensorBoard's event file of one process; on a bucket it is uploaded at each save.
+    """TensorBoard's event file of one process, on a bucket uploaded at each save.
 
     TensorFlow's own writer uploads the whole file to gs:// at every flush.
 
     Args:
-        model_dir: MODEL_DIR, locked; its manifest lists the file before it appears.
-        start_step: step from which training continues; TensorBoard drops later steps of earlier
+        model_dir: locked MODEL_DIR, whose manifest lists the file before it appears.
+        start_step: step from which training continues. TensorBoard drops later steps of earlier
             files.
         clock: clock, UNIX seconds.
     """

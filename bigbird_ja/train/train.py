@@ -1,4 +1,4 @@
-"""Train a run, from its start to its last checkpoint; read this file from top to bottom.
+"""Training of a run, from its start to its last checkpoint, to be read from the top.
 
 `train` refuses what can be refused, locks MODEL_DIR, and finds the checkpoint to continue from.
 `Trainer.run` starts the engine; `Trainer._loop` is the loop, the same for every engine:
@@ -39,17 +39,17 @@ HEARTBEAT_SECONDS = 15.0
 def train(
     job: Job, model_dir: ModelDir, stop: StopRequest, exit_process: ProcessExit
 ) -> PretrainResult:
-    """Train or resume to the last step; return the run's totals.
+    """Train or resume to the last step, and return the run's totals.
 
     Args:
         job: the run.
         model_dir: MODEL_DIR, opened.
         stop: request to stop.
-        exit_process: ends the process if its main thread does not answer.
+        exit_process: callback that ends the process if its main thread does not answer.
 
     Raises:
-        CommandError: Every other outcome, recorded in MODEL_DIR once work has begun there; its
-            `results` have `global_step` and `loss`.
+        CommandError: Every other outcome, recorded in MODEL_DIR once work has begun there. Its
+            `results` contain `global_step` and `loss`.
     """
     pod, deps = job.pod, job.deps
     check_run(job.config, job.manifest, job.engine)
@@ -72,7 +72,8 @@ def train(
         else:
             owner, interruptions, next_batch, step = pod.share("start", tuple)
             stack.enter_context(model_dir.joined(owner))
-            checkpoint = model_dir.checkpoints.fetch(step) if step else None  # verified here too
+            # This verifies it here, too.
+            checkpoint = model_dir.checkpoints.fetch(step) if step else None
             resumption = Resumption(checkpoint, interruptions, next_batch)
         if TOKENIZER in model_dir.files:
             check_tokenizer(model_dir.path, job.manifest.tokenizer_sha256)
@@ -98,12 +99,12 @@ class Trainer:
         resumption: Resumption,
         warm_start: InitialWeights | None,
     ) -> None:
-        """Construct what the loop needs; start nothing."""
+        """Construct the collaborators of the loop, without starting them."""
         self.job, self.model_dir, self.stop = job, model_dir, stop
         self.resumption, self.warm_start = resumption, warm_start
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
-        self.logged = resumption.step  # the last logged step
+        self.logged = resumption.step  # The last logged step.
         self.logger = RunLogger(job, model_dir, resumption)
         self.saver = CheckpointSaver(job, model_dir)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
@@ -137,7 +138,7 @@ class Trainer:
         return self.outcome.done(reason)
 
     def _train(self) -> str:
-        """Start the engine and run the loop; return "finished" or "interrupted"."""
+        """Start the engine, run the loop, and return "finished" or "interrupted"."""
         initial: Mapping[str, np.ndarray] = self.warm_start.values if self.warm_start else {}
         engine = make_engine(
             self.config,
@@ -174,7 +175,7 @@ class Trainer:
     # The loop.
 
     def _loop(self, engine: Engine) -> str:
-        """Train from the restored step to the last one; return "finished" or "interrupted".
+        """Train from the restored step to the last one, and return "finished" or "interrupted".
 
         Raises:
             Diverged: A loss or gradient is not finite.
@@ -192,7 +193,7 @@ class Trainer:
             limit = self.pod.next_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
             if result.step >= limit or self.saver.is_due(result.step):
-                result = result.then(engine.settle())  # the state is needed
+                result = result.then(engine.settle())  # The state is needed.
             # Finite? Then log it.
             step = self._finish(result)
             self.profile.at(step)
@@ -213,14 +214,14 @@ class Trainer:
         """Check that finished steps are finite, log those that are due, and return the last one."""
         if (bad := result.first_nonfinite_step) is not None:
             raise Diverged(
-                f"step {bad}: loss or gradients are NaN or infinite: the last checkpoint is intact;"
-                " try a lower training.learning_rate, a longer warm-up, or other data"
+                f"loss or gradients of step {bad} are NaN or infinite (the last checkpoint is"
+                " intact): try a lower training.learning_rate, a longer warm-up, or other data"
             )
         last, every = result.step, self.config.training.log_every_steps
         self.logger.stepped(last)
         self.watchdog.tick()
-        self.logger.saved(self.saver.poll())  # raises the failure of a save in the background
-        self.periodic.poll()  # raises if the lock was lost
+        self.logger.saved(self.saver.poll())  # This raises the failure of a save in the background.
+        self.periodic.poll()  # This raises if the lock was lost.
         is_end = last >= self.total or self._stops(last)
         for step in sorted(result.metrics):
             if step > self.logged and (step % every == 0 or (is_end and step == last)):
@@ -238,7 +239,7 @@ class Trainer:
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:
         """Evaluate on held-out records.
 
-        If a stop is requested meanwhile, the evaluation is left unfinished and made after the
+        If a stop is requested meanwhile, the evaluation is left unfinished, and made after the
         restart.
         """
         if self.evaluations.is_due(step) and not self._stops(step):

@@ -7,14 +7,14 @@ from typing import Any
 class WandbLog:
     """Log of a run on Weights & Biases, which continues after a restart.
 
-    After a failure, which is logged, nothing more is sent, as training must not end for it.
+    After a failure, which is logged, nothing more is sent, as it must not end training.
 
     Args:
         library: the wandb package.
         run_id: identity of MODEL_DIR in its place.
         name: displayed name, the last part of MODEL_DIR.
         settings: settings of the run, without credentials.
-        log: gets failures.
+        log: callback for failures.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Initial weights of a new run from another model (`init_from`, a warm start).
 
-There are three kinds of sources: a Hugging Face folder of a ModernBERT, a BERT, a RoBERTa or a
+The source may be a Hugging Face folder of a ModernBERT, a BERT, a RoBERTa or a
 BigBird (package `huggingface`), a MODEL_DIR of ours, and a TensorFlow checkpoint with the names of
 Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights are copied.
 Optimizer state is never taken, which only resuming does. Parameters that a source lacks keep their
@@ -52,13 +52,16 @@ _ESSENTIAL = "bert/encoder/"
 class InitialWeights:
     """Parameters of another model, for a new run."""
 
-    values: Mapping[str, np.ndarray]  # float32 by our names
-    summary: str  # for the log, with warnings
-    record: dict[str, Any]  # of the source, for events.jsonl
+    values: Mapping[str, np.ndarray]  # float32 by our names.
+    summary: str  # For the log, with warnings.
+    record: dict[str, Any]  # Record of the source for events.jsonl.
 
 
 def load_warm_start(job: Job, model_dir: ModelDir) -> InitialWeights | None:
-    """Load the parameters of `init_from`; None without the flag, and if a run is resumed."""
+    """Load the parameters of `init_from`.
+
+    It is None without `init_from`, and if a run is resumed.
+    """
     if not job.init_from:
         return None
     if model_dir.is_continued:
@@ -94,13 +97,13 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
             adapted += [note] if ": " in note else []
         else:
             raise BadInput(
-                f"`init_from` {source}: {model.names.get(name, name)} holds NaN or infinite"
-                " numbers: take an earlier checkpoint of that model"
+                f"{model.names.get(name, name)} in `init_from` {source} contains NaN or infinite"
+                " numbers: use an earlier checkpoint of that model"
             )
     if essential := [name for name in lacking if name.startswith(_ESSENTIAL)]:
         raise BadInput(
-            f"`init_from` {source}: {len(essential)} variables of the encoder do not fit this"
-            f" config, first {essential[0]}: {lacking[essential[0]]}: use the source's model.*"
+            f"{len(essential)} variables of the encoder in `init_from` {source} do not fit this"
+            f" config, first {essential[0]} ({lacking[essential[0]]}): use the source's model.*"
             " settings"
         )
     counted = f"{len(taken)} of {len(specs)} variables"
@@ -141,10 +144,12 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
         return None, "not in the source"
     source = model.names.get(name, name)
     if np.asarray(value).dtype.kind not in "fiu":
-        raise BadInput(f"`init_from`: {source} holds no numbers: is this a checkpoint of a model?")
+        raise BadInput(
+            f"{source} in `init_from` contains no numbers: is this a checkpoint of a model?"
+        )
     value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
-        value = value.reshape(spec.shape)  # attention kernels with the head axis split
+        value = value.reshape(spec.shape)  # An attention kernel with a split head axis.
     if value.shape == spec.shape:
         return value, source
     if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:

@@ -1,4 +1,4 @@
-"""Watchdog of a run in which no step completes: its machine is billed all the same."""
+"""Watchdog of a run in which no step completes, since its machine is billed all the same."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from bigbird_ja.errors import CommandError, Stalled
 
 @dataclass(eq=False)
 class Watchdog:
-    """End the process if nothing was completed for `limit` seconds.
+    """Watchdog that ends the process if nothing was completed for `limit` seconds.
 
     The stacks of all threads go to standard error first.
     """
 
-    limit: float  # seconds without `tick`; 0 disables the watchdog
+    limit: float  # Seconds without `tick`, or 0 to disable the watchdog.
     exit_process: Callable[[CommandError], None]
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Watch nothing yet."""
+        """Initialize the watchdog, which starts with the context."""
         self._last = self.clock()
         self._ended = threading.Event()
 
     def tick(self) -> None:
-        """Note that something was completed: a step, or a batch of an evaluation."""
+        """Note that a step, or a batch of an evaluation, was completed."""
         self._last = self.clock()
 
     def __enter__(self) -> Watchdog:
@@ -50,8 +50,8 @@ class Watchdog:
                 self.exit_process(
                     Stalled(
                         f"no step finished for {silence / 60:.1f} minutes"
-                        " (training.stall_minutes): stopped; the stacks of all threads are above;"
-                        " run the same command again"
+                        " (training.stall_minutes), and the stacks of all threads are above:"
+                        " rerun the same command"
                     )
                 )
                 return

@@ -252,7 +252,7 @@ def test_jax_prints_no_crash_after_a_finished_run():
 
 
 STEPS = 16
-GONE = "run the same command again on every host"
+GONE = "rerun the same command on every host"
 Start = Callable[..., list[Command]]
 processes = pytest.mark.timeout(900)  # two compile at the same time
 

@@ -1,4 +1,4 @@
-"""The engine of a run: checks before anything is written, and construction."""
+"""Checks of an engine before anything is written, and its construction."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from bigbird_ja.train.engines.protocol import Engine
 
 
 def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
-    """Check that a run can be trained by an engine; write nothing.
+    """Check that a run can be trained by an engine.
+
+    Nothing is written.
 
     Raises:
         BadInput: It cannot.
     """
     training = config.training
     check_divides(training.global_batch_size, choice.replicas, training.gradient_accumulation_steps)
-    # Raises for a mask unit or a rate that static data does not have.
+    # This raises for a mask unit or a rate that static data does not have.
     manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
 
 
@@ -40,7 +42,9 @@ def make_engine(
     initial: Mapping[str, np.ndarray],
     log: Callable[[str], None],
 ) -> Engine:
-    """Construct the engine; nothing is started.
+    """Construct the engine.
+
+    Nothing is started.
 
     Args:
         config: config of the run.
@@ -50,7 +54,7 @@ def make_engine(
         model_dir: MODEL_DIR, locked or joined.
         resumption: the point at which training continues.
         initial: parameters that replace the random ones of a new run, float32 by name.
-        log: gets messages for the user.
+        log: callback for messages to the user.
     """
 
     def state() -> Mapping[str, Any]:

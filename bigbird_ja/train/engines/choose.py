@@ -1,4 +1,4 @@
-"""The choice of an engine: TensorFlow's TPUEstimator, or JAX's runtime."""
+"""Choice of an engine, TensorFlow's TPUEstimator or JAX's runtime."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _KERNEL = "model.attention_implementation=kernel"
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, and the devices it will run on."""
+    """Engine, and the devices it will run on."""
 
     name: str  # estimator | pjrt
     why: str
     use_tpu: bool
-    replicas: int  # replicas of the step, which divide the global batch
-    device: str  # description, for messages and events
-    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, if known
-    devices: Devices | None = None  # only for pjrt
-    processes: int = 1  # number of processes that train together
+    replicas: int  # Number of replicas of the step, which divide the global batch.
+    device: str  # Description for messages and events.
+    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, if known.
+    devices: Devices | None = None  # Only for pjrt.
+    processes: int = 1  # Number of processes that train together.
 
     def __str__(self) -> str:
         together = f" in {self.processes} processes" if self.processes > 1 else ""
@@ -41,7 +41,9 @@ class Choice:
 
 
 def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Choice:
-    """Choose the engine for this machine, or for all machines of a pod; write nothing.
+    """Choose the engine for this machine, or for all machines of a pod.
+
+    Nothing is written.
 
     Args:
         wanted: auto, estimator or pjrt.
@@ -52,7 +54,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
     Raises:
         BadInput: The engine's packages or its devices are missing.
     """
-    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
+    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if any.
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
         name, why = wanted, f"`engine` {wanted}"
@@ -68,7 +70,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
 
 
 def has_estimator() -> bool:
-    """Return whether TensorFlow is 2.15, the last with TPUEstimator, and that is installed."""
+    """Return whether the installed TensorFlow is 2.15, the last with TPUEstimator."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return False
     for package in ("tensorflow", "tensorflow-cpu"):
@@ -98,7 +100,7 @@ def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[
 
 
 def _chip(accelerator: str) -> str:
-    """Return the chip's name, such as "v5e" for "v5litepod-8"; "" if it is not known."""
+    """Return the chip's name, such as "v5e" for "v5litepod-8", or "" if it is not known."""
     match = re.match(r"v\d+[a-z]*", accelerator)
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
@@ -131,9 +133,9 @@ def check_estimator_tpu(config: Config) -> None:
         devices.resolve_tpu(config)
         return
     if not devices.is_there(devices.TPU_FILES):
-        raise BadInput(f"`use_tpu`: this machine has no TPU: {advice}")
+        raise BadInput(f"`use_tpu` is set, but this machine has no TPU: {advice}")
     if not devices.tensorflow_has_tpu():
         raise BadInput(
-            "`use_tpu`: this TensorFlow is built without TPU support: use the TPU VM's own"
-            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+            "`use_tpu` is set, but this TensorFlow is built without TPU support: use the TPU VM's"
+            f" own (a tpu-vm-tf-2.15 runtime image), {advice}"
         )

@@ -13,7 +13,8 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import FileVersion, Owned
 
-FOLDER = "compiled"  # in MODEL_DIR, and in the local scratch folder
+# Folder in MODEL_DIR, and in the local scratch folder.
+FOLDER = "compiled"
 
 
 class CompileCache:
@@ -25,17 +26,17 @@ class CompileCache:
     puts the programs of a slice there before the run begins.
 
     Args:
-        owned: ownership manifest of MODEL_DIR; None if there is none yet.
+        owned: ownership manifest of MODEL_DIR, or None if there is none yet.
         scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
-        log: gets failures; a program that is not kept only costs time.
+        log: callback for failures. A program that is not kept only costs time.
     """
 
     def __init__(
         self, owned: Owned | None, scratch: str, platform: str, log: Callable[[str], None]
     ) -> None:
         self._folder = FOLDER
-        if platform == "cpu":  # its programs have instructions that another CPU may lack
+        if platform == "cpu":  # Its programs contain instructions that another CPU may lack.
             self._folder = f"{FOLDER}/cpu-{_cpu_features()}"
         self._owned, self._log = owned, log
         self._local = os.path.join(scratch, FOLDER)
@@ -48,7 +49,8 @@ class CompileCache:
         import jax
 
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):
-            return  # cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash
+            # Cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash.
+            return
         with self._failures_logged():
             self._fetch()
         use(self._local)
@@ -58,7 +60,7 @@ class CompileCache:
         self._is_loaded |= event == "/jax/compilation_cache/cache_hits"
 
     def keep(self) -> list[str]:
-        """Copy programs that were compiled since to MODEL_DIR; return their names there."""
+        """Copy newly compiled programs to MODEL_DIR, and return their names there."""
         with self._failures_logged():
             if not os.path.isdir(self._local):
                 return []

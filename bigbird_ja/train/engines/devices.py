@@ -21,7 +21,7 @@ from bigbird_ja.settings.schema import Config
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-# JAX's `device_kind` -> our name of the chip.
+# Our name of the chip by JAX's `device_kind`.
 CHIP_OF_KIND = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
@@ -33,8 +33,8 @@ _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 class Devices:
     """The devices of a run, all of one kind."""
 
-    platform: str  # "cpu", "cuda" or "tpu", the names of `jax.export`
-    devices: tuple[Any, ...]  # JAX's devices of all processes, in the order of the replicas
+    platform: str  # "cpu", "cuda" or "tpu", the names of `jax.export`.
+    devices: tuple[Any, ...]  # JAX's devices of all processes, in the order of the replicas.
 
     def of_process(self) -> Devices:
         """Return the devices of this process."""
@@ -51,7 +51,7 @@ class Devices:
 
     @property
     def chip(self) -> str | None:
-        """Name of a TPU's chip; None for other devices, or an unknown TPU."""
+        """Name of a TPU's chip, or None for other devices and unknown TPUs."""
         return CHIP_OF_KIND.get(getattr(self.devices[0], "device_kind", ""))
 
     @property
@@ -77,12 +77,12 @@ def is_installed() -> bool:
 
 
 def prepare(use_tpu: bool) -> str:
-    """Choose the platform ("cpu", "cuda" or "tpu"), and make it the only one for JAX.
+    """Choose the platform ("cpu", "cuda" or "tpu"), and let JAX use no other.
 
     By default JAX tries all installed platforms, and libtpu takes eight minutes to find no TPU.
 
     Args:
-        use_tpu: whether to use a TPU; else a GPU is used if there is one, or the CPU.
+        use_tpu: whether to use a TPU. Otherwise a GPU is used if there is one, or the CPU.
 
     Raises:
         BadInput: A package is missing, or there is no TPU.
@@ -90,12 +90,12 @@ def prepare(use_tpu: bool) -> str:
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
     if use_tpu and not is_there(TPU_FILES):
         raise BadInput(
-            "`use_tpu`: this machine has no TPU: run on a TPU VM, or leave `use_tpu` out"
+            "`use_tpu` is set, but this machine has no TPU: run on a TPU VM, or leave `use_tpu` out"
         )
     require("jax", *(["libtpu"] if use_tpu else []))
     # Also in the environment, for jax that is imported later, or in other processes.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
-    if platform == "cuda":  # sums in a fixed order, so that a resume is bit-identical
+    if platform == "cuda":  # Sums in a fixed order make a resume bit-identical.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
     import jax
 
@@ -107,7 +107,7 @@ def find(use_tpu: bool) -> Devices:
     """Return the devices of this machine, or of all machines of a pod that it has joined.
 
     Raises:
-        BadInput: See `prepare`; or the devices cannot be used.
+        BadInput: As in `prepare`, or the devices cannot be used.
     """
     platform = prepare(use_tpu)
     import jax
@@ -162,7 +162,7 @@ def resolve_tpu(config: Config) -> Any:
         resolver.master()
     except Exception as error:
         raise BadInput(
-            f"`use_tpu`: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
+            f"`use_tpu` finds no TPU {tpu.name!r} ({shortened(str(error), 200)}): run on a"
             " TPU VM with `tpu_name` local, or leave `use_tpu` out"
         ) from error
     return resolver

@@ -34,7 +34,8 @@ from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 _CLOSE_SECONDS = 60.0
-_LOOP_SECONDS = 15  # length of a device loop; SIGTERM is handled between loops
+# Length of a device loop. SIGTERM is handled between loops.
+_LOOP_SECONDS = 15
 
 
 @dataclass(eq=False)
@@ -43,16 +44,16 @@ class EstimatorEngine:
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # returns the first state by name; called once
-    batches: MakeBatches  # makes the input
-    replicas: int  # TPU cores; 1 on CPU and GPU
-    scratch: str  # local directory for TPUEstimator's own files
-    use_tpu: bool  # whether to train on the configured TPU
+    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name in its one call.
+    batches: MakeBatches
+    replicas: int  # Number of TPU cores, or 1 on CPU and GPU.
+    scratch: str  # Local directory for TPUEstimator's own files.
+    use_tpu: bool
 
-    ahead = 0  # nothing is dispatched beyond a device loop
+    ahead = 0  # Nothing is dispatched beyond a device loop.
 
     def __post_init__(self) -> None:
-        """Prepare graph, input and thread; nothing is started."""
+        """Prepare graph, input and thread, without starting anything."""
         self._graph = TrainGraph(self.config, self.data, self.first_state)
         self._input_fn = make_input_fn(self.batches, self.replicas, self.use_tpu)
         self._hook = _Handover()
@@ -64,14 +65,14 @@ class EstimatorEngine:
 
     def begin(self) -> None:
         """Build the graph and the session, and give the variables their values."""
-        if not self.use_tpu:  # a TPU is deterministic anyway
+        if not self.use_tpu:  # A TPU is deterministic anyway.
             tf.config.experimental.enable_op_determinism()
         self._thread.start()
         self._wait()
         self._step, _ = self._graph.read_notes(self._hook.session)
 
     def advance(self, limit: int) -> StepResult:
-        """Run one device loop, of a length that TPUEstimator chooses; on a CPU one step."""
+        """Run one device loop, of a length that TPUEstimator chooses, or one step on a CPU."""
         before = self._step
         self._hook.go()
         self._wait()
@@ -83,7 +84,7 @@ class EstimatorEngine:
         return StepResult(self._step, metrics, bad if bad >= 0 else None)
 
     def settle(self) -> StepResult:
-        """Read the last step's metrics; between two loops nothing runs."""
+        """Read the last step's metrics, as nothing runs between two loops."""
         rows = self._graph.read_metrics(self._hook.session)
         return StepResult(self._step, {self._step: rows[self._step]} if self._step in rows else {})
 
@@ -104,12 +105,13 @@ class EstimatorEngine:
             self._thread.join(_CLOSE_SECONDS)
 
     def _wait(self) -> None:
-        """Wait until a loop has ended; raise the error with which TPUEstimator has, if any."""
+        """Wait until a loop has ended, or raise the error that ended TPUEstimator."""
         self._hook.wait()
         if self._hook.has_ended:
             if self._error is not None:
                 raise self._error
-            raise StorageError(  # a session ends without an error when its input does
+            # A session ends without an error when its input does.
+            raise StorageError(
                 f"the input ended at step {self._step}, before {self._last}: check the data with"
                 " `bigbird-ja check-data`"
             )
@@ -164,7 +166,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Hook that holds TPUEstimator's thread between two loops, until `go` or `stop` is called."""
+    """Hook that pauses TPUEstimator's thread between two loops until `go` or `stop` is called."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -174,13 +176,13 @@ class _Handover(tf.estimator.SessionRunHook):
     # In TPUEstimator's thread.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Hold once the variables have their values."""
+        """Pause once the variables have their values."""
         self.session = session
         if not self._hand_over():
             raise _Closed
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Hold after a loop."""
+        """Pause after a loop."""
         if not self._hand_over():
             run_context.request_stop()
 
@@ -190,7 +192,7 @@ class _Handover(tf.estimator.SessionRunHook):
         self._has_run.release()
 
     def _hand_over(self) -> bool:
-        """Wait for the other thread; False if it has called `stop`."""
+        """Wait for the other thread, and return False if it has called `stop`."""
         self._has_run.release()
         self._may_run.acquire()
         return not self._is_stopped
@@ -213,7 +215,7 @@ class _Handover(tf.estimator.SessionRunHook):
 
 
 class _Closed(Exception):
-    """The engine is closed before TPUEstimator's first loop."""
+    """Closing of the engine before TPUEstimator's first loop."""
 
 
 def _quiet_logging() -> None:
@@ -228,7 +230,7 @@ class _LeaveSignals(tf.estimator.SessionRunHook):
 
 
 def _session_config() -> tf.compat.v1.ConfigProto:
-    """Return options: threads for this machine's cores, GPU memory as needed."""
+    """Return the session's options, with threads for all cores, and GPU memory as needed."""
     cores = workers.available_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,

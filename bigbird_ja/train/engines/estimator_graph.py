@@ -1,8 +1,8 @@
 """Model function and input function of TPUEstimator, the same on CPU, GPU and TPU.
 
 Everything that must survive a device loop of many steps is in variables, as the loop returns only
-at its end. So the metrics of logged steps go into a small ring, and a variable has the first step
-whose loss or gradients were not finite.
+at its end. So the metrics of logged steps go into a small ring, and a variable stores the first
+step whose loss or gradients were not finite.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +18,21 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import slot_parameters
 from bigbird_ja.train.step import train_step
 
-# Maximum of logged steps in one device loop, before the host reads them.
+# Maximum number of logged steps in one device loop, before the host reads them.
 RING_ROWS = 256
-_NOTES = "bigbird_ja"  # scope of variables that are not in checkpoints
-REPLICA_ID = "replica_id"  # feature: the core of each row of the batch
+# Scope of variables that are not in checkpoints.
+_NOTES = "bigbird_ja"
+# Feature with the core of each row of the batch.
+REPLICA_ID = "replica_id"
 
 
 @dataclass(eq=False)
 class TrainGraph:
-    """Graph of one run: built by `model_fn`, read and written between two loops."""
+    """Graph of one run, built by `model_fn`, and accessed between two loops."""
 
     config: Config
     data: Data
-    init: Callable[[], Mapping[str, Any]]  # returns the first values of a checkpoint's variables
+    init: Callable[[], Mapping[str, Any]]  # Returns the first values of a checkpoint's variables.
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
         """Return the graph of a training step, for TPUEstimator."""
@@ -76,7 +78,7 @@ class TrainGraph:
         return int(step), int(bad)
 
     def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
-        """Return metrics by step: of the logged steps in the ring, and of the last step."""
+        """Return metrics by step, for the logged steps in the ring and the last step."""
         steps, rows = session.run([self._ring_steps, self._ring])
         return {
             int(step): dict(zip(self.metric_names, map(float, row), strict=True))
@@ -89,7 +91,7 @@ class TrainGraph:
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Store this step's metrics and finiteness; the ring's last row is the last step."""
+        """Store this step's metrics and finiteness, with the last step in the ring's last row."""
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
@@ -131,8 +133,8 @@ def make_input_fn(
     """Return the input function that TPUEstimator calls once, or on a TPU once per host.
 
     Args:
-        make_batches: returns a dataset of a host's part of each global batch, given its number and
-            the number of hosts.
+        make_batches: function of a host's number and the number of hosts that returns a dataset of
+            the host's part of each global batch.
         cores: number of cores of all hosts.
         on_tpu: whether each element is one core's part (PER_HOST_V2), in the order of the cores.
     """
@@ -167,7 +169,8 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 
 
 def _variable(name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0) -> tf.Variable:
-    initializer = (  # a large constant would be stored in the graph
+    # A large constant would be stored in the graph.
+    initializer = (
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )
     return tf.compat.v1.get_variable(

@@ -29,7 +29,7 @@ def first_state(
     """
     if checkpoint is not None:
         return read_variables(checkpoint.prefix)
-    from bigbird_ja.train.optimizer import slot_parameters  # imports TensorFlow
+    from bigbird_ja.train.optimizer import slot_parameters  # This imports TensorFlow.
 
     state: dict[str, Any] = dict(initial_parameters(config, data, config.training.seed))
     state.update(initial)

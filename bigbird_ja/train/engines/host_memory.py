@@ -1,4 +1,4 @@
-"""Memory that a step needs, and that this machine can give.
+"""Memory that a step needs, and that this machine can provide.
 
 On a CPU a step is checked twice. Before it is compiled, which takes minutes for a large model,
 `estimate_step` adds up its largest arrays by their shapes: parameters, gradients and slots, what
@@ -28,7 +28,8 @@ from bigbird_ja.settings.values import train_predictions
 
 GROWTH = 2
 OVERHEAD = 1.1
-_FLOAT = 4  # bytes: a CPU computes bfloat16 in float32, too
+# Bytes of a number: a CPU also computes bfloat16 in float32.
+_FLOAT = 4
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -44,7 +45,7 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
     hidden, tokens = model.hidden_size, sequences * length
     parameters = sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())
     slots = 1 if config.training.optimizer == "muon" else 2
-    widths = 3 if model.architecture == "modernbert" else 2  # of the MLP: gated, or not
+    widths = 3 if model.architecture == "modernbert" else 2  # Width of the MLP, gated or not.
     dense = tokens * (8 * hidden + widths * model.intermediate_size)
     scores = [
         2 * sequences * model.num_attention_heads * visible_pairs(config, layer, length)
@@ -96,5 +97,5 @@ def _memory_limits() -> Iterator[int]:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with contextlib.suppress(OSError, ValueError):  # "max" if unlimited
+        with contextlib.suppress(OSError, ValueError):  # The file contains "max" if unlimited.
             yield int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())

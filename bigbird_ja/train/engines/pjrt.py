@@ -1,8 +1,8 @@
-"""JAX's runtime as an engine: any TPU, GPU or CPU that JAX supports, with any newer TensorFlow.
+"""JAX's runtime as an engine, for every TPU, GPU or CPU that JAX supports.
 
-TensorFlow traces the step's two functions (`lowering.program`) and reads the input; JAX compiles
+TensorFlow traces the step's two functions (`lowering.program`) and reads the input. JAX compiles
 them, with the sums over the replicas between them, into one program per device, and runs it. Steps
-are dispatched ahead, so that work of the host between two steps never leaves the devices idle; only
+are dispatched ahead, so that work of the host between two steps never leaves the devices idle. Only
 the metrics of logged steps are fetched.
 """
 
@@ -42,26 +42,27 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
 from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 
-_AHEAD = 2  # steps that are dispatched while one runs
+# Number of steps that are dispatched while one runs.
+_AHEAD = 2
 
 Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes]]
 
 
 @dataclass(eq=False)
 class PjrtEngine:
-    """Engine by JAX's runtime; see the module."""
+    """Engine by JAX's runtime."""
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # returns the first state by name; called once
-    batches: MakeBatches  # makes the input
-    devices: Devices  # divide the global batch
+    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name in its one call.
+    batches: MakeBatches
+    devices: Devices
     cache: CompileCache | None = None
 
     ahead = _AHEAD + 1
 
     def __post_init__(self) -> None:
-        """Choose the step's attention; compile nothing."""
+        """Choose the step's attention, without compiling."""
         platform, chip = self.devices.platform, self.devices.chip
         self._take(kernels.resolved(self.config, self.data, platform, chip))
         self._mesh = Mesh(np.asarray(self.devices.devices), (AXIS,))
@@ -71,7 +72,7 @@ class PjrtEngine:
         self._dispatched = 0
         self._last: tuple[int, Notes] | None = None
         self._forward: PjrtForward | None = None
-        self._step: Step | None = None  # compiled
+        self._step: Step | None = None  # Compiled by `begin`.
 
     def begin(self) -> None:
         """Trace and compile the step, and bring the state to the devices."""
@@ -91,7 +92,8 @@ class PjrtEngine:
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
-        if self.cache is not None:  # last, as a run that is refused leaves nothing
+        # Last, as a refused run leaves nothing.
+        if self.cache is not None:
             self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
@@ -130,7 +132,7 @@ class PjrtEngine:
             return lambda: values
         try:
             copied = jax.block_until_ready(self._copy(self._state))
-        except Exception as error:  # without memory for a copy, the devices wait for the host
+        except Exception as error:  # Without memory for a copy, the devices wait for the host.
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             values = to_host(self._state, self._lowered)
@@ -145,7 +147,7 @@ class PjrtEngine:
         return self._forward
 
     def close(self) -> None:
-        """Close the input; the devices are released with the process."""
+        """Close the input, while the process keeps the devices until its end."""
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
@@ -156,7 +158,7 @@ class PjrtEngine:
         self._program = program.Program(config, self.data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
-        """Compile; without kernels if the compiler refuses those that `auto` had chosen."""
+        """Compile, without kernels if the compiler refuses those that `auto` had chosen."""
         try:
             return self._compile()
         except Exception as error:
@@ -212,7 +214,7 @@ class PjrtEngine:
         self._under_way.append((self._dispatched, notes))
 
     def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
-        """Fetch a step's metrics into `metrics`; return the first bad step so far, or None."""
+        """Fetch a step's metrics into `metrics`, and return the first bad step so far, or None."""
         row = np.asarray(notes.metrics)
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
@@ -222,7 +224,7 @@ class PjrtEngine:
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Place a state on the devices.
 
-    Checkpoints hold whole slots, so a run may continue on another number of devices: slots are
+    Checkpoints contain whole slots, so a run may continue on another number of devices: slots are
     gathered when they are saved, and divided again here.
 
     Args:
@@ -245,7 +247,7 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceSta
 
 
 def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array; `device_put` would also compare its values between processes."""
+    """Place an array, without the comparison between processes that `device_put` makes."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
@@ -285,7 +287,7 @@ class PjrtForward:
         ]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Compute `Model.metrics`.
+        """Implement `Model.metrics`.
 
         A batch is padded to a multiple of the devices, and the padding's results are removed.
         """
@@ -305,7 +307,7 @@ class PjrtForward:
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Compute `Forward.log_probabilities` for a few texts, on this machine's CPU."""
+        """Implement `Forward.log_probabilities` for a few texts, on this machine's CPU."""
         names = parameter_specs(self.config, self.data)
         values = (np.asarray(array.addressable_data(0)) for array in self.parameters)
         params = dict(zip(names, values, strict=True))

@@ -1,6 +1,6 @@
-"""The interface between the training loop and an engine.
+"""Interface between the training loop and an engine.
 
-An engine holds the state (parameters, slots, step) on the device from `begin` to `close`. It
+An engine owns the state (parameters, slots, step) on the device from `begin` to `close`. It
 dispatches steps, reports the finished ones with their metrics, and copies the state. All calls come
 from the main thread.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
 
-# (host, number of hosts) -> the host's part of each global batch, from the first step on.
+# Maps (host, number of hosts) to the host's part of each global batch, from the first step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
 
 
@@ -30,9 +30,11 @@ Snapshot = Callable[[], "dict[str, np.ndarray]"]
 class StepResult:
     """Steps that an engine has finished since the last call."""
 
-    step: int  # last finished step
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # by logged step
-    first_nonfinite_step: int | None = None  # with a loss or gradients of NaN or infinity
+    step: int  # Last finished step.
+    # Metrics by logged step.
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    # First step with NaN or infinite loss or gradients.
+    first_nonfinite_step: int | None = None
 
     def then(self, later: StepResult) -> StepResult:
         """Return this result joined with a later one."""
@@ -42,9 +44,10 @@ class StepResult:
 
 
 class Engine(Protocol):
-    """Interface of an engine; see the module."""
+    """Interface of an engine."""
 
-    ahead: int  # maximum of steps that `advance` dispatches beyond the last finished one
+    # Maximum number of steps that `advance` dispatches beyond the last finished one.
+    ahead: int
 
     def begin(self) -> None:
         """Build the program and place the state on the device.
@@ -64,7 +67,7 @@ class Engine(Protocol):
         """
 
     def settle(self) -> StepResult:
-        """Wait until all dispatched steps are finished; return the last one's metrics too.
+        """Wait until all dispatched steps are finished, and return the last one's metrics too.
 
         The next `snapshot` and `forward` are of that step.
         """
@@ -76,4 +79,4 @@ class Engine(Protocol):
         """Return the current model for evaluation, valid until the next `advance`."""
 
     def close(self) -> None:
-        """End all threads and release the device. Never raises."""
+        """End all threads and release the device, without raising."""

@@ -29,18 +29,18 @@ AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """State on the devices: equal on every device, except for divided slots."""
+    """State on the devices, which is equal on every device except for divided slots."""
 
-    parameters: list[jax.Array]  # in the program's order
+    parameters: list[jax.Array]  # In the program's order.
     slots: list[jax.Array]
-    step: jax.Array  # int32: steps made so far
-    first_bad: jax.Array  # int32: the first step that was not finite, or -1
+    step: jax.Array  # int32, number of steps so far.
+    first_bad: jax.Array  # int32, the first step that was not finite, or -1.
 
 
 class Notes(NamedTuple):
     """Values of a step that the host may read after the state is donated."""
 
-    metrics: jax.Array  # float32, in the order of `Program.metric_names`
+    metrics: jax.Array  # float32, in the order of `Program.metric_names`.
     first_bad: jax.Array
 
 
@@ -176,7 +176,7 @@ class _Divided:
 
 
 def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
-    """Exchange all to all: each device gets its part along `split`, joined along `joined`."""
+    """Exchange parts along `split` between all devices, joined along `joined`."""
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
@@ -201,7 +201,7 @@ def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
 
 
 def _read(array: jax.Array) -> np.ndarray:
-    """Return the whole array; memory of the devices for gathering it is freed again."""
+    """Return the whole array, and free the devices' memory for gathering it."""
     if not array.is_fully_addressable:
         array = _gathering(array.sharding.mesh)(array).addressable_data(0)
     return np.asarray(array)
@@ -209,5 +209,5 @@ def _read(array: jax.Array) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _gathering(mesh: Mesh) -> Any:
-    """Return a function that gathers an array on every device; it compiles each shape once."""
+    """Return a function that gathers an array on every device, compiled once for each shape."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))

@@ -1,4 +1,4 @@
-"""The lowered train step: serialized HLO with the names, shapes and types of its tensors."""
+"""Lowered train step, as serialized HLO with names, shapes and types of its tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Traced:
-    """Lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
+    """Lowered function, as a serialized HLO module with its flat inputs and outputs by name."""
 
     hlo: bytes
     inputs: Mapping[str, Spec]
@@ -29,7 +29,7 @@ class Division:
     """
 
     dimension: int
-    size: int  # size of one part along the dimension
+    size: int  # Size of one part along the dimension.
 
     def part(self, spec: Spec) -> Spec:
         """Return the part of one replica."""
@@ -62,21 +62,21 @@ def gradient_name(parameter: str) -> str:
 
 @dataclass(frozen=True)
 class LoweredStep:
-    """Lowered step of one config; see `program` for the two functions.
+    """Lowered step of one config, as traced by `program`.
 
     Args:
         gradients: function of one replica.
         update: function of one replica. If the state is divided (`shards`), its arguments are one
-            replica's parts, and it has more of them: see `program`.
+            replica's parts, and there are two more (`program`).
         parameters: whole parameters, in the order in which the functions take them.
         slots: whole slots, in the order in which the functions take them.
         batch: one replica's part of a batch.
         replicas: number of replicas, over which the gradients are summed.
-        shards: divisions of parameters (and their gradients) and slots, by name; empty if they are
-            not divided.
+        shards: divisions of parameters (and their gradients) and slots, by name, empty if they
+            are not divided.
         muon: if the state is divided, two functions: the first maps a replica's rows of all
-            matrices to stacks; the second orthogonalizes a replica's share of the whole matrices.
-            Replicas exchange rows between them, and before `update`.
+            matrices to stacks, and the second orthogonalizes a replica's share of the whole
+            matrices. Replicas exchange rows between them, and before `update`.
     """
 
     gradients: Traced

@@ -1,4 +1,4 @@
-"""The train step as functions of one replica, traced with TensorFlow and lowered to HLO.
+"""Train step as functions of one replica, traced with TensorFlow and lowered to HLO.
 
 `engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices the same. The
 caller sums the gradients over the replicas between the two functions:
@@ -50,14 +50,15 @@ _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 @dataclass(frozen=True)
 class Program:
-    """The step of a config on some replicas.
+    """Step of a config on some replicas.
 
     Args:
         config: config of the run.
         data: data of the run.
         sequences: number of sequences per replica and step, over all micro-batches.
         num_replicas: number of replicas that divide the global batch.
-        orthogonalize: orthogonalizes a stack of Muon's matrices, if the state is not divided.
+        orthogonalize: function that orthogonalizes a stack of Muon's matrices, if the state is not
+            divided.
     """
 
     config: Config
@@ -74,7 +75,7 @@ class Program:
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Slots of the optimizer by name: every m, then every v."""
+        """Slots of the optimizer by name, with every m before every v."""
         parameters, slots = self.parameters, slot_parameters(self.config, self.data)
         return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
@@ -93,7 +94,7 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Division]:
-        """Division of each parameter and slot over the replicas; empty if not divided.
+        """Division of each parameter and slot over the replicas, empty if not divided.
 
         Muon's matrices are divided by rows.
         """
@@ -111,7 +112,7 @@ class Program:
         """Lower all functions.
 
         Raises:
-            BadInput: Shapes that the model refuses.
+            BadInput: The model refuses the shapes.
         """
         orthogonalization = self.muon()
         return LoweredStep(
@@ -129,7 +130,7 @@ class Program:
         """Trace one replica's part of the gradients.
 
         Raises:
-            BadInput: Shapes that the model refuses.
+            BadInput: The model refuses the shapes.
         """
         parameters, batch = self.parameters, self.batch
         number = Spec((), "int32")
@@ -151,10 +152,10 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def muon(self) -> tuple[Traced, Traced] | None:
-        """Trace the two functions of `LoweredStep.muon`; None if one update does it all.
+        """Trace the two functions of `LoweredStep.muon`, or return None if one update is enough.
 
-        Between the two, replicas exchange rows for matrices: each has [n, rows / replicas, columns]
-        of a stack and gets [n / replicas, rows, columns].
+        Between the two, replicas exchange rows for matrices: each starts with [n, rows / replicas,
+        columns] of a stack and gets [n / replicas, rows, columns].
         """
         matrices, count = muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
@@ -188,7 +189,7 @@ class Program:
         return first, trace(orthogonalize, shares, outputs)
 
     def update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """Trace the update by the whole batch's gradients; `metrics` is in `metric_names`' order.
+        """Trace the update by the whole batch's gradients, with `metrics` as in `metric_names`.
 
         Args:
             stacks: orthogonalized stacks of Muon, if the state is divided.
@@ -230,7 +231,7 @@ class Program:
 
 
 def evaluation(config: Config, data: Data, sequences: int) -> Traced:
-    """Trace `forward.pretraining_metrics` for a batch; parameters are the first arguments.
+    """Trace `forward.pretraining_metrics` for a batch, with parameters as the first arguments.
 
     Args:
         config: config of evaluation, in float32 and without recomputation.
@@ -258,7 +259,7 @@ def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> d
     Args:
         data: data of the run.
         sequences: number of sequences.
-        predictions: number of places for predictions; the data set's by default.
+        predictions: number of places for predictions, by default the data set's.
     """
     whole = (sequences, data.seq_length)
     places = (sequences, predictions or data.max_predictions_per_seq)
@@ -286,7 +287,7 @@ def trace(
         outputs: names of the outputs.
 
     Raises:
-        BadInput: Shapes that the model refuses.
+        BadInput: The model refuses the shapes.
     """
     results: list[tf.Tensor] = []
 

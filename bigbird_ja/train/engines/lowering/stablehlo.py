@@ -30,7 +30,7 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
         return [jnp.zeros(spec.shape, spec.dtype) for spec in traced.outputs.values()]
 
     arguments = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in traced.inputs.values()]
-    # One platform: with several, the exported function has one more argument.
+    # With several platforms the exported function would have one more argument.
     exported = export.export(jax.jit(same_signature, keep_unused=True), platforms=[platform])(
         *arguments
     )
@@ -39,7 +39,7 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
 
 
 def to_portable_artifact(hlo: bytes) -> bytes:
-    """Serialize an HLO module as StableHLO; TensorFlow's op names are its locations."""
+    """Serialize an HLO module as StableHLO, with TensorFlow's op names as locations."""
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
@@ -56,7 +56,7 @@ def to_portable_artifact(hlo: bytes) -> bytes:
 
 
 def _return_results_one_by_one(module: Any) -> None:
-    """Change a module to return single results, as JAX expects; HLO's entry returns one tuple."""
+    """Change a module to return single results, as JAX expects, in place of HLO's tuple."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
@@ -98,7 +98,7 @@ def _with_single_results(op: Any) -> None:
     from jaxlib.mlir import ir
 
     kind = op.results[0].type
-    is_tuple = str(kind).startswith("tuple<")  # by text, as bindings differ between versions
+    is_tuple = str(kind).startswith("tuple<")  # By text, as bindings differ between versions.
     types = [kind]
     if is_tuple:
         parts = ir.TupleType(kind)
