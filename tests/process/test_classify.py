@@ -27,7 +27,7 @@ def library_error(name, message):
 def test_an_error_of_a_path_is_bad_input(name):
     end = classify(system_error(getattr(errno, f"E{name}")))
     assert end is not None and end.status == 2
-    assert PATH in str(end) and str(end).count(": ") >= 2  # what, where, what to do
+    assert PATH in str(end) and str(end).count(": ") >= 1  # Advice follows a colon.
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ECONNRESET])
