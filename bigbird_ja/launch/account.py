@@ -8,7 +8,8 @@ from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import MAX_LIFETIME, Observation, Phase, RunState, View
 
-MIN_LIFETIME = 600.0  # seconds of another machine that the rest of a budget must pay for
+# Seconds of another machine that the rest of a budget must pay for.
+MIN_LIFETIME = 600.0
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
 _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
@@ -66,7 +67,7 @@ def _unwatched(state: RunState, seen: Observation) -> float:
 
 
 def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
-    """Return for how many seconds service or bucket have failed and blocked the run."""
+    """Return the seconds for which failures of the service or the bucket have blocked the run."""
     if state.phase in _MACHINE_PHASES:
         blind = state.zone in seen.silent
     else:
@@ -120,7 +121,11 @@ def with_progress(view: View) -> View:
 
 
 def limit_reached(state: RunState, run: LaunchedRun) -> str:
-    """Return a limit that is reached, or too near to rent another machine; "" if there is none."""
+    """Return the limit that is reached, or too near to rent another machine.
+
+    Returns:
+        The name of the limit, or "" for none.
+    """
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"`max_hours` {run.max_seconds / 3600:g} reached"
     hourly = (state.machine or run).usd_per_hour
@@ -154,7 +159,9 @@ _ENDED = (
 
 
 def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
-    """Prepare a stored state to continue; refusals of another machine don't count for this one.
+    """Prepare a stored state to continue the run.
+
+    Refusals of another machine don't count for this one.
 
     Returns:
         The state, and the UNIX seconds of its saving by the service's clock: 0 if nothing has been

@@ -1,4 +1,4 @@
-"""The choice of the service, image and engine for a machine; connections to the services."""
+"""Choice of the service, image and engine of a machine, and connections to the services."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,8 +22,8 @@ class Vm:
 
     device: str = "tpu"  # tpu | cpu
     service_manager: str = "systemd"  # systemd | none: the script supervises its processes
-    installs: bool = True  # Python and locked packages; else the image has them
-    api: str = ""  # address of the service; empty: its own
+    installs: bool = True  # Whether to install Python and the locked packages.
+    api: str = ""  # address of the service, empty for its own
     terms: Mapping[str, Any] = field(default_factory=dict)  # fields of `watcher.Terms` to override
 
 
@@ -90,7 +90,7 @@ def find_rentals(machine: Accelerator, service: str, queued: bool, table: Prices
     return [one for name, one in rented.items() if wanted in ("auto", name)]
 
 
-def rented(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
+def add_rental(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
     """Add the service that rents the machine, and the machine's image, to a run's record.
 
     Args:

@@ -3,7 +3,7 @@
 `maxRunDuration` with `instanceTerminationAction=DELETE` is a lease that the cloud enforces: the VM
 is deleted at its end, in any state of the supervisor, the VM's disk or its watcher.
 Google's pages "TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026) describe
-it; no run of ours has rented one yet.
+it; no run has rented one yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bigbird_ja.launch.service import (
 API = "https://compute.googleapis.com/compute/v1"
 
 TYPE_LABEL = "bigbird-ja-type"
-SHORTEST_SECONDS = 30  # Compute Engine takes no shorter maxRunDuration
+SHORTEST_SECONDS = 30  # minimum of Compute Engine's maxRunDuration
 BOOT_DISK_GB = 100
 
 # Chips of one VM -> machine type. Those of v5e are in the catalog, and refused: "not allowed to
@@ -153,10 +153,10 @@ class Client:
         self._project, self._rest = project, client
 
     def list(self) -> list[Tpu]:
-        """List the VMs that runs of ours made, in all zones.
+        """List the VMs that runs of `launch` created, in all zones.
 
         Raises:
-            ServiceFault: as in all methods; `listed` has the VMs of a partial answer.
+            ServiceFault: As in all methods; `listed` has the VMs of a partial answer.
         """
         query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path = f"projects/{self._project}/aggregated/instances"
@@ -198,7 +198,11 @@ class Client:
         return f"projects/{self._project}/zones/{zone}/instances"
 
     def _start(self, method: str, zone: str, path: str, body: Json | None = None) -> str:
-        """Send a request that takes time; return the operation's full name."""
+        """Send a request for a long operation.
+
+        Returns:
+            The full name of the operation.
+        """
         operation = self._rest.call(method, path, _Operation, body)
         return f"projects/{self._project}/zones/{zone}/operations/{operation.name}"
 

@@ -26,11 +26,14 @@ from bigbird_ja.launch.transitions import (
 )
 
 QUEUE_TIMEOUT = 6 * 3600.0  # seconds in a queue before another zone is asked
-QUOTA_REFUSALS = 3  # before a zone that has served us is left out
+QUOTA_REFUSALS = 3  # refusals before a zone that has provided a TPU is left out
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll; the comments have the form of `decide.py`."""
+    """Decide one poll.
+
+    The comments have the form that `decide.py` states.
+    """
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.

@@ -29,7 +29,8 @@ PHASES = {
     Phase.CREATING: creating.decide,
     Phase.RUNNING: running.decide,
     Phase.REMOVING: removing.decide,
-    Phase.ENDED: lambda view: Decision(view.state),  # rerunning the command continues the run
+    # Rerunning the command continues the run.
+    Phase.ENDED: lambda view: Decision(view.state),
 }
 
 
@@ -51,7 +52,7 @@ def decide(state: RunState, seen: Observation, run: LaunchedRun) -> Decision:
 
 
 def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decision | None:
-    """Return the decision that ends the run, in any phase; None if it continues."""
+    """Return the decision that ends the run in any phase, or None if it continues."""
     if state.ending is not None or state.phase is Phase.ENDED:
         return None
     step = seen.checkpoint_step

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def contain(make: Callable[[], T], default: T) -> T:
-    """Return a value that is only displayed; `default` if making it fails in any way.
+    """Return a value that is only displayed, or `default` if building it fails.
 
     A machine is billed while the supervisor decides: no text of a log, closed terminal or mistake
     in a format may end that loop.

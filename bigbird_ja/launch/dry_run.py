@@ -36,14 +36,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class Cost:
-    """Limits of a launch, and their cost in US dollars; None: unlimited or unknown."""
+    """Limits of a launch, and their cost in US dollars.
+
+    None means unlimited or unknown.
+    """
 
     usd_per_hour: float
     prices_as_of: str
     prices: str  # age of the prices, and where to verify them
     max_hours: float | None
     max_cost: float | None
-    most_hours: float | None  # of rented time, by both limits
+    most_hours: float | None  # hours of rented time by both limits
     most_usd: float | None
     lease_hours: float
 
@@ -56,7 +59,7 @@ class Needs:
     hours_range: tuple[float, float] | None
     cost_usd: float | None
     cost_usd_range: tuple[float, float] | None
-    covered: float | None  # fraction of the hours that the limits allow; None: unlimited
+    covered: float | None  # fraction of the hours that the limits allow, None if unlimited
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def estimate(run: LaunchedRun, config: Config, data: Data) -> tuple[str, Needs]:
 
 
 def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
-    """Format a number with its interval; `?` if it is unknown."""
+    """Format a number with its interval, or `?` if it is unknown."""
     return "?" if value is None or ends is None else f"{value:,.2f} ({ends[0]:,.2f}-{ends[1]:,.2f})"
 
 

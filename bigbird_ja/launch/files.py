@@ -46,12 +46,14 @@ T = TypeVar("T")
 
 
 def read_run(bucket: str, name: str) -> LaunchedRun | None:
-    """Read the record of a run; None if nothing was launched under that name.
+    """Read the record of a run.
 
-    For a copied or moved folder it is the original's, with `copy_of` set.
+    Returns:
+        The record, with `copy_of` set for a copied or moved folder. None if no run of that name was
+        launched.
 
     Raises:
-        BadInput: the file is damaged, or of another version.
+        BadInput: The file is damaged, or of another version.
     """
     place = LaunchedRun(bucket, name)
     path = place.supervisor("launch.json")
@@ -66,7 +68,7 @@ def find_runs(bucket: str) -> list[str]:
     """List the names of the runs on a bucket.
 
     Raises:
-        BadInput: neither gs:// nor a folder of this machine.
+        BadInput: Neither gs:// nor a folder of this machine.
     """
     if not storage.is_remote(bucket) and not os.path.isdir(bucket):
         raise BadInput(
@@ -81,11 +83,11 @@ def check_known(bucket: str, name: str) -> None:
     """Check that the bucket has a run of that name.
 
     Raises:
-        BadInput: it has none; the message lists the runs.
+        BadInput: It has none; the message lists the runs.
     """
     names = find_runs(bucket)
     if name not in names:
-        raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
+        raise BadInput(f"no run {name!r} on {bucket}: it contains {', '.join(names) or 'none'}")
 
 
 def projects_of(bucket: str) -> set[str]:
@@ -105,7 +107,10 @@ def projects_of(bucket: str) -> set[str]:
 def supervisor_lease(
     run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
-    """Return the lock of the only supervisor of a run; renewed at each of its polls."""
+    """Return the lock that only one supervisor of a run owns.
+
+    The supervisor renews it at each poll.
+    """
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " look on"
@@ -114,9 +119,9 @@ def supervisor_lease(
 
 
 def watched_by(run_dir: str, now: float) -> str | None:
-    """Return the name of the running supervisor of the run in BUCKET/NAME; None if there is none.
+    """Return the name of the running supervisor of the run in BUCKET/NAME, or None.
 
-    A lock that can't be read, or of another time than now, is no sign of life: `down` must work
+    A lock that can't be read, or whose time is not the present, proves nothing: `down` must work
     whatever is on the bucket.
 
     Args:
@@ -125,7 +130,8 @@ def watched_by(run_dir: str, now: float) -> str | None:
     """
     try:
         holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
-    except Exception:  # the path is from a machine's metadata, which may be anything
+    except Exception:
+        # The path is from a machine's metadata, which may be anything.
         return None
     if holder is None or abs(now - holder.renewed) > STALE_SECONDS:
         return None
@@ -143,10 +149,10 @@ class RunFiles:
 
     def __init__(self, run: LaunchedRun) -> None:
         self._run = run
-        self._version: str | None = None  # of the state; None: unknown
+        self._version: str | None = None  # version of the stored state, None if unknown
 
     def prepare(self) -> None:
-        """Create the folders (on a disk; a bucket needs none)."""
+        """Create the folders on a disk."""
         storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
         storage.make_directory(self._run.model_dir)
         Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
@@ -166,7 +172,10 @@ class RunFiles:
         return decode.convert(known, TrainerBeat, self._run.model_dir)
 
     def exit_report(self) -> ExitReport | None:
-        """Read the report on the end of training; a bare status gets its exit reason."""
+        """Read the report on the end of training.
+
+        A bare exit status gets its exit reason.
+        """
         try:
             report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
         except FileNotFoundError:
@@ -186,14 +195,14 @@ class RunFiles:
         return redact(text.decode("utf-8", "replace"))
 
     def log_tail(self) -> str:
-        """Read the end of the log of the host that reported the end; else of the first host."""
+        """Read the end of the log of the host that reported the end, or of the first host."""
         report = self.exit_report()
         host = report.host if report else 0
         text = self.log(f"training-{host}.log" if host else "training.log")
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        """Read the supervisor's state; None if there is none."""
+        """Read the supervisor's state, or return None if there is none."""
         path = self._run.supervisor("state.json")
         try:
             data, self._version = storage.read_with_token(path)
@@ -211,19 +220,24 @@ class RunFiles:
         path = self._run.supervisor("state.json")
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
         data = json.dumps(values, ensure_ascii=False).encode()
-        version, self._version = self._version, None  # unknown if the bucket fails
+        # The version is unknown if the bucket fails.
+        version, self._version = self._version, None
         new = storage.replace_if(path, data, _version(path) if version is None else version)
-        if new is None and not storage.exists(path):  # lost since
+        # The file was deleted since it was read.
+        if new is None and not storage.exists(path):
             new = storage.replace_if(path, data, "")
         self._version = new
         return self._version is not None
 
     def checkpoint_step(self) -> int:
-        """Return the step of the newest checkpoint; -1 if there is none."""
+        """Return the step of the newest checkpoint, or -1 if there is none."""
         return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Renew the lease of a machine; its watcher takes every new value for a renewal."""
+        """Renew the lease of a machine.
+
+        The machine's watcher accepts every new value as a renewal.
+        """
         text = json.dumps({"attempt": attempt, "renewed": wall})
         storage.write_text(self._run.supervisor("lease.json"), text)
 
@@ -249,10 +263,10 @@ def _version(path: str) -> str:
 
 
 def _read_if_there(path: str, kind: type[T]) -> T | None:
-    """Read one of the supervisor's files; None if there is none.
+    """Read one of the supervisor's files, or return None if there is none.
 
     Raises:
-        BadInput: the file is damaged, or of another version.
+        BadInput: The file is damaged, or of another version.
     """
     try:
         return decode.decode_versioned(storage.read_bytes(path), kind, path, _ADVICE)

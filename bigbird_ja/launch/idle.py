@@ -9,11 +9,15 @@ from bigbird_ja.launch.rest import Kind
 from bigbird_ja.launch.state import Decision, Ending, Event, Phase, View
 from bigbird_ja.launch.transitions import adopt_or_remove, end, wait
 
-_REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)  # repeat until the user acts
+# Faults that repeat until the user acts.
+_REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll; the comments have the form of `decide.py`."""
+    """Decide one poll.
+
+    The comments have the form that `decide.py` states.
+    """
     state, seen, run = view.state, view.seen, view.run
     # Machines of this run are found: adopt the one that was requested last, delete the others
     # -> creating, removing. Why: its reply was lost, or its supervisor; dead ones hold quota.
@@ -32,7 +36,8 @@ def decide(view: View) -> Decision:
     if not state.attempt and all(fault and fault.kind in _REFUSALS for fault in faults):
         first = seen.silent[run.zones[0]]
         text = advise(first, run, run.zones[0])
-        if first.is_switched_off:  # another service may rent the machine
+        # Another service may rent the machine.
+        if first.is_switched_off:
             state = replace(state, excluded_zones=dict.fromkeys(run.zones, text))
         ended = end(state, Ending.GAVE_UP, "bad_input", text)
         return Decision(ended.state.enter(Phase.ENDED))
@@ -71,7 +76,8 @@ def create(view: View, zones: list[str]) -> Decision:
     last = run.zones.index(state.zone) if state.zone in run.zones else -1
     first = (last + 1 if state.misses or last < 0 else last) % len(run.zones)
     zone = next(z for z in run.zones[first:] + run.zones[:first] if z in zones)
-    if state.moves(run):  # no machine is left at the former service: see `decide`
+    # No machine is left at the former service, as `decide` has verified.
+    if state.moves(run):
         state = replace(state, used_zones=(), ready_zones=())
     state = replace(
         state.enter(Phase.CREATING).unobserved(zone),

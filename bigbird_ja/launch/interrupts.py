@@ -15,7 +15,9 @@ _QUESTION = (
 
 
 class Interrupts(signals.Listener):
-    """Context manager that listens to signals; the supervisor calls `stop` once per poll.
+    """Context manager that listens to signals.
+
+    The supervisor calls `stop` once per poll.
 
     Args:
         policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.

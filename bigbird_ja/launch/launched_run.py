@@ -17,7 +17,7 @@ Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
 class LaunchedRun:
     """Content of `launch.json`: places of a run, the machine to rent for it, and its limits.
 
-    `prepare.py` makes it from the parameters; every other module reads it. Seconds and US dollars.
+    `prepare.py` builds it from the parameters; every other module reads it. Seconds and US dollars.
     """
 
     bucket: str
@@ -26,12 +26,12 @@ class LaunchedRun:
     project: str = ""
     data_dir: str = ""
     engine: str = "auto"
-    init_from: str = ""  # on the bucket; empty: from scratch
+    init_from: str = ""  # path on the bucket, empty for a run from scratch
     mode: str = "train"
     target_step: Count = 0
     # --- the machine
     accelerator_type: str = "v3-8"
-    runtime_version: str = ""  # image, by the name of its service
+    runtime_version: str = ""  # image, by its name at the service
     zones: tuple[str, ...] = ()
     service: Service = "tpu"
     pricing: str = "spot"  # spot | on_demand
@@ -44,12 +44,12 @@ class LaunchedRun:
     package: str = ""  # path of the code on the bucket, a zip
     package_sha256: str = ""
     # --- its limits
-    usd_per_hour: Amount = 0.0  # 0: unknown, or a grant
+    usd_per_hour: Amount = 0.0  # 0 if unknown, or for a grant
     max_seconds: Amount | None = None  # since the first launch, watched or not
     max_usd: Amount | None = None
     poll: Amount = 30.0  # seconds between polls
     lease: Amount = 12 * 3600.0  # lifetime of a machine without a supervisor
-    copy_of: str = ""  # BUCKET/NAME of the original run of a copied folder; set by reading
+    copy_of: str = ""  # BUCKET/NAME of the original run, set by `read_run` for a copied folder
 
     @cached_property
     def accelerator(self) -> Accelerator:
@@ -78,7 +78,7 @@ class LaunchedRun:
 
     @property
     def most_hours(self) -> float | None:
-        """Return the maximum of rented hours by both limits; None: unlimited."""
+        """Return the maximum of rented hours by both limits, or None if unlimited."""
         limits = [] if self.max_seconds is None else [self.max_seconds / 3600]
         if self.max_usd is not None and self.usd_per_hour:
             limits.append(self.max_usd / self.usd_per_hour)
@@ -99,7 +99,7 @@ class Machine:
     pricing: str
     queued: bool
     usd_per_hour: Amount
-    requested: Amount = 0.0  # UNIX seconds by the service's clock; 0: unknown
+    requested: Amount = 0.0  # UNIX seconds by the service's clock, 0 if unknown
 
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
@@ -108,7 +108,7 @@ class Machine:
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record asks for such a machine; its price may differ."""
+        """Return whether a run's record asks for such a machine, at whatever price."""
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 

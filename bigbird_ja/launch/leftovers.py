@@ -15,7 +15,7 @@ from bigbird_ja.launch.service import Presence, Tpu, Tpus, check_still_there
 from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
 
-DELETE_SECONDS = 900.0  # for all deletions
+DELETE_SECONDS = 900.0  # seconds for all deletions
 Clients = Mapping[tuple[str, str], Tpus]  # by service and project
 
 
@@ -24,14 +24,14 @@ class ListedTpu:
     """Machine of a run, as a service lists it."""
 
     name: str
-    run: str  # name of the run
+    run: str
     run_id: str
     run_dir: str  # BUCKET/NAME of the run; empty if it has no label
     zone: str
-    state: str  # the service's own word
+    state: str  # state in the service's words
     accelerator_type: str
     service: str
-    resource: str  # full name
+    resource: str
 
     @classmethod
     def of(cls, tpu: Tpu) -> "ListedTpu":
@@ -107,8 +107,8 @@ def down(
         result = DownResult(tuple(deleted), tuple(left))
     if result.left:
         raise StorageError(
-            f"still there and perhaps billed: {', '.join(result.left)}; run again, or use the"
-            " console",
+            f"still there and perhaps billed: {', '.join(result.left)}; rerun the command, or use"
+            " the console",
             results=asdict(result),
         )
     if watched:
@@ -129,7 +129,10 @@ def down(
 
 
 def _watcher_of(tpu: Tpu, now: float) -> str:
-    """Return the process that watches a machine; its metadata names the folder of its run."""
+    """Return the name of the process that watches a machine, or None.
+
+    The machine's metadata names the folder of its run.
+    """
     return (watched_by(tpu.run_dir, now) or "") if tpu.run_dir else ""
 
 
@@ -184,7 +187,7 @@ def delete_all(
         The full names of machines that are still there.
     """
     start, pause = clock(), 1.0
-    absences = {tpu.resource: 0 for tpu in tpus}  # polls in a row without it
+    absences = {tpu.resource: 0 for tpu in tpus}  # successive polls that did not find it
     while True:
         for tpu in tpus:
             count = absences[tpu.resource]
@@ -198,11 +201,16 @@ def delete_all(
 
 
 def _delete(service: Tpus, tpu: Tpu, absences: int) -> int:
-    """Request the deletion of a TPU if it is there; return the polls in a row without it."""
+    """Request the deletion of a TPU if it is there.
+
+    Returns:
+        The number of successive polls that did not find it.
+    """
     try:
         if check_still_there(service, tpu).presence is not Presence.DELETING:
             service.delete(tpu)
-    except Exception as error:  # whatever fails with one machine stops no other's deletion
+    except Exception as error:
+        # A failure with one machine must not stop the deletion of others.
         if isinstance(error, ServiceFault) and error.kind is Kind.NOT_FOUND:
             return absences + 1
         text = f"{tpu.resource}: {error}"

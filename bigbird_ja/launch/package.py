@@ -17,7 +17,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.launched_run import LaunchedRun
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
-_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry, for reproducible bytes
+_EPOCH = (2020, 1, 1, 0, 0, 0)  # time of every entry, for reproducible bytes
 
 
 def build() -> bytes:
@@ -64,10 +64,13 @@ def check_lock() -> None:
 
 
 def store(run: LaunchedRun) -> LaunchedRun:
-    """Store the installed package on the bucket; return the record with it.
+    """Store the installed package on the bucket.
 
-    Every launch sends the code that is installed here, never what lies on the bucket: whoever
-    writes to the bucket may have put it there.
+    Every launch sends the code that is installed here, never the code on the bucket, which anyone
+    with write access may have put there.
+
+    Returns:
+        The record of the run with the package.
     """
     content = build()
     noted = note(run, content)

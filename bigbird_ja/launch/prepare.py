@@ -1,7 +1,7 @@
-"""The parameters of `launch`, the record that they make, and every check before anything is rented.
+"""The parameters of `launch`, the record built from them, and all checks before a rental.
 
-A machine that refuses its run is billed until it is deleted: so whatever `pretrain` checks on it is
-checked here first, by the same functions.
+A machine that refuses its run is billed until it is deleted. So all checks of `pretrain` on the
+machine are done here first, by the same functions.
 """
 
 import contextlib
@@ -121,12 +121,13 @@ def check_request(request: Request) -> None:
         raise BadInput("`max_cost` has no effect with `price_per_hour` 0: leave one of them out")
     for name in (*_STORED, "project", "bucket", "data_dir", "runtime_version"):
         _check_plain(name, getattr(request, name))
-    if request.init_from and storage.is_remote(request.init_from):  # else only its hash is stored
+    # Of a local model only the hash is stored.
+    if request.init_from and storage.is_remote(request.init_from):
         _check_plain("init_from", request.init_from)
 
 
 def _check_plain(name: str, value: Any) -> None:
-    """Check that a stored value has no free text; a refused value is not shown.
+    """Check that a stored value contains no free text, without showing a refused value.
 
     Raises:
         BadInput: It has a query of a URL, a user or password, or a space.
@@ -134,7 +135,7 @@ def _check_plain(name: str, value: Any) -> None:
     word = str(value or "")
     if not re.fullmatch(r"[\w./:~+@-]*", word) or ("@" in word and "/" in word):
         raise BadInput(
-            f"`{name}`: only letters, digits and . / : ~ + - _ belong there, no query (?), no user"
+            f"`{name}`: only letters, digits and ./:~+-_ belong there, no query (?), no user"
             " or password (@), no space"
         )
 
@@ -143,7 +144,7 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, list[str]]:
-    """Make the record of a run, without credentials or data.
+    """Build the record of a run, without credentials or data.
 
     A dry run has placeholders for parameters that were not given.
 
@@ -226,7 +227,7 @@ def _original(bucket: str, name: str) -> LaunchedRun | None:
     if run and run.copy_of:
         raise BadInput(
             f"{run.run_dir} is a copy of the run {run.copy_of}: go on with that one, by its"
-            f" `bucket` and `name`; or remove {run.run_dir}/supervisor, and the same command makes"
+            f" `bucket` and `name`. Or remove {run.run_dir}/supervisor, and the same command makes"
             " the copy a run of its own, from its checkpoint"
         )
     return run
@@ -262,15 +263,16 @@ def offer(
         zones = [zone for zone in usual if zone in rental.zones] or rental.zones[:USUAL_ZONES]
         asked = replace(run, zones=tuple(request.zones) or tuple(zones))
         priced, warnings = _add_price(asked, table, request.price_per_hour)
-        found = backends.rented(priced, rental, request.runtime_version)
+        found = backends.add_rental(priced, rental, request.runtime_version)
         warnings += [TRC] if found.service == "compute" else []
         yield found, rental, [*warnings, *region_warnings(found, near)]
-        if request.runtime_version:  # the image belongs to this service: no other can serve
+        # The image belongs to this service, so no other can serve.
+        if request.runtime_version:
             return
 
 
 def machine_of(run: LaunchedRun) -> Machine | None:
-    """Return the facts of the machine that a run may have now; None if it has none."""
+    """Return the facts of the machine that may run now, or None if none was requested."""
     state = RunFiles(run).load_state() or RunState()
     may_be_there = state.attempt and (state.phase is not Phase.ENDED or state.billing)
     return (state.machine or Machine.of(run)) if may_be_there else None
@@ -279,7 +281,9 @@ def machine_of(run: LaunchedRun) -> Machine | None:
 def _add_price(
     run: LaunchedRun, table: Prices, per_hour: float | None
 ) -> tuple[LaunchedRun, list[str]]:
-    """Return the record with its price, by default that of the dearest zone; and warnings.
+    """Return the record with its price and the warnings.
+
+    By default it is the price of the dearest zone.
 
     Raises:
         BadInput: No price is known and `max_cost` needs one.
@@ -307,7 +311,7 @@ def region_warnings(run: LaunchedRun, near: str) -> list[str]:
 
 
 def bucket_region(bucket: str) -> str:
-    """Return the region of the bucket; empty if it is unknown."""
+    """Return the region of the bucket, or "" if it is unknown."""
     with contextlib.suppress(OSError, StorageError):
         return storage.bucket_location(bucket) or ""
     return ""
@@ -320,7 +324,8 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
         BadInput: One has it; the message quotes its labels.
     """
     for zone in run.zones:
-        with contextlib.suppress(ServiceFault):  # the supervisor waits for a zone, or ends
+        # The supervisor waits for a silent zone, or ends.
+        with contextlib.suppress(ServiceFault):
             tpu = tpus.find(zone, run.name)
             if tpu is not None and not tpu.belongs_to(run):
                 raise BadInput(
@@ -350,7 +355,8 @@ def check_data(
     # Raises for a mask unit or a rate that static data does not have.
     manifest.rule(fitted.data.mask_unit, train_predictions(fitted, manifest))
     check_machine(run, fitted, manifest)
-    if read_run(run.bucket, run.name) is None:  # else `session.store` compares it
+    # Otherwise `session.store` compares the config.
+    if read_run(run.bucket, run.name) is None:
         ModelDir(run.model_dir).check_settings(fitted, manifest)
     if run.hosts > 1:
         order.check_hosts(manifest.num_readers, fitted.training.global_batch_size, run.hosts)
@@ -375,6 +381,7 @@ def check_machine(run: LaunchedRun, config: Config, data: Data) -> None:
             )
     else:
         cores = machine.devices
-        if importlib.util.find_spec("jax"):  # the machine has it in any case
+        # The machine contains jax in any case.
+        if importlib.util.find_spec("jax"):
             kernels.resolved(config, data, "tpu", machine.chip)
     check_divides(training.global_batch_size, cores, training.gradient_accumulation_steps)

@@ -12,10 +12,11 @@ DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll; the comments have the form of `decide.py`.
+    """Decide one poll.
 
-    A zone that does not answer delays no other: machines in others are deleted, and that of the
-    silent zone is deleted by its name.
+    A zone that does not answer delays no other. Machines in other zones are deleted, and the
+    machine of the silent zone is deleted by its name. The comments have the form that `decide.py`
+    states.
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_silent
@@ -33,7 +34,7 @@ def decide(view: View) -> Decision:
         return wait(view, DELETE_POLL)
     # Absent: next TPU, or end -> idle, ended. Why: nothing has its name.
     if is_absent:
-        return absent(view)
+        return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
     # An ending run could not delete for 30 minutes: end, and list what may be there -> ended.
     # Why: the user can check the console; its lease ends without us.
@@ -72,7 +73,7 @@ def _is_deletion_under_way(view: View) -> bool:
     return not view.deletion_targets or (is_pending and not view.seen.silent)
 
 
-def absent(view: View) -> Decision:
+def finish_removal(view: View) -> Decision:
     """Go to the next TPU, or to the end of the run: no machine is left."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
@@ -107,7 +108,7 @@ def _not_deleted(state: RunState) -> Event:
 
 
 def delete(view: View) -> Decision:
-    """Request the deletion of all machines that are not being deleted; back off."""
+    """Request the deletion of all machines that are not being deleted, with a backoff."""
     state = view.state
     tries = state.delete_tries + 1
     deletions = tuple(view.deletion_targets or view.deletable)
@@ -121,6 +122,7 @@ def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Dec
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:
-        return Decision(state)  # the next poll shows that it is gone
+        # The next poll shows that the machine is gone.
+        return Decision(state)
     event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
     return Decision(state, events=(event,))

@@ -14,8 +14,8 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
-CALL_SECONDS = 30.0  # one request
-RETRY_SECONDS = 60.0  # all requests of one call
+CALL_SECONDS = 30.0  # timeout of one request
+RETRY_SECONDS = 60.0  # maximum time of all requests of one call
 CLOCK_SECONDS = 3600.0  # maximum age of the service's last answer for its time
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 Json = dict[str, Any]
@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, rename="camel", frozen=True):
-    """Base class of the declared types of answers; a field that is left out has its default."""
+    """Base class of the declared types of answers.
+
+    A missing field gets its default.
+    """
 
 
 class Status(Answer, frozen=True):
@@ -94,7 +97,7 @@ def check_all_answered(missed: Iterable[str], listed: Sequence[Any]) -> None:
         listed: machines of the other zones.
 
     Raises:
-        ServiceFault: it names the missing zones, and has `listed`.
+        ServiceFault: It names the missing zones, and has `listed`.
     """
     if places := ", ".join(sorted({*missed})):
         raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {places}", listed)
@@ -120,7 +123,10 @@ def fault_of_status(code: int, message: str) -> ServiceFault:
 
 
 def fault_of_answer(status: int, body: Any) -> ServiceFault:
-    """Return the fault for an HTTP status of 400 or more; the body may have a message."""
+    """Return the fault for an HTTP status of 400 or more.
+
+    The body may contain a message.
+    """
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     code = 10 if error.get("status") == "ABORTED" else _CODE_OF_HTTP.get(status, 13)
@@ -141,7 +147,8 @@ class Rest:
     def __init__(self, base: str, session: Any, retry_seconds: float = RETRY_SECONDS) -> None:
         self._base, self._session = base.rstrip("/"), session
         self._retry_seconds = retry_seconds
-        self._clock: tuple[float, float] | None = None  # the service's UNIX seconds, ours then
+        # The service's UNIX seconds, and this machine's at that moment.
+        self._clock: tuple[float, float] | None = None
 
     def call(
         self,
@@ -151,12 +158,12 @@ class Rest:
         body: Json | None = None,
         query: Mapping[str, str] = {},
     ) -> T:
-        """Call the service; return the answer as an object of a declared type.
+        """Call the service, and decode its answer as a declared type.
 
         An unavailable service is retried.
 
         Raises:
-            ServiceFault: refused, no answer in time, or an answer of another form.
+            ServiceFault: Refused, no answer in time, or an answer of another form.
         """
         from google.api_core.exceptions import RetryError
         from google.api_core.retry import Retry
@@ -203,7 +210,7 @@ class Rest:
         return bytes(answer.content)
 
     def find(self, path: str, kind: type[T]) -> T | None:
-        """Get one resource by its full name; None if there is none."""
+        """Get one resource by its full name, or None if it does not exist."""
         try:
             return self.call("GET", path, kind)
         except ServiceFault as fault:
@@ -214,13 +221,16 @@ class Rest:
     def items(
         self, path: str, key: str, kind: type[list[T]], query: Mapping[str, str] = {}
     ) -> tuple[list[T], list[str]]:
-        """List a resource; return the items of all pages, and the zones that did not answer.
+        """List a resource.
 
         Args:
             path: address of the listing; an `aggregated` one has the items by zone.
             key: name of the items in an answer.
             kind: declared type of the items.
             query: parameters in addition to the page's.
+
+        Returns:
+            The items of all pages, and the zones that did not answer.
         """
         items, missed, token = list[T](), list[str](), ""
         while True:
@@ -239,9 +249,9 @@ class Rest:
                 return items, [name.rsplit("/")[-1] for name in missed]
 
     def now(self) -> float | None:
-        """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
+        """Return UNIX seconds by the service's clock, or None without a recent answer.
 
-        None if no answer had a time within `CLOCK_SECONDS`.
+        This machine's clock may be wrong by hours. An answer is recent within `CLOCK_SECONDS`.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             return None
@@ -270,7 +280,7 @@ def credentials() -> tuple[Any, str | None]:
     """Return the user's credentials, and the project that they name, if any.
 
     Raises:
-        BadInput: no credentials, with the command to get them.
+        BadInput: No credentials, with the command to get them.
     """
     import google.auth
     from google.auth import exceptions
@@ -284,5 +294,5 @@ def credentials() -> tuple[Any, str | None]:
 
 
 def seconds_of(time: datetime.datetime | None) -> float:
-    """Convert a time stamp to UNIX seconds; 0 for None."""
+    """Convert a time stamp to UNIX seconds, and None to 0."""
     return time.timestamp() if time else 0.0

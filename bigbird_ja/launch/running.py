@@ -24,12 +24,15 @@ from bigbird_ja.launch.transitions import (
 )
 
 SILENT_EXIT = 60.0  # seconds from a trainer's last heartbeat to its exit report
-SAME_FAILURES = 3  # in a row: the run ends
+SAME_FAILURES = 3  # successive equal failures that end the run
 HEALTHY = 3600.0  # seconds of training after which the next failure counts as the first
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll; the comments have the form of `decide.py`."""
+    """Decide one poll.
+
+    The comments have the form that `decide.py` states.
+    """
     state = view.state
     # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
@@ -45,7 +48,7 @@ def decide(view: View) -> Decision:
     # Gone, and it reported how training ended: as reported -> removing.
     # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
-        return training_ended(view)
+        return handle_exit(view)
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: any state that is neither READY nor on its way there means dead.
     if view.is_gone:
@@ -65,33 +68,36 @@ def decide(view: View) -> Decision:
     # exit reason -> removing. Why: the same reason three times in a row, or one that would come
     # again at once, ends the run.
     if view.report is not None or (is_stopped and state.quiet_seconds > SILENT_EXIT):
-        return training_ended(view)
+        return handle_exit(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
     if state.quiet_seconds > state.step_timeout:
         reason = "stalled" if state.has_stepped else "never_started"
         text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
-        return failed(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.run)
+        return handle_failure(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.run)
     # READY: watch on, delete all but one.
     # Why: only a new global step is progress; a newer time stamp is none.
     return watch_on(view)
 
 
-def training_ended(view: View) -> Decision:
+def handle_exit(view: View) -> Decision:
     """React to the exit reason of training that ended before the last step."""
     state, seen = view.state, view.seen
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"
-    if reason == "interrupted":  # SIGTERM: the machine is being preempted
+    # SIGTERM: the machine is being preempted.
+    if reason == "interrupted":
         return count_preemption(state, "interrupted")
-    if reason == "lease_over":  # no renewal reached it: this supervisor, or the bucket, was away
+    # No renewal reached the machine: this supervisor, or the bucket, was away.
+    if reason == "lease_over":
         return count_lease_over(state, reason)
-    if reason == "finished":  # but not at the target: pretrain was given another length
+    # Not at the target, as `pretrain` was given another length.
+    if reason == "finished":
         reason = "bug"
-    return failed(state, reason, seen.log_tail, view.run)
+    return handle_failure(state, reason, seen.log_tail, view.run)
 
 
-def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Decision:
+def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Decision:
     """Ask for another machine after a pause, or end the run if the failure would repeat."""
     again = reason == state.last_failure and state.healthy_seconds < HEALTHY
     in_a_row = state.same_failures + 1 if again else 1
@@ -121,6 +127,6 @@ def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Dec
 
 
 def watch_on(view: View) -> Decision:
-    """Poll again; delete all TPUs of the run but one."""
+    """Poll again, and delete all other TPUs of the run."""
     extras = tuple(tpu for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.run.poll)

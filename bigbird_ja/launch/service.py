@@ -9,7 +9,7 @@ from bigbird_ja.launch.launched_run import LaunchedRun, Service
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RUN_LABEL = "bigbird-ja-run"
-ID_LABEL = "bigbird-ja-id"  # of the run, random: proves that a machine is its own
+ID_LABEL = "bigbird-ja-id"  # Its random value proves that a machine belongs to the run.
 ATTEMPT_LABEL = "bigbird-ja-attempt"
 RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of its run
 
@@ -31,13 +31,13 @@ class Tpu:
     name: str
     zone: str
     presence: Presence
-    state: str  # the service's own word
+    state: str  # state in the service's words
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0  # UNIX seconds by the service's clock; distinguishes two of one name
     fault: ServiceFault | None = None  # reason why there is no machine yet
-    resource: str = ""  # full name
-    run_dir: str = ""  # BUCKET/NAME of the run; empty if it has no label
+    resource: str = ""
+    run_dir: str = ""  # BUCKET/NAME of the run, empty without a label
     service: Service = "tpu"
     project: str = ""
     is_queued: bool = False  # a queued resource holds it
@@ -49,7 +49,7 @@ class Tpu:
 
     @property
     def run_id(self) -> str:
-        """Return the id of the run that made it; empty if no run of ours did."""
+        """Return the id of the run that created the machine, or "" if none did."""
         return self.labels.get(ID_LABEL, "")
 
     def belongs_to(self, run: LaunchedRun) -> bool:
@@ -67,7 +67,7 @@ class Tpu:
 
     @property
     def attempt(self) -> int:
-        """Return the number of its creation within its run; 0 if unknown."""
+        """Return the number of its creation within its run, or 0 if unknown."""
         text = self.labels.get(ATTEMPT_LABEL, "0")
         return int(text) if text.isdigit() else 0
 
@@ -87,28 +87,34 @@ class Tpus(Protocol):
         """List the TPUs of all zones."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look up a name in a zone, of any owner; None if nothing has it."""
+        """Look up a name in a zone, of any owner."""
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a TPU; return the operation's name at once.
+        """Request a TPU, without waiting.
 
         Its maximum lifetime is `limit` seconds. The service deletes the machine then, if it has
         such a limit; else the machine's own watcher does.
+
+        Returns:
+            The name of the operation.
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Request the deletion of a machine by its full name; return the operation's name.
+        """Request the deletion of a machine by its full name.
 
-        Before, it is verified to be the one that was listed.
+        It is first verified to be the listed machine.
+
+        Returns:
+            The name of the operation.
         """
 
     def operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
 
     def time(self) -> float | None:
-        """Return UNIX seconds by the service's clock; None if it has not answered lately."""
+        """Return UNIX seconds by the service's clock, or None without a recent answer."""
 
 
 def labels_of(run: LaunchedRun, attempt: int) -> dict[str, str]:
@@ -120,7 +126,7 @@ def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
     """Verify before a deletion that the machine that was listed still has its name.
 
     Raises:
-        ServiceFault: nothing has it, or a machine of another run or creation time.
+        ServiceFault: Nothing has it, or a machine of another run or creation time.
     """
     tpu = service.find(expected.zone, expected.name)
     if tpu is None:

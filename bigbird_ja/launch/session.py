@@ -1,4 +1,4 @@
-"""One `launch`: checks, a dry run; or the lock, the files of the machine, supervision, results."""
+"""The command `launch`: checks, dry run, lock, files of the machine, supervision and results."""
 
 import datetime
 import functools
@@ -152,7 +152,8 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
         warn([*warnings, *config_warnings(config, not model)])
         log(backends.describe(run))
         return result
-    if model:  # again: some settings depend on the data set, whose tokenizer must be the model's
+    # Some settings depend on the data set, whose tokenizer must be the model's.
+    if model:
         manifest = manifest_lib.load(run.data_dir)
         known = run_settings.adopted_settings(model, manifest, run.data_dir)
         config, overrides = _resolve(request, known)
@@ -186,13 +187,16 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
 
 
 def _describe_zones(rental: Rental, table: Prices) -> str:
-    """Return the zones that the table has for a machine, for a run that every zone refused."""
+    """Return the zones that the table lists for a machine.
+
+    The message of a run that every zone refused quotes them.
+    """
     zones, day = ", ".join(rental.zones), rental.as_of
     return f"; zones that offer it by the page {rental.zones_by} of {day}: {zones}"
 
 
 def _find_model(request: Request) -> tuple[str, list[Layer]]:
-    """Return the path of `init_from`, and the settings that the model there states."""
+    """Return the path of `init_from`, and the settings that the model states."""
     if not request.init_from:
         return "", []
     path = hub.fetch_model(os.fspath(request.init_from), "`init_from`", weights=True)
@@ -203,7 +207,7 @@ def _find_model(request: Request) -> tuple[str, list[Layer]]:
 
 
 def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
-    """Return the config that the parameters and a model's settings specify, and its sources."""
+    """Resolve the config from the parameters and a model's settings, with all sources."""
     steps = {"training.num_train_steps": request.num_train_steps}
     layers = [*base_layers(request.config), *adopted, *given_layers(request.overrides, steps)]
     config, overrides = resolve_config(layers, used_by("launch"))
@@ -215,7 +219,7 @@ def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[O
 def _watch(
     run: LaunchedRun, config: Config, data: Data, request: Request, cloud: Cloud, tpus: Tpus
 ) -> RunState | None:
-    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
+    """Take the run's lock, store the files of the machine, and supervise until the end.
 
     Returns:
         The last state; None if the user detached.
@@ -300,7 +304,8 @@ def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
     """
     before, files = read_run(run.bucket, run.name), RunFiles(run)
     path, state = run.supervisor("state.json"), files.load_state()
-    if before is None and state is None:  # before the record: a record without a state means a loss
+    # The state is stored before the record, since a record without a state means a loss.
+    if before is None and state is None:
         files.prepare()
         files.save_state(RunState())
     if before is not None:
@@ -308,7 +313,7 @@ def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
     if before is not None and state is None:
         raise BadInput(
             f"{path} is lost, and so is what the run has spent: restore it from a copy, or remove"
-            f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
+            f" {run.run_dir}/supervisor. Then the same command counts anew, from the checkpoint"
         )
     run = package.store(run)
     if before is not None and before.package_sha256 not in ("", run.package_sha256):
@@ -325,7 +330,7 @@ def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data
         BadInput: They differ, or another process launched the run meanwhile.
     """
     if before.run_id != run.run_id:
-        raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
+        raise BadInput(f"{run.run_dir} was launched meanwhile: rerun the same command")
     if before.init_from != run.init_from:
         raise BadInput(
             f"{run.run_dir} was launched with `init_from` {before.init_from or '(none)'}, not"

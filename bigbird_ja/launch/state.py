@@ -1,4 +1,7 @@
-"""The state of a run, which outlives its supervisor; one observation; a decision."""
+"""The types of a supervisor's loop: state of a run, observation, decision.
+
+The state outlives the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
 
-_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none
+_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1 if there is none
 
 # Seconds, and counts.
-CREATE_TIMEOUT = 1200.0  # requested, or in repair, and not READY
-SETTLE = 120.0  # a requested TPU may appear this late
-STALL_TIMEOUT = 900.0  # READY, no new step, after a first one
-STARTUP_TIMEOUT = 2700.0  # READY, no step yet: boot, install, compile
-MAX_LIFETIME = 7 * 86_400.0  # of a machine, if no budget is shorter
-ABSENT_POLLS = 2  # in a row without a machine before it counts as absent
+CREATE_TIMEOUT = 1200.0  # from request or repair to READY
+SETTLE = 120.0  # until a requested TPU appears in a listing
+STALL_TIMEOUT = 900.0  # without a new step after the first one
+STARTUP_TIMEOUT = 2700.0  # from READY to the first step: boot, install, compile
+MAX_LIFETIME = 7 * 86_400.0  # if no budget is shorter
+ABSENT_POLLS = 2  # successive polls without a machine before it counts as absent
 OVERTIME = 900.0  # after a machine's limit, for watcher and service to delete it
 BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0  # after a round over all zones without a TPU
 
@@ -51,21 +54,21 @@ class Ending(str, Enum):
 class RunState:
     """Content of `state.json`: everything that must outlive the supervisor.
 
-    Timers add up observed seconds and hold no times of day, so setting a clock changes nothing.
+    Timers add up observed seconds and contain no times of day, so setting a clock changes nothing.
     """
 
     phase: Phase = Phase.IDLE
     phase_seconds: Amount = 0.0
     # --- the TPU that was requested last
-    machine: Machine | None = None  # None: none yet
+    machine: Machine | None = None  # None before the first request
     zone: str = ""
     attempt: Count = 0
     operation: str = ""
     operation_kind: str = ""  # create | delete
     machine_seconds: Amount = 0.0  # since it was requested
     machine_limit: Amount = 0.0  # maximum lifetime: stored before the request
-    incarnation: Amount = 0.0  # its creation time, by the service
-    absences: Count = 0  # polls in a row without it
+    incarnation: Amount = 0.0  # creation time by the service's clock
+    absences: Count = 0  # successive polls without it
     stale_heartbeat: str = ""  # signature of the heartbeat before the request
     last_step: _Step = -1
     has_stepped: bool = False
@@ -74,15 +77,15 @@ class RunState:
     delete_tries: Count = 0
     delete_wait: Amount = 0.0  # until the next try
     # --- zone and time of the next request
-    used_zones: tuple[str, ...] = ()  # zones of all requests: a TPU may be left in any
+    used_zones: tuple[str, ...] = ()  # A TPU may be left in any of them.
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
     quota_refusals: Mapping[str, Count] = field(default_factory=dict)  # refusals for lack of quota
     excluded_zones: Mapping[str, str] = field(
         default_factory=dict
     )  # zone -> reason why it is left out
-    misses: Count = 0  # creations in a row without a TPU: set the backoff
+    misses: Count = 0  # successive creations without a TPU, which set the backoff
     backoff_seconds: Amount = 0.0  # until the next request
-    trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket failed
+    trouble_seconds: Amount = 0.0  # time since the service or the bucket began to fail
     in_trouble: bool = False  # the last creation failed by the service's fault
     # --- the run
     best_step: _Step = -1
@@ -150,7 +153,7 @@ class RunState:
         )
 
     def pause_before_next(self, run: LaunchedRun) -> RunState:
-        """Go to the next zone at once within a round; back off after each round."""
+        """Go to the next zone at once within a round, and back off after each round."""
         misses = self.misses + 1
         zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
         pause = 0.0 if misses % zones else backoff(misses // zones, run)
@@ -188,7 +191,7 @@ class ExitReport:
     attempt: Count = 0
     status: Count = 1
     reason: str = ""
-    host: Count = 0  # of the slice
+    host: Count = 0  # number in the slice
 
 
 @dataclass(frozen=True)
@@ -196,15 +199,15 @@ class Observation:
     """Result of polling the service, the bucket and the clocks. None: could not be read."""
 
     elapsed: float  # seconds since the last poll
-    watched: float  # the same, at most two polls: time in which a change would have been seen
-    service_time: float | None = None  # UNIX seconds by the service's clock; None: no answer yet
-    tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
+    watched: float  # the same, limited to two polls in which a change would have been seen
+    service_time: float | None = None  # UNIX seconds by the service's clock
+    tpus: Sequence[Tpu] = ()  # machines of this run in the zones that answered
     # The other zones, with the fault.
     silent: Mapping[str, ServiceFault] = field(default_factory=dict)
-    taken: Sequence[Tpu] = ()  # others' machines that have the run's name
+    taken: Sequence[Tpu] = ()  # machines of other owners that have the run's name
     operation: Operation | None = None
     heartbeat: TrainerBeat | None = None
-    checkpoint_step: int | None = None  # of the newest; -1: none; None: not read
+    checkpoint_step: int | None = None  # newest checkpoint: -1 for none, None if not read
     bucket_seen: bool = True
     exit_report: ExitReport | None = None
     log_tail: str = ""
@@ -228,7 +231,7 @@ class Decision:
     deletions: tuple[Tpu, ...] = ()  # machines that were found, or that may be there
     events: tuple[Event, ...] = ()
     pause: float = 0.0  # seconds
-    rents: bool = False  # the machine in `state`: zone, attempt, limit
+    rents: bool = False  # Whether to request the machine in `state`.
 
 
 @dataclass(frozen=True)
@@ -252,46 +255,46 @@ class View:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether our zone does not answer."""
+        """Return whether the zone of the run's TPU does not answer."""
         return self.state.zone in self.seen.silent
 
     @property
     def is_perhaps_absent(self) -> bool:
-        """Return whether our TPU is absent in fewer polls than `ABSENT_POLLS`."""
+        """Return whether the run's TPU is absent in fewer polls than `ABSENT_POLLS`."""
         return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
     def is_gone(self) -> bool:
-        """Return whether our TPU is absent, dead, or being deleted."""
+        """Return whether the run's TPU is absent, dead, or being deleted."""
         return self.tpu is None or self.tpu.presence in (Presence.GONE, Presence.DELETING)
 
     @property
     def is_ready(self) -> bool:
-        """Return whether our TPU is READY."""
+        """Return whether the run's TPU is READY."""
         return self.tpu is not None and self.tpu.presence is Presence.READY
 
     @property
     def is_another(self) -> bool:
-        """Return whether our TPU was created at another time than the one that we watch."""
+        """Return whether the TPU was created at another time than the watched one."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
     @property
     def is_life_over(self) -> bool:
-        """Return whether our TPU has reached its maximum lifetime."""
+        """Return whether the run's TPU has reached its maximum lifetime."""
         limit = self.state.machine_limit
         return bool(limit) and self.state.machine_seconds >= limit
 
     @property
     def is_certainly_over(self) -> bool:
-        """Return whether our TPU must be gone, even if its zone does not answer."""
+        """Return whether the run's TPU must be gone, even if its zone does not answer."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )
 
     @property
     def service_state(self) -> str:
-        """Return the state of our TPU in the service's words."""
+        """Return the state of the run's TPU in the service's words."""
         return self.tpu.state if self.tpu is not None else "absent"
 
     @property
@@ -312,7 +315,7 @@ class View:
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Return the heartbeat of this TPU's trainer; None while a slice restarts its trainers."""
+        """Return the heartbeat of this TPU's trainer, or None while a slice restarts."""
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None

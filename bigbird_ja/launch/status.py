@@ -34,7 +34,7 @@ class RunStatus:
     tpu_hours: float = 0.0
     usd_per_hour: float = 0.0
     tpus: tuple[str, ...] = ()
-    watched_by: str | None = None  # None: no supervisor is alive
+    watched_by: str | None = None  # None if no supervisor is alive
     heartbeat_age: float | None = None
     ending: str | None = None
     message: str = ""
@@ -86,7 +86,9 @@ def status(
 
 
 def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
-    """Read one run; damaged files of it are its message.
+    """Read one run.
+
+    A damaged file becomes the message of the run.
 
     Args:
         bucket: gs://BUCKET[/FOLDER] of the run.
@@ -148,8 +150,9 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
 
 
 def _tokens_per_step(config_path: str) -> int:
-    """Return the tokens of a step; 0 if the config can't be read."""
-    from bigbird_ja.plan.estimate import tokens_per_step  # NumPy, which `--help` does without
+    """Return the tokens of a step, or 0 if the config can't be read."""
+    # Import NumPy here, since `--help` does without it.
+    from bigbird_ja.plan.estimate import tokens_per_step
 
     try:
         return tokens_per_step(*read_config(config_path))

@@ -28,8 +28,8 @@ from bigbird_ja.storage.lease import LeaseLost
 T = TypeVar("T")
 
 RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
-RETRY_ZONE = 600.0  # seconds until a zone that does not answer, without our TPU, is asked again
-MAX_UNSENT = 1000  # events that wait for the bucket
+RETRY_ZONE = 600.0  # seconds until a silent zone without the run's TPU is asked again
+MAX_UNSENT = 1000  # maximum number of events that wait for the bucket
 
 
 class Stop(Enum):
@@ -41,7 +41,7 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The user detached; the TPU trains until its lease is over."""
+    """The user detached, and the TPU trains until its lease is over."""
 
 
 @dataclass(kw_only=True)
@@ -52,7 +52,7 @@ class SupervisorIO:
     connect: Callable[[str, str], Tpus]  # to another service or project
     files: RunFiles
     monotonic: Callable[[], float]
-    wall: Callable[[], float]  # UNIX seconds; may jump
+    wall: Callable[[], float]  # UNIX seconds, which may jump
     sleep: Callable[[float], None]
     renew_lock: Callable[[], None] = lambda: None  # raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
@@ -61,9 +61,12 @@ class SupervisorIO:
 
 
 def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
-    """Supervise until the run has ended; return its last state.
+    """Supervise until the run has ended.
 
     After any interruption it continues from the files on the bucket and the machines there.
+
+    Returns:
+        The last state.
 
     Raises:
         Detached: The user chose to detach.
@@ -87,13 +90,14 @@ class _Supervisor:
         self._now = io.monotonic()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
-        self._shown_step = self._shown_attempt = 0  # of the trainer, in the log
+        self._shown_step = self._shown_attempt = 0  # last in the log
         self._saved: RunState | None = None
-        self._renewed_at = -math.inf  # the machine's lease
-        self._is_holder = False  # the lock was renewed in this poll
-        self._stores = True  # the bucket stored the last state
-        self._unsent: list[dict[str, Any]] = []  # events the bucket did not take
-        self._silent: dict[str, tuple[float, ServiceFault]] = {}  # zones, until when, and why
+        self._renewed_at = -math.inf  # time of the last renewal of the machine's lease
+        self._is_holder = False  # whether the lock was renewed in this poll
+        self._stores = True  # whether the bucket stored the last state
+        self._unsent: list[dict[str, Any]] = []  # events that the bucket did not store
+        # Zones that did not answer, with the end of their pause and the fault.
+        self._silent: dict[str, tuple[float, ServiceFault]] = {}
 
     def supervise(self) -> RunState:
         """Observe, decide, store and act until the run has ended."""
@@ -127,7 +131,10 @@ class _Supervisor:
         return self._state
 
     def _show(self, make_line: Callable[..., str], *values: object) -> None:
-        """Format a line and log it; a failure of either changes no decision."""
+        """Format a line and log it.
+
+        A failure of either changes no decision.
+        """
         contain(lambda: self._io.log(make_line(*values)), None)
 
     # --- observing ---------------------------------------------------------------------------
@@ -245,7 +252,8 @@ class _Supervisor:
         try:
             return self._service(self._state.machine).operation(self._state.operation)
         except ServiceFault as fault:
-            if fault.kind is Kind.NOT_FOUND:  # forgotten: long over
+            # The service has forgotten the operation, which ended long ago.
+            if fault.kind is Kind.NOT_FOUND:
                 return Operation(done=True)
             return None
 
@@ -317,7 +325,7 @@ class _Supervisor:
         return io.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Set the state and save it; show the events and append them to the log of the run."""
+        """Set and save the state, show the events, and append them to the log of the run."""
         state = self._state = decision.state
         for event in decision.events:
             self._show(describe, event)
@@ -325,7 +333,8 @@ class _Supervisor:
             line |= {"source": "supervisor", "run": self._run.name}
             self._unsent.append({**line, **event.fields})
         self._stores = False
-        with self._reporting():  # failures stay in memory: the next poll retries
+        # Failures stay in memory until the next poll retries.
+        with self._reporting():
             if state != self._saved:
                 self._save(state)
             self._stores = True
@@ -356,7 +365,11 @@ class _Supervisor:
 
 
 def _answer(request: Callable[[], str]) -> str | ServiceFault:
-    """Send a request; return the operation's name, or the fault."""
+    """Send a request.
+
+    Returns:
+        The operation's name, or the fault.
+    """
     try:
         return request()
     except ServiceFault as fault:

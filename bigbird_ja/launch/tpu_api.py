@@ -43,7 +43,7 @@ _PRESENCE = {
 _QUEUE_PRESENCE = {
     "STATE_UNSPECIFIED": Presence.PENDING,
     "CREATING": Presence.WAITING,
-    "ACCEPTED": Presence.WAITING,  # until 2024, in place of the next one
+    "ACCEPTED": Presence.WAITING,  # name of the next state until 2024
     "WAITING_FOR_RESOURCES": Presence.WAITING,
     "PROVISIONING": Presence.PENDING,
     "DELETING": Presence.DELETING,
@@ -149,7 +149,7 @@ class Client:
         """List nodes and queued resources of all zones.
 
         Raises:
-            ServiceFault: as in all methods; `listed` has the machines of a partial answer.
+            ServiceFault: As in all methods; `listed` has the machines of a partial answer.
         """
         parent = f"projects/{self._project}/locations/-"
         # The queue first: a node of a queued resource that has become ACTIVE is in the later list.

@@ -60,5 +60,6 @@ def new_lines(seen: str, window: str) -> tuple[str, list[str]]:
     """
     whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
     at = whole.rfind(anchor) if anchor else -1
-    new = whole[at + len(anchor) :] if at >= 0 else whole  # else: another machine's log
+    # Without the anchor it is another machine's log.
+    new = whole[at + len(anchor) :] if at >= 0 else whole
     return (whole if new else seen), new.splitlines()

@@ -7,7 +7,10 @@ from bigbird_ja.launch.state import Decision, Ending, Event, Phase, RunState, Vi
 
 
 def end(state: RunState, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
-    """End the run once its machines are deleted; `before` are events that led to it."""
+    """End the run once its machines are deleted.
+
+    `before` contains the events that led to it.
+    """
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
     return Decision(state.enter(Phase.REMOVING, is_made=False), events=(*before, event))
@@ -28,7 +31,7 @@ def count_lease_over(state: RunState, service_state: str) -> Decision:
 
 
 def count_loss(view: View) -> Decision:
-    """Remove our TPU, which has gone: at its limit, or before it by preemption."""
+    """Remove the run's TPU, which is gone by preemption or at its limit."""
     count = count_lease_over if view.is_life_over else count_preemption
     return count(view.state, view.service_state)
 
@@ -45,7 +48,7 @@ def wait_for_answer(view: View) -> Decision:
 
 
 def adopt_or_remove(view: View) -> Decision:
-    """Watch the TPU that was requested last, if it is alive; remove all others.
+    """Watch the TPU that was requested last, if it is alive, and remove all others.
 
     The state no longer has service and price of TPUs that were requested before the last one.
     """

@@ -14,7 +14,7 @@ from bigbird_ja.storage import content_addressed
 # Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the card, parts
 # of which the exported model's card repeats.
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", "README.md")
-_POOLING = "1_Pooling/config.json"  # of sentence-transformers
+_POOLING = "1_Pooling/config.json"  # file of sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class UploadedModel:
 
 
 def find(source: str, bucket: str) -> UploadedModel:
-    """Find the model that `init_from` names; nothing is written.
+    """Find the model that `init_from` names, without writing anything.
 
     Args:
         source: Hugging Face folder, MODEL_DIR, or prefix of a TensorFlow checkpoint, on this
@@ -51,8 +51,8 @@ def find(source: str, bucket: str) -> UploadedModel:
         names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
         if not any(name.endswith(".safetensors") for name in names):
             raise BadInput(
-                f"`init_from` {source}: a rented machine has no PyTorch to read pytorch_model.bin:"
-                " save the model as model.safetensors"
+                f"`init_from` {source}: a rented machine has no PyTorch to read pytorch_model.bin."
+                " Save the model as model.safetensors"
             )
     elif kind == "run":
         known = (CONFIG, TOKENIZER, run_log.EVENTS)

@@ -27,9 +27,13 @@ def metadata(run: LaunchedRun, vm: Vm, state: RunState) -> dict[str, str]:
 
 
 def terms_of(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
-    """Return the terms on which the machine's watcher lets it live; see `metadata`."""
+    """Return the terms on which the machine's watcher lets it live.
+
+    `metadata` documents the arguments.
+    """
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
-    if run.queued and run.max_seconds is None:  # time in the queue does not count
+    # Time in the queue does not count.
+    if run.queued and run.max_seconds is None:
         requested = 0.0
     elif run.queued and run.max_seconds is not None:
         hours = run.max_seconds - state.elapsed_seconds

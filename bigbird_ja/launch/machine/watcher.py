@@ -35,17 +35,19 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-CALL_SECONDS = 20.0  # one read of one request
-DEADLINE_SECONDS = 60.0  # a whole request; `get` has more
+CALL_SECONDS = 20.0  # timeout of one read of a request
+DEADLINE_SECONDS = 60.0  # deadline of a whole request (that of `get` is longer)
 GET_SECONDS = 600.0
-RECORD_BYTES = 1024  # of the counters; never grows
-LOG_BYTES = 65536  # of the end of the log that the supervisor may read
-ANSWER_BYTES = 65536  # of an answer, or of a file that is read at each poll
+RECORD_BYTES = 1024  # fixed size of the file of counters
+LOG_BYTES = 65536  # maximum size of the copied end of the log
+ANSWER_BYTES = 65536  # maximum size of an answer, or of a file that is read at each poll
 GET_BYTES = 256 << 20
-RENEWAL_LENGTH = 32  # characters of a renewal that are compared, and stored
-STALLED_SECONDS = 5400.0  # without another step
-REBOOT_SECONDS = 900.0  # maximum that a reboot counts: the wall clock may have been set
-CREATION_SECONDS = 1800.0  # maximum from request to boot that counts: clocks differ
+RENEWAL_LENGTH = 32  # characters of a renewal that are compared and stored
+STALLED_SECONDS = 5400.0  # maximum time without another step
+# Maximum that a reboot counts, as the wall clock may have been set.
+REBOOT_SECONDS = 900.0
+# Maximum from request to boot that counts, as clocks differ.
+CREATION_SECONDS = 1800.0
 STALLED = 76  # exit status, as in the command line
 
 T = TypeVar("T")
@@ -60,15 +62,16 @@ class Terms:
     lease: float  # maximum time without a renewal by the supervisor
     supervisor_dir: str  # gs://... (a directory in tests)
     model_dir: str
-    delete: list[str] = field(default_factory=list)  # addresses; all are tried each time
+    delete: list[str] = field(default_factory=list)  # addresses, all of which are tried each time
     ended: float = 1200.0  # lifetime after the end of training
     stalled: float = STALLED_SECONDS
     poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
-    requested: float = 0.0  # UNIX seconds of the request, by the service; 0: unknown
-    hours_left: float = 0.0  # of a queued machine: rest of --max_hours at its request; 0: unlimited
-    hosts: int = 1  # of the slice; each has a watcher
+    requested: float = 0.0  # UNIX seconds of the request by the clock of the service, 0 if unknown
+    # For a queued machine: rest of --max_hours at its request, 0 for unlimited.
+    hours_left: float = 0.0
+    hosts: int = 1  # number in the slice (each has a watcher)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Counters:
     quiet: float = 0.0
     ended: float = 0.0
     step: int = -1
-    renewal: str = ""  # the last one seen
+    renewal: str = ""
     clock: float = 0.0  # seconds since boot at this record
     boot: str = ""
     wall: float = 0.0
@@ -111,7 +114,7 @@ def update_counters(counters: Counters, seconds: float, seen: Seen) -> Counters:
 
 
 def must_go(counters: Counters, terms: Terms) -> str:
-    """Return the reason to delete the machine now; empty while it may live."""
+    """Return the reason to delete the machine now, or "" while it may live."""
     if counters.age >= terms.limit or counters.unrenewed >= terms.lease:
         return "lease_over"
     if counters.ended >= terms.ended:
@@ -173,7 +176,7 @@ class Host:
         most_bytes: int = ANSWER_BYTES,
     ) -> None:
         self._terms, self._work_dir = terms, work_dir
-        self._deadline, self._most_bytes = deadline, most_bytes  # of each request
+        self._deadline, self._most_bytes = deadline, most_bytes
         self._opener = urllib.request.build_opener()
         self._number: int | None = None
 
@@ -201,7 +204,7 @@ class Host:
             self._write(name, file.read(LOG_BYTES))
 
     def _host(self) -> int:
-        """Return the number of this host in its slice; 0 for one host, or if unknown."""
+        """Return the number of this host in its slice, or 0 if it is unknown."""
         if self._terms.hosts > 1 and self._number is None:
             for name in ("agent-worker-number", "worker-id"):
                 where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
@@ -242,7 +245,11 @@ class Host:
                 say(f"deleting {address} failed, will be tried again: {error}")
 
     def request(self, method: str, url: str, data: bytes | None = None) -> bytes:
-        """Send one signed request with a deadline; return the answer, whose size is limited."""
+        """Send one signed request with a deadline.
+
+        Returns:
+            The answer, whose size is limited.
+        """
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
@@ -263,7 +270,8 @@ class Host:
         parts: list[bytes] = []
         until, left = time.monotonic() + self._deadline, self._most_bytes
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
-            while True:  # a server that sends single bytes has the deadline, too
+            # The deadline also ends a server that sends single bytes.
+            while True:
                 part = answer.read1(1 << 20)
                 if not part:
                     return b"".join(parts)
@@ -295,7 +303,7 @@ class Host:
         self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
     def _values(self, directory: str, name: str) -> dict[str, Any]:
-        """Read the JSON object in a file; empty if it cannot be read."""
+        """Read the JSON object in a file, or return {} if it cannot be read."""
         values: Any = None
         with contextlib.suppress(Exception):
             values = json.loads(self._read(f"{directory}/{name}"))
