@@ -41,20 +41,21 @@ _LARGE = flags.DEFINE_float("large_gb", 0.0, "Size of a generated corpus to meas
 class Finished:
     """A finished command: seconds, with those of its children, peak memory and results."""
 
-    seconds: float = 0.0  # by the clock
+    seconds: float = 0.0  # elapsed time
     cpu_seconds: float = 0.0
-    peak_bytes: int = 0  # of all processes; shared memory is divided among them
+    peak_bytes: int = 0  # of all processes (shared memory is divided among them)
     results: dict[str, Any] = field(default_factory=dict)
 
 
 def run(*arguments: str) -> Finished:
-    """Run `bigbird-ja` and watch it."""
+    """Run `bigbird-ja` and measure its processes."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     done = Finished()
     start, before = time.monotonic(), os.times()
     with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            with contextlib.suppress(psutil.Error):  # one ended meanwhile
+            # A child may have ended meanwhile.
+            with contextlib.suppress(psutil.Error):
                 family = [process, *process.children(recursive=True)]
                 memory = sum(one.memory_full_info().pss for one in family)
                 done.peak_bytes = max(done.peak_bytes, memory)
@@ -70,7 +71,7 @@ def run(*arguments: str) -> Finished:
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return megabytes of text per second of processor time, and the work's result."""
+    """Return megabytes of text per second of processor time, and the result of the work."""
     began = time.process_time()
     result = work()
     seconds = time.process_time() - began

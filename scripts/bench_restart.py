@@ -1,4 +1,4 @@
-"""Measure how soon `pretrain` trains again after a kill (`make bench-restart`).
+"""Measure the time until `pretrain` trains again after a kill (`make bench-restart`).
 
     python -m scripts.bench_restart
 
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def measure_restart(work: Path, rounds: int) -> str:
-    """Measure seconds from a restart to its first new step, with kept programs and without."""
+    """Measure seconds from a restart to its first new step, with and without stored programs."""
     synthetic.write(work / "data", (256,) * 4, **RECORDS)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
     line = [*PROGRAM, "pretrain", f"--config={PRESET}", "--engine=pjrt", "--num_train_steps=100000"]

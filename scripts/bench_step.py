@@ -49,7 +49,10 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Return figures of 12 layers, or `quick` ones, from 2 and 4; None if it does not fit."""
+    """Return figures of 12 layers, or None if they do not fit.
+
+    A `quick` run extrapolates from 2 and 4 layers.
+    """
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
     entries = [
@@ -66,7 +69,7 @@ def step(
 
 
 def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure figure, ratio to the ancestor, whether its limit is kept."""
+    """Measure a figure, its ratio to the ancestor, and whether its limit is kept."""
     rows: list[tuple[object, ...]] = []
     for row in (row for row in BENCH["ancestor"] if only in row["what"]):
         key, is_batch = row["key"], row["key"] == "largest_batch_per_core"

@@ -24,11 +24,15 @@ from scripts.bench_step import preflight
 from testkit import ROOT, synthetic
 
 SETS = ("model.attention_type=original_full", "training.dtype=float32", "training.warmup_steps=0")
-ROUNDS, STEPS, WARM = 2, 8, 3  # of the steps of a round, the first ones don't count
+# The first steps of a round don't count.
+ROUNDS, STEPS, WARM = 2, 8, 3
 
 
 def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
-    """Return the seconds of each training step after the first ones; all files are in `work`."""
+    """Return the seconds of each training step after the first ones.
+
+    All files are in `work`.
+    """
     vocab_size = read_config(folder).vocab_size
     synthetic.write(work / "data", (64,) * 4, seq_length=512, vocab_size=vocab_size)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")

@@ -1,4 +1,4 @@
-"""Compare, keep and draw what scripts/learn.py trained: differences, counted losses, curves."""
+"""Compare, store and draw the results of scripts/learn.py."""
 
 import itertools
 import json
@@ -13,14 +13,14 @@ import numpy as np
 from bigbird_ja.report import charts
 
 Curve = Sequence[Sequence[float]]  # (step, loss)
-WIDTH = 25  # logged steps that a drawn training loss is averaged over
+WIDTH = 25  # logged steps over which a drawn training loss is averaged
 
 
 Losses = Mapping[int, float]  # by seed
 
 
 def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]:
-    """Write each mean difference, ours - base, of the same seeds with its confidence interval.
+    """Write each mean difference, a recipe minus its base, with its confidence interval.
 
     95 % hold for all together (Holm 1979): the smallest p of m gets a level of 1 - 0.05 / m, the
     next of 1 - 0.05 / (m - 1). Two seeds have no interval and are not counted in.
@@ -33,7 +33,8 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
     }
     words = {key: f"{statistics.mean(found):+.4f}" if found else "" for key, found in pairs.items()}
     tests = {k: stats.ttest_1samp(found, 0.0) for k, found in pairs.items() if len(found) > 2}
-    is_shown = True  # until one is not, as Holm's way has it
+    # Holm's method stops at the first difference that is not shown.
+    is_shown = True
     for rank, key in enumerate(sorted(tests, key=lambda k: float(tests[k].pvalue))):
         low, high = tests[key].confidence_interval(1 - 0.05 / (len(tests) - rank))
         is_shown = is_shown and not low <= 0 <= high
@@ -56,7 +57,11 @@ def recipe_of(title: str) -> str:
 
 
 def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> Any:
-    """Read the repository's runs by title, or its yardsticks; None if they are of another text."""
+    """Read the repository's runs by title, or its yardsticks.
+
+    Returns:
+        None if they belong to another text.
+    """
     if not path.exists():
         return {}
     made = json.loads(path.read_text("utf-8"))
@@ -75,12 +80,13 @@ def publish(
 def draw(
     path: pathlib.Path, title: str, curves: Mapping[str, Curve], counted: Mapping[str, float]
 ) -> None:
-    """Draw every run's loss, one color for each recipe; many logged losses as a running mean.
+    """Draw every run's loss, with one color for each recipe.
 
-    Losses of counting are level lines.
+    Many logged losses become a running mean. Losses of counting are level lines.
     """
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
-    figure = charts.new_figure(7, 4.3 + len(recipes) / 8)  # inches: the legend takes its part
+    # The height in inches includes the legend.
+    figure = charts.new_figure(7, 4.3 + len(recipes) / 8)
     axes = figure.subplots()
     for name, points in curves.items():
         steps, losses = np.array(points, float).T

@@ -55,7 +55,8 @@ ONE_CORE = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
 SHARE = re.compile(r"\{share:([0-9.]+)\}")
-EVAL_BATCHES = 16  # of an evaluation in training; the last one takes all held-out records
+# Batches of an evaluation in training. The last evaluation reads all held-out records.
+EVAL_BATCHES = 16
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Name its curve."""
+        """Return the title of the run's curve."""
         return f"{self.name}, seed {self.seed}" + (f", {self.steps} steps" if self.steps else "")
 
     @property
     def folder(self) -> str:
-        """Name its folder below WORK_DIR."""
+        """Return the run's folder below WORK_DIR."""
         return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
 
 
@@ -94,7 +95,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
     """Run a program whose last line of output is its results as JSON.
 
     Raises:
-        SystemExit: it failed; its log is on standard error.
+        SystemExit: It failed; its log is on standard error.
     """
     words = [sys.executable, "-m", module, *arguments]
     console.log(f"$ {shlex.join(words)}")
@@ -118,7 +119,11 @@ def filled(settings: Iterable[str], steps: int) -> list[str]:
 
 
 def text_of(bench: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of the real text, or how text is generated; None: none is named."""
+    """Return the SHA-256 of the real text, or the settings of generated text.
+
+    Returns:
+        None if no text is named.
+    """
     if bench["text"] != "real":
         return " ".join(bench["text"])
     path = os.environ.get(TEXT)
@@ -126,7 +131,11 @@ def text_of(bench: Mapping[str, Any]) -> str | None:
 
 
 def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
-    """Make corpus, tokenizer and data sets; DATA_DIR by the data set's name."""
+    """Build corpus, tokenizer and data sets.
+
+    Returns:
+        DATA_DIR by the data set's name.
+    """
     text = os.environ.get(TEXT, "") if bench["text"] == "real" else str(work / "corpus.jsonl")
     if not text:
         raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
@@ -166,7 +175,8 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
     """List all settings of a run that are not the preset's."""
     sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
     own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
-    own += ["training.stall_minutes=0"]  # a busy machine may let a run wait
+    # A busy machine may let a run wait.
+    own += ["training.stall_minutes=0"]
     if "model.architecture=modernbert" not in sets:
         own += [f"model.pattern_seed={run.seed}"]
     if run.steps:
@@ -179,7 +189,10 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
 
 
 def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Return all settings of a run by key; those that no longer exist are kept as stated."""
+    """Return all settings of a run by key.
+
+    Settings that no longer exist keep their stated values.
+    """
     given = read_sets(settings_of(bench, run))
     # A ModernBERT could be initialized with `subspaces`.
     is_modernbert = given.get("model.architecture") == "modernbert"
@@ -199,7 +212,7 @@ def identity(bench: Mapping[str, Any], run: Run) -> str:
 def kept_result(
     bench: Mapping[str, Any], work: pathlib.Path, published: Mapping[str, Any], run: Run
 ) -> dict[str, Any] | None:
-    """Return what WORK_DIR or the repository holds of a run with these settings, or None."""
+    """Return the result of a run with these settings in WORK_DIR or the repository, or None."""
     path = work / "runs" / f"{run.folder}.json"
     there = json.loads(path.read_text("utf-8")) if path.exists() else {}
     settings = identity(bench, run)
@@ -210,10 +223,10 @@ def kept_result(
 def train(
     bench: Mapping[str, Any], work: pathlib.Path, data: Mapping[str, str], run: Run
 ) -> dict[str, Any]:
-    """Trains and evaluates a run.
+    """Train and evaluate a run.
 
     Raises:
-        SystemExit: a command failed, as `pretrain` does if WORK_DIR holds other settings.
+        SystemExit: A command failed, as `pretrain` does if WORK_DIR holds other settings.
     """
     folder = work / "runs" / run.folder
     path, config = (folder.with_name(f"{run.folder}.{end}") for end in ("json", "yaml"))
@@ -256,7 +269,7 @@ def train(
 
 
 def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
-    """Return the share filled in of names that were last stated at least so many tokens away."""
+    """Return the accuracy on names whose last mention is at least so many tokens away."""
     far = [row for row in rows if row["from"] is not None and row["from"] >= beyond]
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
@@ -264,7 +277,7 @@ def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
 def table(
     results: Mapping[Run, Mapping[str, Any]], has_goal: bool, counted: Mapping[str, float]
 ) -> str:
-    """Write a row for each recipe; below stand the losses of counting.
+    """Write a row for each recipe, and the losses of counting below.
 
     The goal is where the first one's curves end, if these are of held-out records.
     """
@@ -312,7 +325,8 @@ def main() -> None:
     results = {run: kept_result(bench, work, known, run) for run in runs}
     missing = [r for r in runs if not (results[r] or options.kept or "apart" in r.recipe)]
     data = make_data(bench, work) if missing else {}
-    for is_later in (False, True):  # those that start from others come after them
+    # Recipes that start from others come after them.
+    for is_later in (False, True):
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             done = pool.map(lambda run: train(bench, work, data, run), together)

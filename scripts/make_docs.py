@@ -27,14 +27,14 @@ COMMON = "In most commands"  # flags that the index lists once
 
 
 def pages() -> dict[str, str]:
-    """Return path -> content of each page that the code decides, or a part of it."""
+    """Return the content of each generated page, or of its generated part, by path."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
     text = (ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]
     return {f"{FOLDER}/README.md": _index(), SETTINGS: f"{text}\n{_presets()}"} | readmes
 
 
 def site_pages() -> dict[str, str]:
-    """Return path -> content: all settings, and one page per command, for the site."""
+    """Return the content of the site's pages by path: all settings, and one page per command."""
     found = {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
     return found | {SETTINGS: f"{pages()[SETTINGS]}\n{_settings()}"}
 
@@ -69,7 +69,7 @@ def _page(name: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Convert a docstring to Markdown; indented lines are command lines."""
+    """Convert a docstring to Markdown, with indented lines as command lines."""
     result = []
     for block in text.strip("\n").split("\n\n"):
         lines = block.splitlines()
@@ -81,7 +81,10 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """Write a list of flags; of settings only the names, as the page of settings explains them."""
+    """Write a list of flags.
+
+    Of settings it contains only the names, since the page of settings explains them.
+    """
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
@@ -138,7 +141,7 @@ def _presets() -> str:
 
 
 def _changes(section: str, listed: list[Option]) -> str:
-    """Say which settings of a section the data set decides, or a resumed run may change."""
+    """State the settings of a section that the data set decides or a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
     }
@@ -164,7 +167,11 @@ def _row(option: Option) -> str:
 
 
 def main() -> int:
-    """Write pages, or with --check say which are out of date and return 1."""
+    """Write the pages.
+
+    Returns:
+        With --check 1 if a page is out of date, and nothing is written.
+    """
     is_check = "--check" in sys.argv[1:]
     wanted = pages()
     stale = [

@@ -36,7 +36,7 @@ from bigbird_ja.text.tokenizer import Tokenizer
 
 WINDOW = 512  # tokens that the limited model sees
 TAIL = 32  # tokens after the masked name that the window keeps
-FIRST_EDGE = 64  # of the distance buckets
+FIRST_EDGE = 64  # distance in tokens
 GUESSES = {
     "model": ("whole sequence", "#1f6feb", "o-"),
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
@@ -46,7 +46,8 @@ GUESSES = {
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
-Mention = tuple[int, int]  # first character or token, and the first one behind
+# First character or token, and the first one after the mention.
+Mention = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Case:
     """One name to fill in."""
 
     input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
-    positions: np.ndarray  # int32 [k], the name's tokens
+    positions: np.ndarray  # int32 [k], places of the name's tokens
     ids: np.ndarray  # int32 [k], the name's true token ids
     distance: int  # tokens back to the nearest earlier mention
 
@@ -83,7 +84,7 @@ def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
 
 
 def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:
-    """Make a case of each second and later mention that is written with the same tokens.
+    """Build a case from each later mention that is written with the same tokens.
 
     Args:
         records: int32 [S] each, unmasked, padded.
@@ -116,7 +117,8 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
 def limit(case: Case, special: Any) -> Case:
     """Cut a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
     used = int(np.count_nonzero(case.input_ids != special.pad))
-    end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)  # the last token is [SEP]
+    # The last token is [SEP].
+    end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)
     window = min(WINDOW, len(case.input_ids))
     start = max(1, end - window + 2)
     row = framed(case.input_ids[start:end], special, window)
@@ -129,7 +131,8 @@ def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarr
     guesses: list[np.ndarray] = []
     for start in range(0, len(cases), batch_size):
         batch = cases[start : start + batch_size]
-        rows = [*batch, *[batch[-1]] * (batch_size - len(batch))]  # one shape, one trace
+        # Every batch has one shape, so that the model is traced once.
+        rows = [*batch, *[batch[-1]] * (batch_size - len(batch))]
         positions = np.stack([np.resize(case.positions, width) for case in rows])
         scores = model.log_probabilities(np.stack([case.input_ids for case in rows]), positions)
         best = scores.argmax(axis=-1)
@@ -150,7 +153,7 @@ def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
 def measure(
     model: Any, tokenizer: Tokenizer, cases: Sequence[Case], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Return the share of the names' tokens that each guess gets right, by distance."""
+    """Return the share of the names' tokens that each guess predicts, by distance."""
     guesses = {
         "model": predict(model, cases, batch_size),
         "window": predict(model, [limit(case, tokenizer.special) for case in cases], batch_size),
@@ -181,7 +184,7 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
 
 
 def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
-    """Write initial weights with which a small BigBird learns to copy, for `pretrain --init_from`.
+    """Write initial weights with which a small BigBird learns to copy.
 
     After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a
     rotation moves by a distance; each head of the first layer attends to one distance (its
@@ -237,7 +240,7 @@ def main() -> None:
     records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
     cases = find_cases(records, model.tokenizer)
     if not cases:
-        raise SystemExit("--input: no restated name: give text that `bigbird-ja sample` wrote")
+        raise SystemExit("--input: no restated name. Give text that `bigbird-ja sample` wrote")
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
     forward = Forward(model.config, model.data, model.params)

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs (`make site`): the repository's address, generated pages, links out of docs/.
+"""Hooks of mkdocs (`make site`).
 
-The address is in pyproject.toml. A page may link to a file elsewhere in the repository; the site
-leads there, and a dead link is a warning, which ends a strict build.
+They add the repository's address and the generated pages, and convert links out of docs/.  The
+address is in pyproject.toml. A page may link to a file elsewhere in the repository. The site links
+to it there, and a dead link is a warning, which ends a strict build.
 """
 
 import logging
@@ -16,7 +17,7 @@ _log = logging.getLogger("mkdocs.hooks.site_links")
 
 
 def on_config(config: Any) -> Any:
-    """Take the repository's address from pyproject.toml."""
+    """Read the repository's address from pyproject.toml."""
     project = (_root(config) / "pyproject.toml").read_text("utf-8")
     config.repo_url = re.findall(r'(?m)^Repository = "(.*)"$', project)[0]
     config.repo_name = config.site_name
@@ -38,7 +39,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links that leave docs/ to the repository."""
+    """Convert links that leave docs/ to links into the repository."""
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
     def led(link: re.Match[str]) -> str:

@@ -25,7 +25,7 @@ _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 
 
 def code_lines(text: str) -> int:
-    """Count the lines of code in a module: no blank lines, comments or docstrings."""
+    """Count the lines of code in a module, without blank lines, comments and docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT and token.type not in _LAYOUT:
@@ -38,7 +38,7 @@ def code_lines(text: str) -> int:
 
 
 def read_tracked(pattern: str) -> dict[str, str]:
-    """Return the tracked files of a pattern by path, as they are in the working tree."""
+    """Return the contents of the tracked files of a pattern by path, from the working tree."""
     command = ["git", "ls-files", pattern]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     present = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]

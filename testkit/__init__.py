@@ -1,8 +1,9 @@
-"""What tests and benchmark scripts share: local stand-ins for the cloud, small runs, kills.
+"""Shared parts of tests and benchmark scripts: local stand-ins for the cloud, small runs, kills.
 
-Nothing of it is installed with `bigbird_ja`, which never imports it.
+`bigbird_ja` never imports it, and it is not installed with it.
 """
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent  # of the checkout: children run here
+# Child processes run in the root of the checkout.
+ROOT = Path(__file__).resolve().parent.parent

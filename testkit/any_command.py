@@ -1,7 +1,7 @@
-"""A `bigbird-ja` process whose command does what a test wants.
+"""Process of a `bigbird-ja` command that runs a function of a test.
 
-`python -m testkit.any_command WHAT`: everything around the command is the real thing: flags,
-streams, signals, statuses. WHAT names a function of this module; further words are flags.
+`python -m testkit.any_command NAME`: flags, streams, signals and exit statuses are the real ones.
+NAME names a function of this module; further words are flags.
 """
 
 import atexit
@@ -35,7 +35,8 @@ class Results:
 def work():
     """Return results, after output on both streams."""
     print("a table")
-    with contextlib.suppress(OSError):  # C does not ask
+    # C code does not check for a closed stream.
+    with contextlib.suppress(OSError):
         os.write(1, b"a line of a C library\n")
     console.log("a warning")
     return {"count": 3}
@@ -67,7 +68,7 @@ def swallow():
 
 
 def translate():
-    """Behave as a library that turns whatever it catches into an error of its own."""
+    """Convert every exception to another one, as some libraries do."""
     try:
         console.log(READY)
         time.sleep(60)
@@ -84,7 +85,8 @@ def native():
         cleanup.remove_on_exit(beside.name),
     ):
         library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
-        atexit.register(os.unlink, library.name)  # as TensorFlow does
+        # TensorFlow removes the file in this way.
+        atexit.register(os.unlink, library.name)
         console.log(f"{directory} {beside.name} {library.name}")
         # Said once the main thread is there: pbkdf2 lets other threads run.
         threading.Timer(0.3, console.log, (READY,)).start()
@@ -93,7 +95,7 @@ def native():
 
 
 def chatter():
-    """Print until its reader is gone."""
+    """Print until the reader is gone."""
     while True:
         print("東京" * 100)
 

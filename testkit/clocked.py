@@ -1,4 +1,4 @@
-"""Time limits of `pretrain` that end at a step and not by the minute."""
+"""Time limits of `pretrain` that end at a step instead of a minute."""
 
 import functools
 
@@ -13,7 +13,8 @@ def end_at_step(number):
     def mark(phase):
         nonlocal marks
         marks += phase == "step"
-        if marks == 1 + number:  # the first mark is before the first step
+        # The first mark is before the first step.
+        if marks == 1 + number:
             limits.end()
 
     instants.watch(mark)

@@ -1,4 +1,4 @@
-"""Runs `bigbird-ja`, or another program, in a child process, as a user's script would."""
+"""Run `bigbird-ja`, or another program, in a child process, as a user's script would."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from testkit import ROOT
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """Exit status and output of a command."""
 
     status: int
     stdout: str
@@ -25,7 +25,7 @@ class Ended:
 
 
 def run_cli(*arguments, env=None, timeout=240.0):
-    """Run `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
+    """Run `python -m bigbird_ja ARGUMENTS`, with `env` added to the environment."""
     return run_module("bigbird_ja", *arguments, env=env, timeout=timeout)
 
 
@@ -35,7 +35,7 @@ def run_module(module, *arguments, env=None, timeout=240.0):
 
 
 def run(*words, env=None, cwd=ROOT, timeout=240.0):
-    """Run any program, in the checkout; `env` is added to this process's environment."""
+    """Run any program in the checkout, with `env` added to the environment."""
     how = {"capture_output": True, "text": True, "errors": "surrogateescape", "timeout": timeout}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     done = subprocess.run([*map(str, words)], cwd=cwd, env=environ, **how)

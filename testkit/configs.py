@@ -1,4 +1,4 @@
-"""Makes the (Config, Data) of a run that has no data set."""
+"""Build the (Config, Data) of a run without a data set."""
 
 import math
 

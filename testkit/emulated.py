@@ -1,7 +1,7 @@
-"""Fake services, and this machine as the rented one, in place of Google's.
+"""Fake services and this machine as the rented one, in place of Google's.
 
-`python -m testkit.emulated VALUES launch ...` runs `bigbird-ja` with them in a process of its own;
-VALUES are those of `describe`, as JSON.
+`python -m testkit.emulated VALUES launch ...` runs `bigbird-ja` with them in a process of its own.
+VALUES are the values of `describe`, as JSON.
 """
 
 import contextlib
@@ -32,7 +32,10 @@ class EmulatedCloud(Cloud):
 
 
 def describe(*fakes, **terms):
-    """Describe a cloud of fake services; `terms` are fields of `watcher.Terms`."""
+    """Describe a cloud of fake services.
+
+    `terms` are fields of `watcher.Terms`.
+    """
     urls = {"compute" if isinstance(one, FakeCompute) else "tpu": one.api for one in fakes}
     terms = {"metadata": fakes[-1].url, "poll": 1.0, **terms} if fakes else terms
     return {"urls": urls, "terms": terms}
@@ -46,7 +49,10 @@ def make_cloud(urls, terms):
 
 @contextlib.contextmanager
 def serving(*fakes, **terms):
-    """Replace Google's services in this process; those of Google stay without fakes."""
+    """Replace Google's services in this process.
+
+    Services without a fake stay Google's.
+    """
     with contextlib.ExitStack() as stack:
         if fakes:
             cloud = make_cloud(**describe(*fakes, **terms))

@@ -1,4 +1,4 @@
-"""Train some steps under an engine in this process, and compare what came out.
+"""Train some steps under an engine in this process, and compare the results.
 
 `python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on that many
 virtual CPU devices, under the engine of JAX's runtime and as a reference, and prints one line of
@@ -34,7 +34,7 @@ TINY = (
     "data.shuffle_window=2",
 )
 
-Run = tuple[dict[str, Any], list[float]]  # state, losses
+Run = tuple[dict[str, Any], list[float]]  # state and losses
 
 
 def compare(devices, cases):
@@ -60,7 +60,7 @@ def compare(devices, cases):
 
 
 def environment(devices):
-    """Make the variables of a process with so many CPU devices, and a fast compiler."""
+    """Build the environment of a process with so many CPU devices and a fast compiler."""
     ours = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **pods.environ(devices), **ours}
 
@@ -78,7 +78,10 @@ def main(devices, path):
 
 
 def _settings(case):
-    """Join `TINY` and the case's own; full attention and ModernBERT have no blocks."""
+    """Merge `TINY` with the settings of a case.
+
+    Full attention and ModernBERT have no blocks.
+    """
     own = case.get("settings", [])
     is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
     blocks = ("model.block_size", "model.num_random_blocks") if is_full else ()
@@ -146,7 +149,7 @@ def apart(ours, theirs, step):
 
 
 def _apart(ours, theirs, names):
-    """Measure how far each variable is off, relative to its own size.
+    """Measure the difference of each variable, relative to its size.
 
     A bias of attention keys adds the same to all scores of a query, which a softmax does not see:
     its gradient is zero but for rounding. It is measured by the size of variables of its kind.
@@ -197,7 +200,7 @@ def run_engine(engine, steps):
 
 
 def _replicas(config, data, state, batches, replicas, steps):
-    """Make the same steps by TensorFlow alone: one replica after another, sums between."""
+    """Run the same steps by TensorFlow only: one replica after another, with sums between."""
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs

@@ -37,7 +37,8 @@ from testkit.explored import POLL, Cloud
 from testkit.simulated_cloud import InProject, TrainerModel
 
 ZONES = ("zone-a", "zone-b")
-FOREIGN = {  # labels of others' machines that have the run's name
+# Labels of other owners' machines that have the run's name.
+FOREIGN = {
     "another's": {"owner": "someone-else"},
     "a copied folder's": labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
@@ -56,8 +57,9 @@ class Bounds:
 
     faults: int = 1
     ticks: int = 12
-    target_step: int = 600  # a step a second; far beyond `polls` the budget ends the run
-    polls: float = 6.0  # that --max_cost pays for
+    # One step a second. The budget of `polls` ends the run long before this step.
+    target_step: int = 600
+    polls: float = 6.0  # polls that --max_cost pays for
     processes: int = 2
     service: str = "tpu"
     queued: float = 0.0  # polls that a request waits in line
@@ -92,21 +94,22 @@ class Bounds:
 
 @dataclass
 class Process:
-    """A supervisor: what it remembers between two turns, and the answers that this turn has had."""
+    """A supervisor: its memory between two turns, and the answers of this turn."""
 
     name: str
-    offset: float  # of its clocks
+    offset: float  # error of its clocks in seconds
     status: str = "away"  # away | runs | sleeps | over
-    memory: dict[str, Any] | None = None  # None: it does not have the lock yet
+    memory: dict[str, Any] | None = None  # None before it owns the lock
     token: str | None = None
     past: tuple[Any, ...] = ()
-    has_looked: bool = False  # in this tick
-    version: str = ""  # of the state: "current", "old" if the other has saved since, or unknown
+    has_looked: bool = False
+    # Version of the state: "current", "old" if the other one has saved since, or "" if unknown.
+    version: str = ""
 
 
 @dataclass
 class System:
-    """A state: the world, and those who act on it."""
+    """State of the world and of its processes."""
 
     bounds: Bounds
     cloud: Cloud
@@ -119,7 +122,7 @@ class System:
         return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
     def key(self):
-        """Hash everything that decides what may follow."""
+        """Hash all values on which the successors depend."""
         names = ("lifetime", "interfere", "trainer", "run", "past_nodes", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
@@ -147,7 +150,7 @@ class _Turn:
         self._system, self._process, self._script = system, process, [*script]
         self._past, self._log = [*process.past], [*process.past]
         self.offered: list[tuple[str, ...]] = []
-        self.told: list[str] = []  # what went wrong
+        self.told: list[str] = []  # failures of this turn
         self._looks = 0
 
     def live(self):
@@ -189,7 +192,8 @@ class _Turn:
             return
         except _TurnOver:
             pass
-        except (Detached, StorageError, BadInput) as error:  # a lost lease is one
+        except (Detached, StorageError, BadInput) as error:
+            # A lost lease is one of these.
             is_refusal = str(error) == "busy" or "malformed" in str(error)
             assert not isinstance(error, BadInput) or is_refusal, error
             process.status = "over"
@@ -217,7 +221,7 @@ class _Turn:
         return answer
 
     def _choose(self, name, arguments):
-        """Return how the act goes by the script; note how else it might go."""
+        """Return the script's outcome of an act, and record the other possible outcomes."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
         words += ["fails", "late"] if name not in ("stop", "monotonic", "time") else []
@@ -284,14 +288,15 @@ class _Turn:
 
     def _stop(self):
         self._looks += 1
-        if self._looks > 1:  # no pause: it looks again at once
+        # Without a pause it polls again at once.
+        if self._looks > 1:
             self._process.has_looked = False
             raise _TurnOver
         return self._act("stop")
 
 
 def _turns(system, index):
-    """Yield every way in which a process's turn may go."""
+    """Yield every possible turn of a process."""
     scripts: list[tuple[str, ...]] = [()]
     while scripts:
         script = scripts.pop()
@@ -306,7 +311,7 @@ def _turns(system, index):
 
 
 def _incidents(cloud):
-    """Yield what happens without a supervisor: machines are preempted, files lost, names taken."""
+    """Yield the events without a supervisor: preempted machines, lost files, taken names."""
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
             dies = {"dies_at": max(cloud.now, node.ready_at)}
@@ -320,7 +325,7 @@ def _incidents(cloud):
 
 
 def successors(system):
-    """Yield what may happen next, each with the state after it."""
+    """Yield all possible next events, each with the state after it."""
     is_ready = True
     for index, process in enumerate(system.processes):
         if process.status == "runs" and not process.has_looked:
@@ -347,7 +352,8 @@ def begin(bounds):
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
     cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
-    cloud.state = RunState()  # as `launch` stores it
+    # `launch` stores this state.
+    cloud.state = RunState()
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)
 
@@ -358,7 +364,7 @@ class Found:
 
     states: int = 0
     edges: int = 0
-    seconds: float = 0.0  # of processor time
+    seconds: float = 0.0  # processor time
     traces: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -366,7 +372,8 @@ def explore(bounds, stop_at_first=False):
     """Visit every state within the bounds, or those before the first broken invariant."""
     found, began, first = Found(), time.process_time(), begin(bounds)
     storage, describe = lease_module.storage, supervise.describe
-    supervise.describe = lambda event: ""  # for people, and slow
+    # The lines are only displayed, and formatting them is slow.
+    supervise.describe = lambda event: ""
     waiting = collections.deque([(b"", first)])
     parents: dict[bytes, tuple[bytes, str]] = {b"": (b"", "")}
     try:

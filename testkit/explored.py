@@ -1,4 +1,4 @@
-"""The world outside the supervisors that `explore` runs, and what must hold in it at any time."""
+"""The world outside the supervisors of `explore`, and its invariants."""
 
 import copy
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from bigbird_ja.launch.state import Phase
 from testkit.simulated_cloud import SimulatedCloud
 
 POLL = 300.0
-SLACK = 60.0 + 30.0 + 1.0  # the watcher's turn, and the service's deletion
+# Seconds of the watcher's turn and of the service's deletion.
+SLACK = 60.0 + 30.0 + 1.0
 INVARIANTS = (
     "nothing foreign is touched",
     "nothing outlives its lease",
@@ -28,9 +29,9 @@ class Cloud(SimulatedCloud):
 
     lock: tuple[bytes, str] | None = None  # content and token
     tokens: int = 0
-    two_for: float = 0.0  # seconds in which two machines were there
-    paused: float = 0.0  # seconds in which the run had ended, and nothing was billed
-    allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
+    two_for: float = 0.0  # seconds with two machines
+    paused: float = 0.0  # unbilled seconds after an end of the run
+    allowed: dict[int, float] = field(default_factory=dict)  # lifetime in seconds, by attempt
 
     def copy(self):
         new = copy.copy(self)
@@ -47,7 +48,10 @@ class Cloud(SimulatedCloud):
         self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
 
     def broken(self, run):
-        """Name the invariants that do not hold; no later record of the run is dearer."""
+        """Return the names of the violated invariants.
+
+        No later record of the run is dearer.
+        """
         hours = run.max_seconds + self.paused + 2 * POLL + SLACK
         is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)
         is_over = self.state is not None and self.state.phase is Phase.ENDED

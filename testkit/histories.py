@@ -23,14 +23,16 @@ HOUR, DAY = 3600.0, 86_400.0
 ZONES = ("zone-a", "zone-b", "zone-c")
 USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
-TURNS = 40_000  # of one supervisor: more than months of polls
+# Turns of one supervisor: more than months of polls.
+TURNS = 40_000
 SERVICE_ACTS = ("find", "create", "delete", "operation")
 ACTS = (*SERVICE_ACTS, "read", "write", "renew_lock")
-FOREIGN = (  # labels of others' machines that have the run's name
+# Labels of other owners' machines that have the run's name.
+FOREIGN = (
     {},
     {"owner": "someone-else", "purpose": "serving"},
     {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "3"},
-    {RUN_LABEL: "run", ID_LABEL: "id-1", ATTEMPT_LABEL: "1"},  # of a copy of the folder
+    {RUN_LABEL: "run", ID_LABEL: "id-1", ATTEMPT_LABEL: "1"},  # a copy of the folder
 )
 WORDS = (
     "stockout",
@@ -51,7 +53,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Trouble:
-    """An act that fails with a chance of `p`, from `start` to `end`, in one zone or in all."""
+    """Failures of an act with probability `p`, from `start` to `end`, in one zone or all."""
 
     act: str
     zone: str
@@ -66,7 +68,7 @@ class _Killed(BaseException):
 
 
 class _Unending(BaseException):
-    """More turns than any history has."""
+    """Signal more turns than any history has."""
 
 
 class History:
@@ -136,7 +138,7 @@ class History:
             raise StorageError(f"no {act}")
 
     def run(self):
-        """Run the history, then let every lease run out."""
+        """Run the history, then let every lease expire."""
         unending, cloud = False, self.cloud
         # Minutes or days between supervisors; after the last one nobody comes any more.
         for _ in range(self._rng.choice([1, 1, 2, 3, 5])):
@@ -150,19 +152,25 @@ class History:
                 break
             stored = cloud.state
             if stored and stored["phase"] == "ended" and not stored["billing"]:
-                self._paused += gap  # an ended run's hours stand still
+                # The hours of an ended run do not count.
+                self._paused += gap
             cloud.advance(cloud.now + gap)
         cloud.advance(cloud.now + MAX_LIFETIME + self.record.lease + DAY)
         return self.broken(unending)
 
     def broken(self, unending):
-        """Name the invariants that it has broken."""
+        """Return the names of the violated invariants."""
         return broken(self.cloud, self.record, self._began + self._paused, unending)
 
     def _session(self):
-        """Run one supervisor to its end, or until it is killed or detached; return None then."""
+        """Run one supervisor to its end.
+
+        Returns:
+            None if it was killed or detached.
+        """
         rng, cloud, self._turns = self._rng, self.cloud, 0
-        if cloud.state is None:  # the run begins now
+        # The run begins now.
+        if cloud.state is None:
             self._began = cloud.now
         how = rng.choice(["stays", "killed", "detached"])
         leaves_at = cloud.now + (math.inf if how == "stays" else rng.expovariate(1 / (2 * DAY)))
@@ -185,12 +193,13 @@ class History:
         try:
             io = cloud.io(self.record.project, sleep=sleep, stop=stop)
             return supervise(self.record, io)
-        except (_Killed, Detached, StorageError, PermissionError):  # the last: none can begin
+        except (_Killed, Detached, StorageError, PermissionError):
+            # A StorageError or PermissionError means that the supervisor could not begin.
             return None
 
 
 def broken(cloud, record, began=0.0, unending=False):
-    """Name the invariants that a history has broken.
+    """Return the names of the invariants that a history has violated.
 
     Args:
         began: virtual time from which its hours count.

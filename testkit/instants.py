@@ -1,4 +1,4 @@
-"""Instants of `pretrain` at which a test makes its process stand still, or ends its time limits.
+"""Instants of `pretrain` at which a test stops its process, or ends its time limits.
 
 The functions that begin a phase are wrapped in the process of the test, so the package needs no
 hooks for it.
@@ -30,7 +30,7 @@ PHASES = tuple(_CALLS)
 
 
 class Limits:
-    """Time limits that are over when the test says so."""
+    """Time limits that end when the test requests it."""
 
     def __init__(self):
         self._timers = []
@@ -43,7 +43,7 @@ class Limits:
         return timer
 
     def end(self):
-        """End those that run."""
+        """End the running limits."""
         for timer in self._timers:
             if not timer.finished.is_set():
                 timer.function()

@@ -1,4 +1,4 @@
-"""Tiny runs to kill, and what they end with."""
+"""Tiny runs to kill, and the comparison of their results."""
 
 import hashlib
 import json
@@ -27,7 +27,11 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 def write_inputs(directory, seq_length=64):
-    """Write a tiny config and a tiny data set; return their paths."""
+    """Write a tiny config and a tiny data set.
+
+    Returns:
+        Their paths.
+    """
     config, data = directory / "tiny.yaml", directory / "data"
     directory.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(CONFIG))
@@ -48,7 +52,7 @@ def digest(model_dir):
 
 
 def interrupt_storage(patch, kill):
-    """Interrupt the change number `kill` of a file by this process, and all later ones.
+    """Interrupt change number `kill` of a file by this process, and all later ones.
 
     Returns:
         The list of changes, which grows.

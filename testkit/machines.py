@@ -1,4 +1,4 @@
-"""A machine that shows some devices and has some packages."""
+"""A machine with given devices and packages."""
 
 import importlib.metadata
 import importlib.util
@@ -9,7 +9,10 @@ _ENGINES = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_c
 
 
 class PretendedMachine:
-    """What a machine has installed (name to version) and shows; real lookups otherwise."""
+    """A machine with given packages (name to version) and devices.
+
+    Other lookups are the real ones.
+    """
 
     def __init__(self, monkeypatch, packages, files):
         self.packages, self.files, self._patch = dict(packages), files, monkeypatch

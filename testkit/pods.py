@@ -2,11 +2,11 @@
 
 import socket
 
-PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a machine that has other work
+PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a busy machine
 
 
 def environ(devices=2):
-    """Make the variables of a process with virtual CPU devices."""
+    """Build the environment of a process with virtual CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return {"XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
 
@@ -33,13 +33,16 @@ def start(zygote, processes, *arguments, hang=None):
 
 
 def place(address, processes, index):
-    """Make the variables of one process of a pod."""
+    """Build the variables of one process of a pod."""
     where = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": processes, "PROCESS_ID": index}
     return {**environ(), **{f"JAX_{name}": str(value) for name, value in where.items()}}
 
 
 def wait(commands, *statuses):
-    """Wait for all, and check the statuses where any are given; one that does not end has None."""
+    """Wait for all processes.
+
+    A process that does not end has status None. If statuses are given, they are compared.
+    """
     ended = [command.wait(PATIENCE) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]
     return ended

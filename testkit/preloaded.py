@@ -1,4 +1,4 @@
-"""What a trainer imports, none of it run: the fork server of `testkit.zygote` imports this."""
+"""Imports of a trainer, for the fork server of `testkit.zygote`."""
 
 import importlib.util
 import os

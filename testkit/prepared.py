@@ -1,10 +1,10 @@
-"""Processes that set something of their own before the command in them begins."""
+"""Processes that run statements before their command begins."""
 
 import sys
 
 
 def python(setup):
-    """Return the words that start a Python which runs the statements of `setup` first.
+    """Return the words that start a Python which first runs the statements of `setup`.
 
     Not by `preexec_fn`: that runs between fork and exec, where gRPC's threads, which are not in the
     child, may hold a lock or have handlers of forks that abort.
@@ -14,7 +14,7 @@ def python(setup):
 
 
 def dispositions(default, ignored=()):
-    """Return a setup: signals as a terminal gives them, and those that a parent ignores."""
+    """Return a setup with a terminal's signal handling, and the signals that a parent ignores."""
     return (
         f"import signal; [signal.signal(n, signal.SIG_DFL) for n in {list(map(int, default))}];"
         f" [signal.signal(n, signal.SIG_IGN) for n in {list(map(int, ignored))}]"

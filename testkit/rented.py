@@ -1,4 +1,4 @@
-"""An empty directory stands for a rented machine: `launch`'s own script installs and trains."""
+"""An empty directory as a rented machine, on which `launch`'s own script installs and trains."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ _NOT_PACKED = {"site-packages", "dist-packages", "test", "tests", "__pycache__",
 
 
 def python(version=""):
-    """Find a Python that stands for the image's, with pip: the system's, or one of a version.
+    """Find a Python with pip like the image's: the system's, or one of a version.
 
     Returns:
         Its path; None where there is none.
@@ -44,7 +44,11 @@ def python(version=""):
 
 
 def install(folder, python, *packages):
-    """Install what an image has for its Python; return the folder of packages."""
+    """Install the packages of an image's Python.
+
+    Returns:
+        Their folder.
+    """
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     words = [uv, "pip", "install", "--quiet", "--python", python, "--target", folder, *packages]
     subprocess.run(words, check=True)
@@ -52,8 +56,10 @@ def install(folder, python, *packages):
 
 
 def listing(folder):
-    """List files with size and time, but for what Python compiles when it imports, and for the
-    certificates to which a network may add its own."""
+    """List files with size and time.
+
+    Compiled Python files are left out, and the certificates to which a network may add its own.
+    """
     files = [path for path in folder.rglob("*") if path.suffix not in (".pyc", ".pem")]
     return {path: path.stat()[6:9:2] for path in files if path.is_file()}
 
@@ -83,7 +89,7 @@ def archive_python(folder):
 
 
 def uv_cache():
-    """Name the folder in which uv keeps packages, for all who call it on this machine."""
+    """Return the folder of uv's packages, shared by all tests on this machine."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.environ.get("UV_CACHE_DIR") or f"{caches}/uv"
 
@@ -105,7 +111,8 @@ class Machine:
             (root / name).mkdir(parents=True)
         for name in ("package", "venv") if installed else ():
             (self.disk / name).symlink_to(installed.disk / name)
-        if packages:  # where every environment over that Python finds them
+        # Every environment of that Python finds them there.
+        if packages:
             (root / "home/.local/lib/python3.10").mkdir(parents=True)
             (root / "home/.local/lib/python3.10/site-packages").symlink_to(packages)
         (root / "script").write_text(script, encoding="utf-8")
@@ -126,13 +133,13 @@ class Machine:
         self._process = None
 
     def install(self):
-        """Run the script's own installation; the fake bucket is not in its way to the index."""
+        """Run the script's own installation, whose index is reached without the fake bucket."""
         words = ["bash", str(self.root / "script"), "install"]
         environ = {**self.environ, **self._install}
         return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=900)
 
     def boot(self, **environ):
-        """Boot the machine; what it reported when it last ran is not waited for."""
+        """Boot the machine, without waiting for reports of its last boot."""
         (self.disk / "ended").unlink(missing_ok=True)
         self._process = subprocess.Popen(
             ["bash", str(self.root / "script")],
@@ -144,23 +151,26 @@ class Machine:
         )
 
     def has_ended(self):
-        """Tell whether the trainer has ended and reported."""
+        """Return whether the trainer has ended and reported."""
         return (self.disk / "ended").exists()
 
     def terminate(self):
-        """Send what a preemption sends; the script passes it on and ends by itself."""
+        """Send the signal of a preemption.
+
+        The script passes it on and ends by itself.
+        """
         self._process.terminate()
         return self._process.wait(timeout=120)
 
     def close(self):
-        """Kill what is left."""
+        """Kill all remaining processes."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def log(self):
-        """Read the log of installing and training."""
+        """Read the log of installation and training."""
         path = self.disk / "training.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 

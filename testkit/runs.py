@@ -1,4 +1,4 @@
-"""Make a small finished run by the commands, once for all tests that look at one."""
+"""Small finished runs, made by the commands once for all tests that read one."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ class SmallRun:
 
     @classmethod
     def of(cls, directory, corpus, tokenizer):
-        """Name what `make` leaves in a directory."""
+        """Return the files that `make` leaves in a directory."""
         return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
 
 

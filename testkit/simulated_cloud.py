@@ -30,7 +30,10 @@ Lifetime = Callable[[float], float]
 
 @dataclass(frozen=True)
 class TrainerModel:
-    """What a run does with a TPU that is READY. Seconds."""
+    """Progress of a run on a READY TPU.
+
+    All times are in seconds.
+    """
 
     target_step: int
     steps_per_second: float
@@ -46,34 +49,34 @@ class Node:
     zone: str
     attempt: int
     created: float
-    ready_at: float  # when it is billed first; math.inf: never
+    ready_at: float  # time of its first billing, math.inf for never
     dies_at: float
-    base_step: float  # what the checkpoint held when it came up
+    base_step: float  # step of the checkpoint that it started from
     labels: Mapping[str, str]
     deleted_at: float = math.inf
-    limit: float = math.inf  # seconds that it may live
-    renewed_at: float = 0.0  # the supervisor's last sign that it wants it
+    limit: float = math.inf  # maximum lifetime in seconds
+    renewed_at: float = 0.0  # time of the supervisor's last renewal
     is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
-    frozen_at: float = math.inf  # the trainer hangs from here on
-    exit_status: int | None = None  # the trainer ends so, as soon as it has started
-    in_line_until: float = 0.0  # a queued resource waits for capacity; math.inf: for ever
-    fault: ServiceFault | None = None  # of a queued resource that has FAILED
+    frozen_at: float = math.inf  # time at which the trainer hangs
+    exit_status: int | None = None  # status with which the trainer exits at its start
+    in_line_until: float = 0.0  # end of a queued resource's wait, math.inf for never
+    fault: ServiceFault | None = None  # fault of a FAILED queued resource
     used: float = 0.0  # seconds of its life before it boots, as its watcher counts
     project: str = ""
     usd_per_hour: float = 0.0
 
     @property
     def ends_at(self):
-        """Return when nothing of it is billed any more."""
+        """Return the end of all billing for it."""
         return min(self.dies_at, self.deleted_at)
 
     def billed(self, until):
-        """Return from when to when it is billed, as far as virtual time has come."""
+        """Return begin and end of its billing, up to the virtual time."""
         return self.ready_at, max(self.ready_at, min(until, self.ends_at))
 
 
 class InProject:
-    """The service as a client of one project sees it; None for any."""
+    """The service as a client of one project sees it, or of any project if None."""
 
     def __init__(self, cloud, project):
         self._cloud, self._project = cloud, project
@@ -85,7 +88,7 @@ class InProject:
 
 @dataclass
 class SimulatedCloud:
-    """Stands for `Tpus`, `RunFiles` and the clocks at once.
+    """Simulation of `Tpus`, `RunFiles` and the clocks.
 
     `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
     """
@@ -93,18 +96,19 @@ class SimulatedCloud:
     trainer: TrainerModel
     lifetime: Lifetime = lambda ready: math.inf
     create_seconds: float = 120.0
-    queue_seconds: float = 0.0  # that a queued resource waits for capacity
+    queue_seconds: float = 0.0  # seconds for which a queued resource waits for capacity
     delete_seconds: float = 30.0
     fast: bool = False
-    service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
-    lease: float = 12 * 3600.0  # of the watcher
+    # For `compute` the cloud itself deletes at the limit, and after a preemption.
+    service: str = "tpu"
+    lease: float = 12 * 3600.0  # lease of the watcher
     ended_patience: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
     # Called with each act (find, create, delete, operation, read, write, renew_lock) and its zone
     # ("" for the bucket); raises where that act is to fail.
     interfere: Callable[[str, str], None] = lambda act, zone: None
-    wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
+    wake: Sequence[float] = ()  # virtual times at which `interfere` changes
     # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
     # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71",
     # "queue_failed" (a queued resource that ends as FAILED, for want of quota), ...
@@ -118,13 +122,13 @@ class SimulatedCloud:
     saved_step: float = 0.0
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
-    rented_usd: float = 0.0  # each machine at its own price
+    rented_usd: float = 0.0  # sum over machines, each at its own price
     creations: int = 0
     run: LaunchedRun = field(default_factory=lambda: LaunchedRun("gs://b", "run"))
-    foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
-    foreign_touched: int = 0  # deletions asked for others' machines
-    answered_at: float = -math.inf  # when the service last answered
-    rented_finished: int = 0  # creations for a run that was finished
+    foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # labels by zone
+    foreign_touched: int = 0  # requested deletions of other owners' machines
+    answered_at: float = -math.inf  # time of the service's last answer
+    rented_finished: int = 0  # creations for a finished run
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
     state: dict[str, Any] | None = None
@@ -133,10 +137,11 @@ class SimulatedCloud:
     last_heartbeat: TrainerBeat | None = None
 
     def __post_init__(self):
-        self.script = [*self.script]  # used up here; the list of a test's parameters stays
+        # The script is used up here, so the test's parameters are copied.
+        self.script = [*self.script]
 
     def io(self, project=None, **more):
-        """Return what a supervisor in one project sees; None for all of them."""
+        """Return the interfaces for a supervisor in one project, or in all for None."""
         parts = {
             "tpus": InProject(self, project),
             "connect": lambda service, project: InProject(self, project),
@@ -170,7 +175,7 @@ class SimulatedCloud:
     # --- Time --------------------------------------------------------------------------------
 
     def advance(self, until):
-        """Let virtual time run to `until` (virtual seconds)."""
+        """Advance virtual time to `until` (virtual seconds)."""
         for node in list(self.nodes):
             goes = self._goes_at(node)
             if goes <= until:
@@ -185,7 +190,7 @@ class SimulatedCloud:
         self.now = until
 
     def _turning_points(self):
-        """Yield when something happens to a machine by itself, and when its lease is renewed."""
+        """Yield the times of events of a machine, and of the renewals of its lease."""
         for node in self.nodes:
             yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
             yield node.in_line_until
@@ -193,7 +198,7 @@ class SimulatedCloud:
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
     def _goes_at(self, node):
-        """Return when it is gone without a supervisor: by the cloud, or by its watcher.
+        """Return the time of its deletion without a supervisor: by the cloud, or by its watcher.
 
         A dead one of the Cloud TPU API stays, unbilled.
         """
@@ -213,7 +218,7 @@ class SimulatedCloud:
         return watched if watched <= node.dies_at else math.inf
 
     def _progress(self, node, at):
-        """Return the step in memory and that of the newest checkpoint at time `at`."""
+        """Return the step in memory and the step of the newest checkpoint at time `at`."""
         model = self.trainer
         trained = at - node.ready_at - model.restart_seconds
         if trained <= 0 or node.exit_status is not None:
@@ -259,7 +264,7 @@ class SimulatedCloud:
         ]
 
     def _as_foreign(self, zone):
-        """Return another's machine of the run's name."""
+        """Return another owner's machine with the run's name."""
         name = self.run.name
         return Tpu(
             name,

@@ -1,4 +1,4 @@
-"""Kill training processes again and again; each run must end as an uninterrupted one.
+"""Kill training processes repeatedly, and check that each run ends as an uninterrupted one.
 
 SIGKILLs come at random instants of start-up, compilation, input, step, save, between a save's
 files, and of evaluation. After each the same command runs again.
@@ -17,7 +17,7 @@ from testkit import killing, pods
 # Phases of `testkit.instants`: (N, S), for a kill at one of the first N occurrences of a phase, at
 # most S seconds later; 0.0 is between two files exactly.
 PHASES = {
-    "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock
+    "start-up": (1, 6.0),  # of a pod: comparison of the hosts, devices, lock
     "compile": (1, 4.0),
     "input": (1, 0.5),
     "step": (8, 0.2),
@@ -26,7 +26,7 @@ PHASES = {
     "evaluate": (2, 0.5),
 }
 _OF_THE_WRITER = ("save", "between-files")
-_GONE = 76  # `errors.Stalled`
+_GONE = 76  # exit status of `errors.Stalled`
 
 
 @dataclass
@@ -73,7 +73,11 @@ def soak(zygote, arguments, place, processes, kills, rng):
 
 
 def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
-    """Kill one process during a phase; return False if it ended before, or another one failed."""
+    """Kill one process during a phase.
+
+    Returns:
+        False if it ended before, or another one failed.
+    """
     most, seconds = PHASES[phase]
     victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
     hang = {victim: [phase, rng.randint(1, most)]}
@@ -89,7 +93,8 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
     statuses = [each.status for each in ended]
     if not is_reached or statuses.pop(victim) != -signal.SIGKILL:
         return False
-    if any(status not in (_GONE, 0) for status in statuses):  # 0: killed after the end
+    # Status 0 means a kill after the end.
+    if any(status not in (_GONE, 0) for status in statuses):
         tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
         return False
     tally.kills[phase] += 1
@@ -97,7 +102,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
 
 
 def judge(model_dir, ended, expected):
-    """Describe the defect of a run that has ended; "" if it has none."""
+    """Describe the defect of a run that has ended, or return ""."""
     if any(each.status for each in ended):
         return f"ended with {[(each.status, each.err) for each in ended]}"
     if expected and killing.digest(model_dir) != expected:
@@ -115,7 +120,8 @@ def judge(model_dir, ended, expected):
     )
     ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
     strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
-    if len(strange) > 3:  # one save that was cut off is set aside, three files at most
+    # Only one interrupted save is renamed aside, of at most three files.
+    if len(strange) > 3:
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
     hidden = [name for name in left if name.startswith(".") and name != MANIFEST_NAME]

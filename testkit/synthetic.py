@@ -1,4 +1,4 @@
-"""Small data sets made straight from random tokens: no corpus, no tokenizer."""
+"""Small data sets of random tokens, without corpus and tokenizer."""
 
 import io
 
@@ -60,7 +60,7 @@ def save(manifest, directory):
 
 
 def random_records(rng, count, seq_length, vocab_size):
-    """Draw tokens int32 [n, S]: two documents, some padding; word starts bool [n, S]."""
+    """Draw tokens int32 [n, S] of two documents and padding, and word starts bool [n, S]."""
     tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
     ids = np.arange(count)
     base = vocab_size - len(NAMES)

@@ -1,4 +1,4 @@
-"""A stand-in of TFDS's prepared `wiki40b/ja`, which the real TFDS builder reads.
+"""Stand-in for TFDS's prepared `wiki40b/ja`, which the real TFDS builder reads.
 
 Layout and metadata follow TFDS's "external format" (`tfds.folder_dataset.write_metadata`); names,
 features and version are those of TFDS's own `wiki40b/ja` 1.3.0.
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
-SHARD_SIZE = 7  # documents
+SHARD_SIZE = 7  # in documents
 
 
 def write(data_dir, documents, split_sizes):

@@ -1,5 +1,7 @@
-"""Hugging Face folders with tokenizers of every kind that people have, trained on a text in
-seconds and saved by transformers."""
+"""Hugging Face folders with tokenizers of every common kind.
+
+They are trained on a text in seconds and saved by transformers.
+"""
 
 import json
 import re
@@ -18,7 +20,7 @@ _VOCABULARY = 3000
 
 
 def _template(backend, first, last):
-    """Make the template that puts two tokens around a text."""
+    """Build the template that puts two tokens around a text."""
     return processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
@@ -55,7 +57,10 @@ def byte_level_bpe(folder, texts):
 
 
 def roberta_bpe(folder, texts):
-    """Save a tokenizer like RoBERTa's: <s> and </s> for [CLS] and [SEP]; padding has id 1."""
+    """Save a tokenizer like RoBERTa's.
+
+    It has <s> and </s> for [CLS] and [SEP], and padding has id 1.
+    """
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
@@ -72,7 +77,10 @@ def roberta_bpe(folder, texts):
 
 
 def wordpiece(folder, texts):
-    """Save a tokenizer like multilingual BERT's: each kanji is a word; `##` continues a word."""
+    """Save a tokenizer like multilingual BERT's.
+
+    Each kanji is a word, and `##` continues a word.
+    """
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -105,7 +113,7 @@ def gemma_bpe(folder, texts):
 
 
 def _without_added_bytes(backend):
-    """Leave the tokens of bytes to the model's vocabulary, as in all that were published."""
+    """Move the tokens of bytes into the model's vocabulary, as in all published tokenizers."""
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
     definition["added_tokens"] = [
@@ -189,7 +197,7 @@ WORDS = {
 
 
 def add_weights(folder, model_type, width=8):
-    """Give a folder with a tokenizer a config.json and weights: no whole model, but its rows."""
+    """Add a config.json and the weights with a row for each token to a tokenizer's folder."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     rows = max(tokenizer.get_vocab().values()) + 1
     draw = np.random.default_rng(1).standard_normal

@@ -1,4 +1,4 @@
-"""Runs `bigbird-ja` commands as real processes that start in two seconds instead of eight.
+"""Run `bigbird-ja` commands as real processes that start in two seconds instead of eight.
 
 `multiprocessing`'s fork server imports TensorFlow once, never uses it, and forks a child for each
 command. The pytest process itself must not fork: other tests have used TensorFlow in it.
@@ -21,9 +21,9 @@ from testkit import ROOT, instants
 
 @dataclass
 class Ended:
-    """A command's end: what it has printed, and its status.
+    """Output and exit status of a command.
 
-    That is minus the signal, or None where it had to be killed after the patience given.
+    The status is minus the signal, or None if the command was killed after its timeout.
     """
 
     status: int | None
@@ -50,7 +50,7 @@ class Command:
         self.pid, self.hung = process.pid, directory / "hung"
 
     def wait(self, patience=None):
-        """Wait for its end; kill it and its children after `patience` seconds."""
+        """Wait for its end, and kill it and its children after `patience` seconds."""
         self._process.join(patience)
         status = self._process.exitcode
         if status is None:
@@ -59,11 +59,14 @@ class Command:
         return Ended(status, self.read("out"), self.read("err"))
 
     def read(self, stream):
-        """Read what it has printed to `out` or `err` so far."""
+        """Read its output so far, of `out` or `err`."""
         return (self._directory / stream).read_text(errors="replace")
 
     def is_over(self):
-        """Tell whether it has ended; it may be waited for still."""
+        """Return whether it has ended.
+
+        It may still be waited for.
+        """
         return not self._process.is_alive()
 
     def send(self, number):
@@ -71,7 +74,7 @@ class Command:
         os.kill(self.pid, number)
 
     def wait_for(self, file, text="", seconds=120.0):
-        """Wait until a file exists and contains a text."""
+        """Wait until a file contains a text."""
         deadline = time.monotonic() + seconds
         while not (file.exists() and text in file.read_text(errors="replace")):
             assert time.monotonic() < deadline, f"{file} never held {text!r}: {self.read('err')}"
@@ -122,7 +125,8 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
     os.environ.update(environ or {})
     os.setpgid(0, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    # The tests may run under nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(directory / name, os.O_WRONLY), number)
     os.chdir(cwd or ROOT)
@@ -144,7 +148,7 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
 
 def _hang(directory, name, times):
-    """Make `pretrain` stand still at an instant while the file `hung` is there."""
+    """Stop `pretrain` at an instant while the file `hung` exists."""
     count, limits, hung = 0, instants.Limits(), directory / "hung"
 
     def mark(phase):

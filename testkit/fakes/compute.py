@@ -14,12 +14,12 @@ ERRORS = {
 
 
 class FakeCompute(Service):
-    """The service; see `Service`."""
+    """Fake Compute Engine, built on `Service`."""
 
     path = "compute/v1"
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
 
-    # --- what tests do and ask ---------------------------------------------------------------
+    # --- calls of tests ---------------------------------------------------------------
 
     def preempt(self, name, grace=0.0):
         """Preempt a VM: TERM, a grace, KILL, and delete it, as its termination action says."""
@@ -27,7 +27,7 @@ class FakeCompute(Service):
         self._end(key, grace)
 
     def _end(self, key, grace):
-        """End a VM, and forget it; another of its name stays."""
+        """End a VM and remove it from the list, unless another one has its name."""
         vm = self.machines.get(key)
         if vm is None:
             return
@@ -42,7 +42,7 @@ class FakeCompute(Service):
     def answer(self, method, path, body):
         """Answer one request."""
         path = path.partition("?")[0]
-        parts = path.strip("/").split("/")[4:]  # below the project
+        parts = path.strip("/").split("/")[4:]  # the path below the project
         self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
             match method, parts:

@@ -1,4 +1,4 @@
-"""A Google Cloud Storage of our own on loopback, for google-cloud-storage and for TensorFlow.
+"""Fake Google Cloud Storage on loopback, for google-cloud-storage and for TensorFlow.
 
 One port with two doors: plain HTTP (STORAGE_EMULATOR_HOST) and `CONNECT *.googleapis.com`, whose
 socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obeys). CONNECT to any
@@ -55,11 +55,11 @@ class Rule:
 
 
 class _Abort(Exception):
-    """The connection is gone; nothing more is sent on it."""
+    """Signal that the connection is closed and gets no further bytes."""
 
 
 class FakeServer(ThreadingHTTPServer):
-    """The state shared by all connections, and what a test does to it."""
+    """The state shared by all connections, and the calls of a test."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -77,18 +77,21 @@ class FakeServer(ThreadingHTTPServer):
         self.cleared = threading.Event()  # ends every stall at once
 
     def handle_error(self, request, client_address):
-        """Ignore clients that go away; anything else is a fault of this server."""
+        """Ignore clients that disconnect, and report any other fault of this server."""
         if not isinstance(sys.exc_info()[1], (OSError, _Abort)):
             super().handle_error(request, client_address)
 
     def fault(self, **values):
-        """Add a rule; the first that strikes is the one."""
+        """Add a rule.
+
+        The first matching rule applies.
+        """
         rule = Rule(**values)
         assert rule.do in {*_AT_A_BYTE, "status", "lost_reply"}, rule
         self._rules.append(rule)
 
     def clear(self):
-        """Forget all rules and release requests that are being delayed."""
+        """Remove all rules and release requests that are being delayed."""
         self._rules = []
         self.cleared.set()
         self.cleared = threading.Event()
@@ -105,7 +108,7 @@ class FakeServer(ThreadingHTTPServer):
         return sorted(name for name in self.store.objects(bucket) if name.startswith(prefix))
 
     def strike(self, request, first, last):
-        """Return the rule that this request meets, counted down.
+        """Return the rule that applies to a request, and count it down.
 
         Args:
             first, last: the object's bytes that the request moves; a fault at a byte waits for
@@ -126,7 +129,7 @@ class FakeServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, on either door."""
+    """One connection, plain or by TLS."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -134,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
     tls_host = ""
 
     def do_CONNECT(self):
-        """Open the TLS door on this very socket."""
+        """Begin TLS on this socket."""
         host = self.path.rsplit(":", 1)[0]
         if not host.endswith(".googleapis.com"):
             self.send_error(403)
@@ -220,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def _send(self, reply, rule):
-        """Send the answer; of media as much as a fault lets pass."""
+        """Send the answer, and only those bytes of media that a fault lets pass."""
         if rule and reply.is_media:
             body = _damaged(reply.body, rule, reply.first_byte)
             breaks = rule.do in ("reset", "stall", "truncate")
@@ -257,7 +260,8 @@ class Handler(BaseHTTPRequestHandler):
 def _bytes_moved(headers):
     """Return first and last byte of the object that a request sends or asks for."""
     stated = headers.get("Content-Range") or headers.get("Range") or ""
-    if "*/" in stated:  # asks how much has arrived
+    # The client asks how many bytes have arrived.
+    if "*/" in stated:
         return 0, 0
     result = re.match(r"bytes[ =](\d+)-(\d*)", stated)
     if not result:

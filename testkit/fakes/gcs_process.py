@@ -1,4 +1,4 @@
-"""Starts the fake bucket as its own process and tells child processes how to find it."""
+"""Start the fake bucket in a process of its own, and tell child processes its address."""
 
 import json
 import os
@@ -16,8 +16,9 @@ TOKEN = "ya29." + "the-token-of-the-fake"
 
 
 class FakeGcs:
-    """A running fake bucket; use as a context manager. Its methods order faults and look into it,
-    as a test or another program.
+    """Context manager of a running fake bucket.
+
+    Its methods request faults, and read and write objects as another program would.
 
     `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
     (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
@@ -48,11 +49,14 @@ class FakeGcs:
         return {**os.environ, **self.env, **more}
 
     def fault(self, match, do, **how):
-        """Order a fault: see `gcs.Rule`. `times` is 1 if it is not given; -1 is for ever."""
+        """Request a fault, as `gcs.Rule` documents.
+
+        `times` is 1 by default, and -1 for unlimited.
+        """
         self._call("fault", match=match, do=do, **how)
 
     def clear(self):
-        """Take all faults back."""
+        """Remove all faults."""
         self._call("clear")
 
     def log(self, clear=False):
@@ -60,7 +64,7 @@ class FakeGcs:
         return self._call("log", clear=clear)
 
     def create_bucket(self, name):
-        """Make a bucket, unless it exists."""
+        """Create a bucket, unless it exists."""
         self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
     def names(self, bucket, prefix=""):

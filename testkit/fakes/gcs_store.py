@@ -1,4 +1,4 @@
-"""The objects of the fake bucket and its JSON and XML doors: from a request to an answer.
+"""The objects of the fake bucket, and its JSON and XML interfaces.
 
 Generations, preconditions, pages of listings, resumable uploads. No sockets here.
 """
@@ -18,8 +18,8 @@ import google_crc32c
 
 from testkit.fakes.service import now
 
-KEPT_MULTIPLE = 256 << 10  # of a broken upload, whole multiples of this survive
-PAGE = 100  # names in a listing; the real one: 1000
+KEPT_MULTIPLE = 256 << 10  # whole multiples of this size survive a broken upload
+PAGE = 100  # names in a listing (1000 at Google)
 
 
 class HttpError(Exception):
@@ -39,7 +39,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks.
+    """Request of a client.
 
     Attributes:
         segments: the path, split at "/" and then unquoted.
@@ -147,7 +147,8 @@ class Store:
                     return Reply(204)
                 is_media = query.get("alt") == "media"
                 return _media(stored, request) if is_media else json_reply(stored.resource())
-            case [bucket, *names]:  # TensorFlow: https://storage.googleapis.com/BUCKET/NAME
+            # TensorFlow's addresses: https://storage.googleapis.com/BUCKET/NAME.
+            case [bucket, *names]:
                 return _media(self.get(bucket, "/".join(names), query), request)
         raise HttpError(404, "Not Found")
 
@@ -218,7 +219,7 @@ class Store:
         return json_reply(self._put(bucket, name, data, resource, query).resource())
 
     def _continue_upload(self, upload_id, request):
-        """Add a chunk, or only say how much is there; complete the upload at its total.
+        """Add a chunk or report the size so far, and complete the upload at its total.
 
         A broken request keeps the whole 256 KiB multiples of what arrived.
         """

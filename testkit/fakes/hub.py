@@ -1,6 +1,7 @@
-"""Stands in for the HTTP of the Hugging Face Hub: repositories, in memory.
+"""Fake of the Hugging Face Hub's HTTP interface, with repositories in memory.
 
-As huggingface_hub asks it: create, preupload, LFS batch, commit; revision, tree, resolve.
+It serves the requests of huggingface_hub: create, preupload, LFS batch, commit; revision, tree,
+resolve.
 """
 
 import base64
@@ -13,7 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FakeHub:
-    """`repos` maps a name to its files; `refuses` is a status that every request gets."""
+    """Repositories of a fake Hub.
+
+    `repos` maps a name to its files. `refuses` is a status that every request gets.
+    """
 
     def __init__(self):
         self.repos, self.private, self.blobs, self.tokens = {}, {}, {}, set()
@@ -21,16 +25,16 @@ class FakeHub:
         self.asked = []
 
     def environ(self, folder):
-        """Return the variables by which the client comes here, with its cache in `folder`."""
+        """Return the variables that send the client to this fake, with its cache in `folder`."""
         home = {"HF_HOME": f"{folder}/hf_home", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_test"}
         return {"HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", **home}
 
     def sha(self, repo):
-        """Return the commit's id, of what the files hold."""
+        """Return the commit's id, a hash of the files."""
         return hashlib.sha1(repr(sorted(self.repos[repo].items())).encode()).hexdigest()
 
     def commit(self, repo, lines):
-        """Take the NDJSON of a commit."""
+        """Accept the NDJSON of a commit."""
         for line in map(json.loads, lines):
             value = line["value"]
             if line["key"] == "file":
@@ -41,7 +45,7 @@ class FakeHub:
 
 @contextlib.contextmanager
 def serving():
-    """Serve a `FakeHub`; yields it and its address."""
+    """Serve a `FakeHub`, and yield it with its address."""
     hub = FakeHub()
     door = type("Door", (_Door,), {"hub": hub})
     with ThreadingHTTPServer(("127.0.0.1", 0), door) as server:

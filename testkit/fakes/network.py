@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 class Network:
-    """Forwarder to a server on loopback; use as a context manager.
+    """Context manager of a forwarder to a server on loopback.
 
     Args:
         url: address of the server.

@@ -1,4 +1,4 @@
-"""Serves both fakes: an HTTP door on loopback, machines that are processes.
+"""HTTP server and machine processes of both fake services.
 
 A machine is `bash` running its start-up script in a process group of its own; preemption is
 SIGTERM, a grace, SIGKILL. The door also is the metadata server of the machines.
@@ -40,14 +40,14 @@ REFUSALS = {
 
 @dataclass
 class FakeMachine:
-    """A machine as the API describes it, and the process that stands for it."""
+    """A machine as the API describes it, and its process."""
 
     resource: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
 
 
 class Service:
-    """The door, the processes and the operations.
+    """The server, the processes and the operations.
 
     Args:
         work_dir: each machine gets a folder in it, as its disk and for its output.
@@ -55,7 +55,7 @@ class Service:
         keep_disk: all machines share one folder, as if the image had the package installed.
     """
 
-    path: str  # of the API
+    path: str  # path of the API
     # An operation's name without its number, and what it says while it runs and once it is over.
     operation_prefix: str
     running: dict[str, Any]
@@ -66,12 +66,13 @@ class Service:
         self._lock = threading.RLock()
         self._processes = []
         self._operations = {}
-        self.created = []  # what was asked for
-        self.script = []  # answers to creations, in order; then all succeed
+        self.created = []  # requests
+        # Answers to creations, in order. All later ones succeed.
+        self.script = []
         self.delete_script = []
-        self.unread = ""  # key of REFUSALS: no machine can be looked up
+        self.unread = ""  # key of REFUSALS for all lookups of a machine
         self.requests = []
-        self.machines = {}  # by full name, dead ones too
+        self.machines = {}  # by full name, including dead ones
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -166,7 +167,7 @@ def error(code, message, status=""):
 
 
 def lookup(resource, name):
-    """Return the answer for a resource; 404 for None."""
+    """Return the answer for a resource, or 404 for None."""
     missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
     return missing if resource is None else (200, resource)
 
@@ -203,7 +204,8 @@ def _door(service):
             if re.fullmatch("/computeMetadata/.*/token", self.path):
                 is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
                 return (200, {"access_token": TOKEN}) if is_asked_well else (403, {})
-            if (token := self.headers.get("Authorization")) is not None:  # a machine, of itself
+            # The request of a machine for itself.
+            if (token := self.headers.get("Authorization")) is not None:
                 service.requests.append(f"machine {self.command}")
                 if token != f"Bearer {TOKEN}":
                     return 401, {}

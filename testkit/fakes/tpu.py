@@ -15,7 +15,7 @@ STOCKOUT = (
 
 
 class FakeTpu(Service):
-    """The service; see `Service`."""
+    """Fake Cloud TPU API, built on `Service`."""
 
     path = "v2"
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
@@ -23,17 +23,17 @@ class FakeTpu(Service):
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
-        self.unreachable = []  # locations that a listing leaves out
-        self.paths = []  # of all requests
+        self.unreachable = []  # locations that a listing omits
+        self.paths = []  # paths of all requests
 
-    # --- what tests do and ask ---------------------------------------------------------------
+    # --- calls of tests ---------------------------------------------------------------
 
     def queued_names(self):
         with self._lock:
             return sorted(self.queued)
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
-        """Preempt a machine: TERM, a grace, KILL; it stays listed."""
+        """Preempt a machine by TERM, a grace and KILL, so that it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
         kill(machine.process, grace)
@@ -127,7 +127,7 @@ QUEUES = "/queuedResources/"
 
 
 def _inside(listing, resources):
-    """List the resources below an address; of all zones if its zone is `-`."""
+    """List the resources below an address, of all zones if its zone is `-`."""
     parent, _, kind = listing.rpartition("/")
     start = parent.removesuffix("/-")
     return [

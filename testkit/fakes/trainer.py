@@ -1,4 +1,4 @@
-"""What `bigbird-ja pretrain` looks like from outside, without TensorFlow: steps, heartbeat, saves.
+"""Stand-in for `bigbird-ja pretrain` without TensorFlow: steps, heartbeat, saves.
 
 `python(directory)` writes a stand-in for the VM's Python that starts this instead of `pretrain`
 and is the real Python for all else, so that the start-up script itself runs unchanged.
@@ -14,11 +14,15 @@ from pathlib import Path
 import yaml
 
 STEP_SECONDS = 0.004
-SAVE_EVERY = 25  # steps
+SAVE_EVERY = 25  # in steps
 
 
 def python(directory):
-    """Write the stand-in; return its path."""
+    """Write the stand-in for Python.
+
+    Returns:
+        Its path.
+    """
     path = Path(directory, "python-of-the-vm")
     path.write_text(
         "#!/bin/bash\n"
@@ -64,7 +68,7 @@ def beat(model_dir, step, state, reason=None):
 
 
 def _save(model_dir, step):
-    """Write checkpoint metadata, which makes it a checkpoint."""
+    """Write checkpoint metadata, which completes a checkpoint."""
     _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
     _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 
