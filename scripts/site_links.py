@@ -1,6 +1,6 @@
 """Hooks of mkdocs (`make site`).
 
-They add the repository's address and the generated pages, and convert links out of docs/.  The
+They add the repository's address and the generated pages, and convert links out of docs/. The
 address is in pyproject.toml. A page may link to a file elsewhere in the repository. The site links
 to it there, and a dead link is a warning, which ends a strict build.
 """

@@ -23,8 +23,7 @@ logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # for `caplog`
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(config, items):
-    """Skip the estimator's tests if it is not installed, give slow ones time, start with the
-    longest files."""
+    """Skip tests without their engine, give slow ones time, and start the longest files first."""
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
@@ -37,7 +36,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collectreport(report):
-    """Note a module that is skipped: of several with one cause, xdist reports only the first."""
+    """Note a skipped module, as xdist reports only the first of several with one cause."""
     if report.skipped:
         _note_skipped([report])
 
@@ -48,7 +47,10 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _note_skipped(reports):
-    """Append skipped tests to the file BIGBIRD_JA_SKIPPED; `.ci/run` installs more, reruns them."""
+    """Append skipped tests to the file BIGBIRD_JA_SKIPPED.
+
+    `.ci/run` installs more and reruns them.
+    """
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(f"{report.nodeid}\n" for report in reports))
@@ -57,8 +59,8 @@ def _note_skipped(reports):
 def _longest_first(items):
     """Put the files with the longest timeouts first.
 
-    Two workers share the files (`make test`): what takes minutes and begins last keeps one of them
-    busy while the other has nothing left.
+    Two workers share the files (`make test`). A long file that begins last would keep one of them
+    busy while the other one is idle.
     """
     seconds = collections.Counter()
     for item in items:
@@ -69,7 +71,10 @@ def _longest_first(items):
 
 @pytest.fixture(scope="session")
 def fake_gcs():
-    """Start one fake bucket server for the whole test run; `bucket` is a clean place on it."""
+    """Start one fake bucket server for the whole test run.
+
+    `bucket` is a clean bucket on it.
+    """
     with FakeGcs() as fake:
         yield fake
 
@@ -78,7 +83,8 @@ def fake_gcs():
 def bucket(fake_gcs, monkeypatch):
     """Return the gs:// path of an empty bucket, which this process can use.
 
-    Its children can by `fake_gcs.environ()`. Faults and log are cleared at both ends.
+    Its child processes can use it with `fake_gcs.environ()`. Faults and log are cleared at both
+    ends.
     """
     for name, value in fake_gcs.env.items():
         if name.startswith(("STORAGE_", "BIGBIRD_")):
@@ -122,7 +128,7 @@ def real_text_path():
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """Return `once("name", make)`: a folder that `make(folder)` fills once for all workers."""
+    """Return `once("name", make)`, a folder that `make(folder)` fills once for all workers."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -165,7 +171,7 @@ def tokenizer_path(sample_corpus, once):
 
 @pytest.fixture(scope="session")
 def small_run(sample_corpus, tokenizer_path, once):
-    """Train six steps on sequences of 256 tokens; tests must not change the run."""
+    """Train six steps on sequences of 256 tokens, a run that tests must not change."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
@@ -188,7 +194,11 @@ def manifest(small_run):
 
 @pytest.fixture
 def run(capsys):
-    """Return `run("plan", "--json")`: a command in this process; status, stdout, stderr, .json."""
+    """Return `run("plan", "--json")`, which runs a command in this process.
+
+    Returns:
+        Status, stdout, stderr and .json.
+    """
 
     def run_here(*arguments):
         status = cli.run_command_line(list(arguments))
@@ -199,17 +209,24 @@ def run(capsys):
 
 @pytest.fixture(scope="session")
 def run_cli():
-    """Return `run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
+    """Return `run_cli("sample", "--output=x.txt", env={...})`.
+
+    Returns:
+        Status, stdout, stderr and .json.
+    """
     return command_line.run_cli
 
 
 @pytest.fixture(scope="session")
 def zygote(fake_gcs, tmp_path_factory):
-    """Start `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
-    fake bucket."""
-    # The compiler for the CPU need not take its time over models of two layers.
+    """Start `bigbird-ja` commands as real processes, in two seconds each.
+
+    On gs:// they find the fake bucket.
+    """
+    # Models of two layers need no optimizing compiler.
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
     yield Zygote(tmp_path_factory.mktemp("commands"), environ)
-    for left in multiprocessing.active_children():  # of a test that failed, or pytest waits for it
+    # pytest would wait for a process of a failed test.
+    for left in multiprocessing.active_children():
         left.kill()

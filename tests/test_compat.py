@@ -1,4 +1,4 @@
-"""Each workaround of `compat` is still needed: else it goes."""
+"""Each workaround of `compat` is still needed, or must be removed."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""The errors of the package, as a program that catches them sees them."""
+"""The errors of the package, as a program catches them."""
 
 import pickle
 

@@ -1,7 +1,7 @@
-"""Damage to every file that a command is given: refused with one line, or not needed.
+"""Damage to every input file of a command is refused in one line, or does not matter.
 
-Damages every file in the folders that a command is given, so a new file needs no line here. A
-fixed sample is tried; BIGBIRD_JA_HOSTILE_SEED draws another, `make bench-bad-input` tries all.
+The tests damage every file in the folders of a command, so a new file needs no line here. A fixed
+sample is tried. BIGBIRD_JA_HOSTILE_SEED draws another one, and `make bench-bad-input` tries all.
 """
 
 import functools
@@ -42,7 +42,7 @@ OTHERS = {"demo", "sample", "status", "logs", "down", "doctor", "preflight"}
 # Not needed; refused; more than a small machine has; failing storage.
 STATUSES = {0, 2, 71, 74}
 PATIENCE_SECONDS = 120.0  # a case that takes longer hangs
-# Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
+# Address space on top of TensorFlow's at the start, which stops a reader of an endless device.
 MEMORY = 6 * 2**30
 
 
@@ -103,11 +103,11 @@ def listing(place):
 
 
 def problem(ended, before, after):
-    """Return the problem of a command's outcome, or None."""
+    """Return the defect of a command's outcome, or None."""
     last = (ended.err.rstrip().splitlines() or [""])[-1]
     if ended.status not in STATUSES or "Traceback (most recent call last)" in ended.err:
-        return f"status {ended.status}: {last[:300]}"  # None: it hangs
-    own = ("in/model/eval", "in/model/events.jsonl")  # what `evaluate` appends
+        return f"status {ended.status}: {last[:300]}"  # None for a timeout
+    own = ("in/model/eval", "in/model/events.jsonl")  # files to which `evaluate` appends
     for name in before:
         if before[name] != after.get(name) and not (ended.status == 0 and name.startswith(own)):
             return f"touched what was there: {name}"

@@ -20,17 +20,17 @@ from bigbird_ja.accelerators import environment
 from testkit import ROOT, command_line
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# The Pythons that are promised: .ci/run runs something on each.
+# The supported Pythons, each of which .ci/run runs.
 PYTHONS = ("3.11", "3.12", "3.13")
-# Lock -> the extras that it holds, and the Pythons that it is for.
+# The extras and the Pythons of each lock.
 COMMON = ("huggingface",)
 LOCKS = {
     "requirements/main.lock": (("cpu", "dev", *COMMON), PYTHONS),
     "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.11",)),
     "requirements/kaggle.lock": (("test", *COMMON), ("3.12",)),
 }
-OVER = "requirements/extra.lock"  # laid over the first
-# What `launch` installs on a machine; image.lock lies beside an image's own TensorFlow 2.15.
+OVER = "requirements/extra.lock"  # installed after the first lock
+# The locks of a machine of `launch`. image.lock complements an image's own TensorFlow 2.15.
 MACHINES = "bigbird_ja/launch/locks"
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
@@ -49,7 +49,7 @@ def on_linux(python):
 
 
 def pins(lock, python):
-    """Return the version that a lock pins of each package, on Linux with a version of Python."""
+    """Return the pinned version of each package of a lock, on Linux with a version of Python."""
     here, versions = on_linux(python), {}
     for block in blocks(lock):
         required = Requirement(block.partition("\n")[0].rstrip(" \\"))
@@ -61,7 +61,7 @@ def pins(lock, python):
 
 
 def requirements(*extras):
-    """Return the requirements of the package and of extras, nested ones included."""
+    """Return the requirements of the package and of extras, including nested ones."""
     optional = PROJECT["optional-dependencies"]
     collected = []
     for text in itertools.chain(PROJECT["dependencies"], *(optional[extra] for extra in extras)):
@@ -131,7 +131,8 @@ def test_the_promised_pythons_are_the_same_everywhere():
     for page in ("README.md", "README.ja.md", "docs/install.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         wanted = {f"3.{minor}" for minor in minors}
-        promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)  # has the Python of its image
+        # TPUEstimator runs in the image's Python.
+        promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)
         assert wanted == {*re.findall(r"\b3\.1\d\b", promised)}, page
     for lock, (_, pythons) in LOCKS.items():
         name = Path(lock).stem
@@ -159,7 +160,7 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
 
 
 def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
-    """Compare version, address and checksum: uv states them when it gets another archive."""
+    """Compare version, address and checksum, which uv reports when it downloads another archive."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
     assert f"3.{listed['minor']}" == PYTHONS[0]

@@ -1,4 +1,4 @@
-"""What a version of this format wrote, every later version continues.
+"""Every later version continues the output of a version of this format.
 
 tests/fixtures/format-0.2.0.tar.xz contains
 

@@ -1,5 +1,7 @@
-"""What must never be in a flag, a message or a file that a run leaves; ruff's `S` rules search the
-code, tests/process/test_redact.py what is printed."""
+"""Secrets must never be in a flag, a message or a file of a run.
+
+ruff's `S` rules search the code, and tests/process/test_redact.py tests the output.
+"""
 
 import re
 import types
@@ -14,7 +16,7 @@ from testkit import command_line
 
 
 def test_no_flag_takes_a_credential():
-    # What is in a flag is in the process list, for every user of the machine to read.
+    # Every user of the machine can read flags in the process list.
     secret = re.compile("(access|auth|id)_token|password|secret|credential|private|api_key")
     for name in cli.COMMANDS:
         for flag in command_flags.flags_of(cli.load_command(name)):

@@ -1,4 +1,4 @@
-"""The version: in a checkout with its commit, and the same in every file that states it."""
+"""The version contains the commit in a checkout, and is the same in every file."""
 
 import re
 import shutil

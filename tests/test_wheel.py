@@ -1,4 +1,7 @@
-"""The package as `launch` sends it; `scripts/check_wheel.sh` installs and runs the wheel."""
+"""The package as `launch` sends it.
+
+`scripts/check_wheel.sh` installs and runs the wheel.
+"""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""Names and sizes of what can be rented, and the links of slices."""
+"""Names and sizes of rentable slices, and their links."""
 
 import pytest
 

@@ -24,7 +24,8 @@ def test_the_built_in_table_has_every_chip_and_makes_sense():
     ("name", "pricing", "zones", "price"),
     [
         ("v5litepod-8", "spot", ("us-central1-a", "us-west1-c"), 8 * 0.24493),
-        ("v5e-8", "spot", ("us-central1-a", "europe-west4-a"), 8 * 0.44498),  # the dearer
+        # The price of the dearer zone.
+        ("v5e-8", "spot", ("us-central1-a", "europe-west4-a"), 8 * 0.44498),
         ("v5p-8", "on_demand", ("us-east5-a",), 4 * 4.20),
         ("v4-16", "spot", ("us-central2-b",), 8 * 0.9215),
     ],
@@ -47,7 +48,7 @@ def test_an_unknown_price_is_refused(name, zones):
 
 
 def test_usual_zones_are_offered_near_the_bucket_and_cheap():
-    """Leave out us-central1-a and us-west1-c, which have prices of v6e, and none of it."""
+    """Leave out us-central1-a and us-west1-c, which list prices of v6e but offer none."""
     zones = ("us-central1-b", "us-east1-d")  # us-east5 is twice as dear
     assert TABLE.usual_zones(find("v6e-8"), "spot") == zones
     assert TABLE.usual_zones(find("v6e-8"), "spot", near="asia-northeast1") == (

@@ -1,4 +1,4 @@
-"""Parameters in messages are printed as flags, and only here."""
+"""Parameters in messages are printed as flags by the command line only."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What the tests of `pretrain` share: runs of a tiny model, each engine's left alone once."""
+"""Shared runs of a tiny model for the tests of `pretrain`, one uninterrupted for each engine."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"
 
 
 def take_programs(finished, model):
-    """Begins MODEL_DIR with the programs that another run has compiled."""
+    """Copy the compiled programs of another run to MODEL_DIR."""
     model.mkdir()
     names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
     made = {str(p.relative_to(finished)): FileVersion.of_file(str(p)) for p in names}
@@ -22,10 +22,10 @@ def take_programs(finished, model):
 
 
 class Runs:
-    """Starts `pretrain` under an engine.
+    """Commands `pretrain` under an engine.
 
-    `flags` are those of all runs; `finished` is a run that was left alone, with evaluations on the
-    way, and `ended` how its process ended.
+    `flags` are the flags of all runs. `finished` is an uninterrupted run with evaluations, and
+    `ended` the outcome of its process.
 
     Args:
         zygote: forks the processes.
@@ -48,38 +48,38 @@ class Runs:
         self.ended = Ended(**json.loads((folder / "ended.json").read_text()))
 
     def new(self, directory):
-        """The command for a new run, with the programs that another one has compiled."""
+        """Return the command for a new run, with the compiled programs of another one."""
         model = directory / "model"
         if (self.finished / "compiled").exists():
             take_programs(self.finished, model)
         return [*self.flags, "--model_dir", str(model)]
 
     def copied(self, directory):
-        """The command for a copy of the finished run."""
+        """Return the command for a copy of the finished run."""
         model = shutil.copytree(self.finished, directory / "model")
         return [*self.flags, "--model_dir", str(model)]
 
     def hung(self, *arguments, at):
-        """A process that stands still at an instant of its training."""
+        """Start a process that stops at an instant of its training."""
         running = self.zygote.start(*arguments, hang_at=at)
         running.wait_for(running.hung)
         return running
 
 
 def resumed_at_last(running, words):
-    """How a process that stands still ends, once it has said something and runs again."""
+    """Let a stopped process print something, resume it, and return its outcome."""
     running.wait_for(running.hung.with_name("err"), words)
     running.hung.unlink()
     return running.wait()
 
 
 def events(model):
-    """The names of a run's events."""
+    """Return the names of a run's events."""
     return [event["event"] for event in run_log.read_events(str(model))]
 
 
 def refused(flags, capsys, *words, status=2):
-    """The command ends with a status and one line that holds `words`."""
+    """Check that a command ends with a status and one line that contains `words`."""
     assert cli.run_command_line(flags) == status
     err = capsys.readouterr().err
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]

@@ -1,4 +1,4 @@
-"""`check-data`: what it shows of good data, of damaged data, and of foreign names."""
+"""`check-data` on good data, on damaged data, and on names of others."""
 
 import functools
 import shutil

@@ -1,4 +1,4 @@
-"""`config`: what a command would use, where it came from, and a file that says the same again."""
+"""`config`: the settings of a command, their sources, and a file that states the same."""
 
 import pytest
 

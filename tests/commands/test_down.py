@@ -1,4 +1,4 @@
-"""`down`: shows, asks, deletes, verifies."""
+"""`down` lists, asks, deletes and verifies."""
 
 import io
 import time
@@ -24,7 +24,7 @@ QUEUED_B = "projects/p/locations/europe-west4-a/queuedResources/b"
 
 @pytest.fixture
 def fake(tmp_path, fake_tpu):
-    """Make a node `a`, and a dead queued resource `b` in another zone."""
+    """Create a node `a`, and a dead queued resource `b` in another zone."""
     tpus = support.client(fake_tpu)
     metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
     tpus.create(support.vm_of("a", "id-a"), ZONE, 1, metadata, 3600.0)
@@ -34,7 +34,8 @@ def fake(tmp_path, fake_tpu):
 
 
 def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
-    fake.delete_script += ["unavailable", "permission"]  # the first tries fail
+    # The first tries fail.
+    fake.delete_script += ["unavailable", "permission"]
     status, result = support.run(DOWN, fake)
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
     assert fake.node_names() == fake.queued_names() == []
@@ -86,7 +87,10 @@ def watch(bucket, renewed):
 
 
 def test_what_a_living_launch_watches_is_left(fake):
-    """Leave it: it would be created again. The machine's metadata name the run."""
+    """Leave the machine, which would be created again.
+
+    Its metadata name the run.
+    """
     watching = watch(f"{Path(fake.work_dir).parent}/bucket", time.time())
     status, result = support.run(DOWN, fake)
     assert (status, result["deleted"]) == (2, [QUEUED_B]) and NODE_A in fake.node_names()
@@ -136,7 +140,7 @@ def test_what_is_listed_is_deleted_although_a_zone_or_a_service_does_not_answer(
 
 
 class Terminal(io.StringIO):
-    """Standard input with a person at it."""
+    """Standard input of a terminal that answers."""
 
     def isatty(self):
         return True
@@ -151,7 +155,7 @@ def test_nothing_is_deleted_without_a_yes(tmp_path, fake, monkeypatch, capsys):
         f"a: v3-8 READY in {ZONE}, the Cloud TPU API: {NODE_A} (run {tmp_path}/bucket/a, id id-a)"
     )
     assert node in capsys.readouterr().err
-    for answer in ("n", ""):  # the second: the prompt is closed
+    for answer in ("n", ""):  # an answer, and a closed prompt
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         status, result = support.run(down, fake)
         assert status == 2 and "nothing was deleted" in result["error"]

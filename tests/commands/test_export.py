@@ -1,4 +1,4 @@
-"""`export` makes a folder, finds it again, and refuses to overwrite."""
+"""`export` writes a folder, recognizes it, and refuses to overwrite."""
 
 from pathlib import Path
 
@@ -44,12 +44,12 @@ def test_exported_folder_names_no_local_path(small_run, tmp_path, run):
 
 
 def test_a_folder_that_disagrees_ends_with_status_1(small_run, tmp_path, run, monkeypatch):
-    """It printed DO NOT AGREE, and ended with status 0; the card was silent."""
+    """Exit with status 1: it once printed DO NOT AGREE with status 0, and no word in the card."""
     pytest.importorskip("torch", reason="parity needs PyTorch")
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     folder = tmp_path / "mine"
     places = [f"--{name}={getattr(small_run, name)}" for name in ("model_dir", "data_dir")]
-    for _ in range(2):  # the second finds it finished
+    for _ in range(2):  # the second call finds the folder finished
         ended = run("export", *places, f"--output_dir={folder}", "--license=mit", "--json")
         assert ended.status == 1 and "log-probabilities differ by" in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr and ended.json["reason"] == "bug"

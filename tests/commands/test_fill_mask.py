@@ -12,7 +12,7 @@ from bigbird_ja.evaluation.fill_mask import with_our_mask
 
 @pytest.fixture
 def fill_mask(small_run, run):
-    """`fill_mask("--text=...")`: by the small run's model."""
+    """Return `fill_mask("--text=...")`, which calls the small run's model."""
     return functools.partial(run, "fill-mask", f"--model_dir={small_run.model_dir}")
 
 

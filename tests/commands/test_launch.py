@@ -30,7 +30,7 @@ DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", *support.EIGHT_CORES, "--
 
 
 def dry_run(*flags):
-    """Return its results, and the first request of each method."""
+    """Return the results of a dry run, and the first request of each method."""
     status, result = support.run([*DRY_RUN, *flags])
     assert status == 0, result
     return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
@@ -63,7 +63,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
     assert requests["CreateNode"]["body"]["acceleratorType"] == "v5litepod-16"
     scripts = json.dumps(requests)
     assert "HOSTS=4" in scripts and "--pod_wait_seconds=1200" in scripts
-    assert "nodes/my-run" in scripts  # what the watcher deletes
+    assert "nodes/my-run" in scripts  # the address that the watcher deletes
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--spot"], "rents spot TPUs without a flag"),
         (["--price_per_hour=0", "--max_cost=3"], "has no effect with"),
-        # What the machine would refuse, once it is rented.
+        # Input that a rented machine would refuse.
         (["--accelerator_type=v5e-32"], "by 32 cores x 1 micro-batches"),
         (["--accelerator_type=v3-8", "--set=tpu.num_cores=4"], "and v3-8 has 8"),
         (
             ["--accelerator_type=v3-8", "--set=model.attention_implementation=kernel"],
             "attention_implementation=kernel needs",
         ),
-        # What is stored and sent has no free text, and is not shown.
+        # A stored value must not contain free text, and the message does not show it.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
         (["--vm_python=python3; secret"], "belong there"),
     ],
@@ -205,7 +205,7 @@ def test_a_copied_folder_is_not_the_run(root, fake_tpu):
     _, result = support.run(["status", f"--bucket={root}/bucket", "--project=p"], fake_tpu)
     assert [len(shown["tpus"]) for shown in result["runs"]] == [1, 0]
     assert [shown["message"][:6] for shown in result["runs"]] == ["", "a copy"]
-    shutil.rmtree(f"{place}-2/supervisor")  # a run of its own, by choice
+    shutil.rmtree(f"{place}-2/supervisor")  # The copy becomes a run of its own.
     status, result = support.run(launch, fake_tpu)
     assert (status, result["global_step"], result["cost_usd"] < 3) == (0, 100, True)
     assert [name.rpartition("/")[2] for name in fake_tpu.node_names()] == ["run-1"]
@@ -296,7 +296,8 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
     support.wait_for_step(root, 10)
     assert process.stdout is not None and process.stderr is not None
     process.stderr.close()
-    fake_tpu.preempt("run-1")  # so that there is something to log
+    # A preemption writes to the log.
+    fake_tpu.preempt("run-1")
     out = process.stdout.read()
     assert process.wait(timeout=120) == 75
     assert fake_tpu.node_names() == []

@@ -1,4 +1,7 @@
-"""`make-data` as a user runs it; what is refused: tests/test_bad_inputs.py."""
+"""`make-data` as a user runs it.
+
+tests/test_bad_inputs.py tests its refusals.
+"""
 
 import functools
 import shutil
@@ -18,7 +21,7 @@ SMALL = """
 
 @pytest.fixture
 def make_data(run, tokenizer_path):
-    """Return `make_data("--input=...", "--output_dir=...")`: small, with the sample's tokenizer."""
+    """Return `make_data("--input=...", "--output_dir=...")`, with the sample's tokenizer."""
     tokenizer = f"--tokenizer={tokenizer_path}"
     return functools.partial(run, "make-data", tokenizer, *SMALL, "--json")
 
@@ -48,7 +51,8 @@ def test_another_text_field_and_a_foreign_tokenizer(tmp_path, sample_corpus, mak
     inputs = (f"--input={corpus}", "--text_field=body", f"--tokenizer={tokenizer}")
     ended = make_data(*inputs, f"--output_dir={tmp_path}/data")
     assert ended.status == 0, ended.stderr
-    assert "[MASK]" in ended.stderr  # what was added to the tokenizer is logged
+    # Tokens that were added to the tokenizer are logged.
+    assert "[MASK]" in ended.stderr
     manifest = manifest_lib.load(f"{tmp_path}/data")
     assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
 

@@ -1,4 +1,4 @@
-"""Every flag that names an output: only what the command itself has made is replaced."""
+"""Each flag that names an output: only outputs of the command itself are replaced."""
 
 import os
 
@@ -23,7 +23,7 @@ def model_dir(tmp_path_factory):
 
 @pytest.fixture
 def check_refused(model_dir, run):
-    """Return `check_refused(command, output)`: one line that begins with the output's flag."""
+    """Return `check_refused(command, output)`, which expects one line about the output's flag."""
 
     def check(command, output):
         words = command.split(" ")

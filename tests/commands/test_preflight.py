@@ -33,7 +33,7 @@ KEYS = set(_KEYS.split())
 
 @pytest.fixture
 def preflight(run):
-    """`preflight("--chip=v3")`: of a tiny step."""
+    """Return `preflight("--chip=v3")` of a tiny step."""
     return functools.partial(run, "preflight", "--json", *TINY)
 
 
@@ -51,7 +51,7 @@ def test_figures_and_files(preflight, tmp_path):
     assert chip["hbm_peak_bytes"] == (
         chip["temp_bytes"] + chip["argument_bytes"] + chip["output_bytes"] - chip["alias_bytes"]
     )
-    # Weights and slots are updated in place: what comes out beside them is small.
+    # Weights and slots are updated in place: other outputs are small.
     assert chip["alias_bytes"] > 0.9 * chip["output_bytes"]
     assert sum(chip["by_kind"].values()) == pytest.approx(chip["priced_cycles"], rel=0.01)
     assert chip["mfu"] == pytest.approx(
@@ -76,7 +76,8 @@ def test_slice_is_compiled_with_its_collectives(preflight):
     assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
     if small_steps.lists_code():
         assert 0 < results["code_cycles"] < results["priced_cycles"]
-        assert 0.5 < results["code_coverage"] <= 1  # scatters are much of so small a step
+        # Scatters are a large part of so small a step.
+        assert 0.5 < results["code_coverage"] <= 1
         assert "by machine code" in ended.stderr
     config = fitted(None, SETTINGS)
     parameter_bytes = 4 * count_parameters(*with_data(config))

@@ -1,4 +1,7 @@
-"""Outcomes and refusals of `pretrain`, in real processes; each engine's: train/engines."""
+"""Outcomes and refusals of `pretrain`, in real processes.
+
+tests/train/engines tests each engine.
+"""
 
 import collections
 import json
@@ -29,7 +32,7 @@ RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
 
 
 def test_finished_run_says_so_and_stays_as_it_is(runs, tmp_path, run):
-    """With a shorter length too: it was recorded as finished with its own."""
+    """Keep the record of a run that finished at a length, even if a shorter one is given."""
     start = runs.copied(tmp_path)
     kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
     again = run(*start)
@@ -63,7 +66,7 @@ def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
 
 
 def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
-    """And not the checkpoint of step 10, which is being saved and never will be."""
+    """Lose the checkpoint of step 10, which is being saved."""
     running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
     running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
@@ -86,7 +89,7 @@ def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
 
 
 def test_second_trainer_on_a_model_dir_is_refused(runs, tmp_path):
-    """With --overwrite too; the lock of a killed one is taken over."""
+    """Refuse it with --overwrite too, and take over the lock of a killed trainer."""
     start = runs.new(tmp_path)
     first = runs.hung(*start, at=("save", 2))
     for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
@@ -113,7 +116,7 @@ def test_full_disk_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
 
 
 def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
-    """Credentials that expire on the way are no bad input: the next start may have better ones."""
+    """Expired credentials are no bad input, as the next start may have better ones."""
     model = f"{bucket}/model"
     running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
     fake_gcs.fault("/b/b-", "status", code=403, times=-1)
@@ -130,7 +133,8 @@ def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
 def test_unreadable_data_ends_the_run(fault, runs, inputs, fake_gcs, bucket, tmp_path):
     for path in Path(inputs[1]).iterdir():
         fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
-    shards = "GET storage.googleapis.com/.*tfrecord"  # as TensorFlow reads them
+    # The requests of TensorFlow for shards.
+    shards = "GET storage.googleapis.com/.*tfrecord"
     fake_gcs.fault(shards, times=-1, **{"do": "status", **fault})
     ended = runs.zygote.run(*runs.new(tmp_path), "--data_dir", f"{bucket}/data")
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
@@ -164,12 +168,13 @@ def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, 
     store = CheckpointStore(str(model))
     meta, before = store.read_meta(35), store.read_meta(30)
     assert (before.next_batch, before.global_batch_size) == (30, 4)
-    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were seen, and 5 more
+    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were used, and 5 more
     assert meta.tokens_seen == pytest.approx(before.tokens_seen * (1 + 10 / 30), abs=2)
     rates = [m["learning_rate"] for m in run_log.read_metrics(str(model)) if m["step"] > 30]
     assert max(rate or 1 for rate in rates) < 0.001 * 6 / 30
-    load_parameters(str(model), 30)  # of before the change: the same model
-    for more in ([], flags):  # again, without and with the change: nothing differs any more
+    load_parameters(str(model), 30)  # a checkpoint of before the change: the same model
+    # Start again without and with the change, which is no difference any more.
+    for more in ([], flags):
         assert cli.run_command_line([*here, *more, "--num_train_steps=35"]) == 0
         assert "nothing left to do" in capsys.readouterr().err
     assert len([e for e in events(model) if e == "continued_with"]) == 1
@@ -189,7 +194,7 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
 
 
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
-    """Unless it is one that states every setting, as a preset does."""
+    """Accept it in a file that states every setting, as a preset does."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")
@@ -224,13 +229,13 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
     data = collections.Counter(name for name in names if name.startswith("data/"))
     print(f"{len(asked)} requests of a resume: {data}")
     assert len(data) >= 4 and max(data.values()) == 1, "each shard that is needed, by one request"
-    assert len(asked) <= 70  # this test's own count: 62 at the time of writing
+    assert len(asked) <= 70  # This test makes 62 requests at the time of writing.
     start = asked[: next(i for i, one in enumerate(asked) if "data/train-" in one)]
     assert len([one for one in start if "prefix=model/&" in one]) == 1, "MODEL_DIR is listed once"
     read = collections.Counter(
         re.sub(r".*/o/", "", one.split("?")[0]) for one in start if "alt=media" in one
     )
-    del read["model/lock.json"]  # taken and renewed
+    del read["model/lock.json"]  # requested and renewed
     assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
 
 

@@ -1,4 +1,4 @@
-"""`sample`: every form, whole or not at all, and never over a file of somebody else."""
+"""`sample` in every form: complete files or none, and never over a file of others."""
 
 import functools
 import gzip

@@ -1,4 +1,4 @@
-"""`status`: runs on a bucket, TPUs of a project, the story drawn."""
+"""`status`: runs on a bucket, TPUs of a project, and the drawn history."""
 
 import time
 

@@ -16,13 +16,16 @@ NAMES = {MANIFEST_NAME, "ja.json", "ja.model", "ja.vocab"}
 
 @pytest.fixture
 def tokenize(run, sample_corpus):
-    """Return `tokenize("--output_prefix=...")`: 1,200 tokens of the sample by default."""
+    """Return `tokenize("--output_prefix=...")`, which trains 1,200 tokens of the sample."""
     return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
 
 
 @pytest.fixture
 def trained(tokenizer_path, tmp_path):
-    """Copy the files of `tokenize` for the sample: 1,200 tokens, PREFIX is ja."""
+    """Copy the files of `tokenize` for the sample.
+
+    They contain 1,200 tokens, and PREFIX is ja.
+    """
     for name in NAMES:
         shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""A data set made for real, once."""
+"""A data set made by `make-data`, once."""
 
 import pytest
 

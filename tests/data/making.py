@@ -1,4 +1,4 @@
-"""Small data sets made for real: corpus, tokenizer, `make_data`."""
+"""Small data sets: corpus, tokenizer and `make_data`."""
 
 import contextlib
 import json
@@ -16,7 +16,11 @@ SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1,
 
 
 def write_corpus(path, texts):
-    """Write a .jsonl file of documents; return its path."""
+    """Write a .jsonl file of documents.
+
+    Returns:
+        Its path.
+    """
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
@@ -37,7 +41,7 @@ def request(
 
 @contextlib.contextmanager
 def small_blocks():
-    """Make blocks of a few documents, so that a small corpus has several."""
+    """Set blocks of a few documents, so that a small corpus fills several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
         patch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)

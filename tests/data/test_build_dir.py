@@ -1,4 +1,4 @@
-"""Interrupted work is resumed with the same bytes; nothing that `make-data` did not make goes."""
+"""Interrupted work is resumed with the same bytes, and foreign files stay."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ WRITING = ((storage, "write_bytes"), (shards, "write_shard"))  # a block, a shar
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+    """Stand-in for SIGKILL, which no code catches."""
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,20 @@ def output(request, tmp_path):
 
 
 def make(request):
-    """Make the data set of a request; return its manifest."""
+    """Make the data set of a request.
+
+    Returns:
+        Its manifest.
+    """
     return build.make_data(request)[0]
 
 
 def make_until(after, request, *functions):
-    """Make a data set until `after` calls of the functions; return the paths that they got."""
+    """Make a data set until `after` calls of the functions.
+
+    Returns:
+        The paths of these calls.
+    """
     calls = []
 
     def counted(function):
@@ -93,12 +101,14 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
     monkeypatch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
     before = make_until(survive, request_of(output), *WRITING)
     assert_unfinished(output)
-    if not storage.is_remote(output):  # what a kill leaves of a file
+    # The remains of a file after a kill.
+    if not storage.is_remote(output):
         name = f"{TEMPORARY_PREFIX}train-00000-of-00002.tfrecord~0123abcd"
         Path(output, name).write_bytes(b"")
     assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
-    assert len([path for path in after if path in before]) <= 1  # was not noted
+    # One finished file may be missing in the notes.
+    assert len([path for path in after if path in before]) <= 1
     whole = make(request_of(tmp_path / "whole"))
     assert check.fast_check(output).fingerprint == whole.fingerprint
     assert not any(name.startswith(build_dir.NAME) for name in storage.list_files(output))

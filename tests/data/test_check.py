@@ -1,4 +1,4 @@
-"""A data set that is not what its manifest says, or is changed while a run reads it."""
+"""Data sets that differ from their manifest, or change while a run reads them."""
 
 import dataclasses
 import hashlib
@@ -87,7 +87,7 @@ def test_invalid_records_are_found(tmp_path, spoil, what):
     assert any(re.search(f"{shard.name}: record.* {what}", p) for p in problems), problems
 
 
-# --- what a start checks ---
+# --- checks of a start ---
 
 
 @pytest.fixture
@@ -97,7 +97,11 @@ def made(tmp_path):
 
 
 def to_bucket(folder, bucket):
-    """Copy a data set; return its new path."""
+    """Copy a data set.
+
+    Returns:
+        Its new path.
+    """
     for path in folder.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     return f"{bucket}/data"
@@ -109,7 +113,7 @@ def test_a_replaced_cut_or_removed_shard_is_named(place, tmp_path, bucket, made)
     assert check.fast_check(directory) == made
     name = made.train_shards[1].name
     path = storage.join(directory, name)
-    storage.write_bytes(path, storage.read_bytes(path)[::-1])  # of the same length
+    storage.write_bytes(path, storage.read_bytes(path)[::-1])  # other bytes of the same length
     with pytest.raises(BadInput, match=f"{name} is not the file that was made"):
         check.fast_check(directory)
     assert check.fast_check(directory, splits=("eval",)) == made
@@ -126,7 +130,7 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     data_dir = to_bucket(tmp_path, bucket)
     fake_gcs.log(clear=True)
     check.fast_check(data_dir)
-    assert len(fake_gcs.log()) == 2  # the manifest and one listing
+    assert len(fake_gcs.log()) == 2  # requests of the manifest and of one listing
 
 
 def test_another_tokenizer_is_named(tmp_path, tokenizer_path):

@@ -1,4 +1,4 @@
-"""`manifest.json` is read back as it was written; anything else is refused in one line."""
+"""`manifest.json` is read back as written, and anything else is refused in one line."""
 
 import dataclasses
 import json

@@ -20,14 +20,15 @@ def layouts(draw):
         records * (i + 1) // num_shards - records * i // num_shards for i in range(num_shards)
     ]
     counts = draw(st.permutations(counts))
-    if readers == 1:  # takes shards of any lengths
+    # A single reader accepts shards of any lengths.
+    if readers == 1:
         counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     window = draw(st.integers(1, 5))
     return order.Layout(tuple(counts), readers, draw(st.integers(0, 2**63)), window)
 
 
 def batches(layout, size, step=0, hosts=1, host=0):
-    """Yield a host's part of the global batches: (epoch, record id), by reader."""
+    """Return a host's part of the global batches, by reader, as (epoch, record id)."""
 
     def read(start):
         skip = start.skip

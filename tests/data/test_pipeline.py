@@ -17,7 +17,7 @@ COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 
 
 def config_of(*sets, seed=1, batch_size=4):
-    """Return the settings by which a run reads."""
+    """Return the data settings of a run."""
     stated = [f"data.seed={seed}", f"training.global_batch_size={batch_size}", *sets]
     return resolve_config(sets=stated)[0]
 

@@ -1,4 +1,4 @@
-"""Blocks that are packed elsewhere: by threads in place of Ray, and on a local cluster."""
+"""Blocks that other workers pack: threads in place of Ray, and a local cluster."""
 
 import dataclasses
 import functools
@@ -23,8 +23,10 @@ FLAGS = "--seq_length=128 --num_shards=16 --num_workers=1 --masking=static --dup
 
 @pytest.fixture
 def ray_stand_in(monkeypatch):
-    """Threads in place of Ray's pool, which has the interface of the standard library's; Ray itself
-    takes a minute to start."""
+    """Replace Ray's pool by threads, which have the standard library's interface.
+
+    Ray itself starts in a minute.
+    """
     ray, pools = types.ModuleType("ray"), types.ModuleType("ray.util.multiprocessing")
     ray.init = ray.shutdown = lambda **_: None
     ray.cluster_resources, ray.nodes = lambda: {"CPU": 2.0}, lambda: [{}]
@@ -60,7 +62,7 @@ def make_data(sample_corpus, tokenizer_path, tmp_path):
     pytest.importorskip("ray", reason="needs the ray extra")
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
-    # Ray gives up after half a minute, which a busy machine needs.
+    # Ray's own limit of half a minute is too short for a busy machine.
     patience = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
     env = {**os.environ, **dict.fromkeys(patience, "200")}
 

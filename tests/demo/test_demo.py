@@ -1,4 +1,7 @@
-"""The parts of the demo; the whole of it, with its killed training, is `slow`."""
+"""The parts of the demo.
+
+The whole demo, with its killed training, is `slow`.
+"""
 
 import json
 import sys
@@ -24,7 +27,7 @@ def _log(model_dir, losses, *events):
     [
         ([3.0, 2.0, 1.0], {1: 3.0, 2: 2.0}, None),
         ([3.0, 2.0, 1.0], {1: 3.0, 2: 2.0000000000000004}, "losses differ"),
-        ([3.0, 2.0], {1: 3.0}, "losses differ"),  # nothing was made twice
+        ([3.0, 2.0], {1: 3.0}, "losses differ"),  # The second session repeated no step.
         ([3.0, 4.0, 5.0], {1: 3.0, 2: 4.0}, "did not fall"),
     ],
     ids=["same", "differs", "nothing to compare", "rises"],

@@ -1,4 +1,4 @@
-"""The page of the Python interface: its example runs, and it has every function."""
+"""The page of the Python interface: its example runs, and it lists every function."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ def test_the_page_has_every_function(name):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_examples_run_on_a_toy_corpus(tmp_path):
-    """The whole road in Python, with a preset and with a `Config`."""
+    """Run the whole path in Python, with a preset and with a `Config`."""
     pytest.importorskip("safetensors", reason="export needs the huggingface extra")
     whole, with_config = re.findall(r"(?s)```python\n(.*?)```", PAGE)
     program = f"{whole}\n{with_config}\nprint(config.model.num_layers)\n"

@@ -1,4 +1,4 @@
-"""The cleaning example on a toy web of good texts, planted duplicates and junk of each kind."""
+"""The cleaning example on a toy web of good texts, duplicates and junk of each kind."""
 
 import gzip
 import importlib
@@ -66,7 +66,7 @@ def test_one_of_each_good_text_stays_and_junk_is_filed_under_its_rule(
         "words": {KEYWORDS},
         "duplicates": {LAKE, NEARLY, DIARY} - {lake},
     }
-    clean.main()  # what is finished is not done again
+    clean.main()  # A finished file is not written again.
     assert capsys.readouterr().out == printed
     (web / "a.jsonl").write_text('{"text": "別の文書"}\n', "utf-8")
     with pytest.raises(SystemExit, match="begun with other files"):

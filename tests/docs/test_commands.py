@@ -1,4 +1,6 @@
-"""Commands in pages: CI runs the guide's (test_guide.py); all others parse, word for word.
+"""Commands in pages parse, word for word.
+
+CI runs the commands of the guide (test_guide.py).
 
 What a command names is there: flags, settings, presets, targets of make, scripts, extras.
 """

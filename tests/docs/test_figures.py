@@ -1,4 +1,4 @@
-"""Hours and prices in pages are those of `plan`."""
+"""Hours and prices in pages equal those of `plan`."""
 
 import re
 

@@ -1,5 +1,7 @@
-"""The guide's blocks that are marked as running on a CPU run as printed, as commands and in Python;
-the others parse, and those that rent a TPU run as a dry run."""
+"""Blocks of the guide that are marked for a CPU run as printed.
+
+They run as commands and in Python. The others parse, and blocks that rent a TPU run as a dry run.
+"""
 
 import json
 import os
@@ -38,7 +40,7 @@ def test_each_block_of_both_guides_says_that_it_runs_here():
 
 @pytest.fixture
 def encoders(tmp_path, monkeypatch):
-    """Make the folders that the guide calls `encoder` and `bert`, in the working directory."""
+    """Create the folders that the guide calls `encoder` and `bert`, in the working directory."""
     monkeypatch.chdir(tmp_path)
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
     sizes |= {"vocab_size": 1000, "intermediate_size": 512}

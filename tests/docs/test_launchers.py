@@ -1,4 +1,4 @@
-"""The examples for other launchers: our command in them parses, and its slice is full."""
+"""The examples for other launchers contain a valid command that uses its whole slice."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""The notebooks of the free TPUs run whole, and three sessions make one run."""
+"""The notebooks of the free TPUs run completely, and three sessions make one run."""
 
 import ast
 import json
@@ -67,10 +67,10 @@ CONFIG = {
 
 @pytest.fixture
 def session(tmp_path, monkeypatch, sample_corpus):
-    """Return `session("colab", 5, ROOT="x")`: executes a notebook's cells in a kernel of this
-    Python, with parameters replaced and pip left out, and returns what it printed.
+    """Return `session("colab", 5, ROOT="x")`, which executes a notebook's cells.
 
-    The time limit of the training ends at the step, if one is given.
+    It runs them in a kernel of this Python, with parameters replaced and pip left out, and returns
+    their output. The time limit of the training ends at the step, if one is given.
     """
     for package in ("nbclient", "nbformat", "ipykernel"):
         pytest.importorskip(package, reason="needs the extra notebooks")
@@ -158,7 +158,11 @@ def test_one_session_on_colab_makes_the_data_trains_and_exports(session, tmp_pat
 
 
 def run_cells(name, cells, **places):
-    """Execute cells of a notebook in this process; return the line that it stops with, or None."""
+    """Execute cells of a notebook in this process.
+
+    Returns:
+        The line of its error, or None.
+    """
     values = {}
     exec(code(name)[0], values)
     values |= places
@@ -174,7 +178,7 @@ def run_cells(name, cells, **places):
 
 @pytest.fixture
 def no_pip(monkeypatch):
-    """Replace the processes that the cells start; return the answers of pip and of JAX."""
+    """Replace the processes that the cells start by the answers of pip and of JAX."""
     pip, jax = (SimpleNamespace(returncode=0, stdout="cpu|1|cpu\n", stderr="") for _ in range(2))
     monkeypatch.setattr("subprocess.run", lambda words, **rest: jax if "-c" in words else pip)
     return SimpleNamespace(pip=pip, jax=jax)

@@ -1,6 +1,6 @@
-"""Pages say what is so: what the code writes, what is named, quoted and called.
+"""Statements of pages agree with the code: files, names, messages and calls.
 
-Links within docs/ are `make site`'s to check, here are those of the pages outside.
+`make site` checks links within docs/. Links of other pages are checked here.
 """
 
 import ast
@@ -83,7 +83,7 @@ def test_names_of_modules_that_pages_quote_are_there():
 
 
 def quoted(page):
-    """Return the program's messages that a page's tables begin with."""
+    """Return the program's messages with which a page's tables begin."""
     rows = re.findall(r"(?m)^\| (`.*)$", text_of(page))
     firsts = [row.split(" | ")[0] for row in rows]
     return re.findall("`([^`]+)`", " ".join(f for f in firsts if "transformers" not in f))
@@ -104,7 +104,7 @@ def test_messages_that_troubleshooting_quotes_are_in_the_code_and_in_japanese():
 
 
 def constant(node):
-    """Return the text of a string in the code; "\0" where a value is put in."""
+    """Return the text of a string in the code, with " " for each inserted value."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(constant, node.values))
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

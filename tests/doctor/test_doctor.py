@@ -1,4 +1,4 @@
-"""`doctor`: what a machine has, what it lacks, and whether it can train."""
+"""`doctor`: devices and packages of a machine, and whether it can train."""
 
 import importlib.util
 

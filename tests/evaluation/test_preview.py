@@ -8,7 +8,7 @@ from bigbird_ja.text.corpus import open_corpus
 
 
 def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
-    """Fixed Japanese sentences were shown whatever the language of tokenizer and text."""
+    """Fill words of held-out records, and not fixed Japanese sentences for any language."""
     tokenizer = trained.tokenizer
     asked, ask = [], forward.log_probabilities
     forward.log_probabilities = lambda *given: asked.append(given) or ask(*given)

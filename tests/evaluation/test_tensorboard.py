@@ -10,7 +10,7 @@ def test_tensorboard_reads_the_results_and_is_not_needed_to_write_them(
 ):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    # A wheel's TensorFlow comes without it.
+    # The wheel of TensorFlow does not contain TensorBoard.
     monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
     for _ in range(2):  # the same file
         tensorboard.write_evaluation(str(tmp_path), 4, result, 1.5e9)

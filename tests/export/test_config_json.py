@@ -1,4 +1,4 @@
-"""A BERT, RoBERTa or XLM-R that went on at its own length is one again, in transformers."""
+"""A BERT, RoBERTa or XLM-R that was continued at its own length keeps its class."""
 
 import json
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _KINDS = {
 
 @pytest.fixture(scope="module", params=list(_KINDS))
 def source(request, tmp_path_factory):
-    """(folder of random weights, kind)"""
+    """Return a folder of random weights, and its kind."""
     folder = tmp_path_factory.mktemp("source")
     tokenizer, sizes = _KINDS[request.param]
     getattr(tokenizer_folders, tokenizer)(folder, list(articles.generate(20, seed=5)))
@@ -45,13 +45,13 @@ def source(request, tmp_path_factory):
 
 @dataclass(frozen=True, kw_only=True)
 class _Made(Data):
-    """What is read of a manifest."""
+    """The fields of a manifest that the code reads."""
 
     tokenizer_sha256: str = ""
 
 
 def begun(folder, length, place, monkeypatch, **sets):
-    """A run as it begins from the folder on data of a length, with the settings that it takes."""
+    """Return the config of a run from the folder, on data of a length."""
     tokenizer = read_tokenizer(str(folder))
     about = [f"make_data.seq_length={length}", f"tokenize.vocab_size={tokenizer.vocab_size}"]
     facts = vars(requested_data(resolve_config(None, about)[0], tokenizer.special.pad))
@@ -70,7 +70,7 @@ def begun(folder, length, place, monkeypatch, **sets):
 
 @pytest.mark.parametrize("length", [64, 96])
 def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, monkeypatch):
-    """It became a BigBird with code of its own, although all of its attention was full."""
+    """Export it as its class: it became a BigBird with code of its own despite full attention."""
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
     assert f"`export` makes a {kind}ForMaskedLM again" in notice

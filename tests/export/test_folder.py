@@ -1,4 +1,4 @@
-"""The exported folder works in transformers and computes what our model computes."""
+"""The exported folder works in transformers and computes the same as our model."""
 
 import dataclasses
 import importlib.util
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module")
 def exported(small_run, trained, manifest, tmp_path_factory):
-    """(folder, parity report)"""
+    """Return an exported folder and its parity report."""
     folder = tmp_path_factory.mktemp("hf")
     options = model_card.Options("tiny", "other", small_run.data_dir, manifest)
     return folder, fill_huggingface(str(folder), trained, options)
@@ -58,7 +58,7 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
 
 
 def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
-    """By 1e-5 in its epsilon: small, and far above rounding."""
+    """Change its epsilon by 1e-5, which is small, and far above rounding."""
     copy = shutil.copytree(exported[0], tmp_path / "hf")
     config = json.loads((copy / "config.json").read_text())
     assert config["layer_norm_eps"] == 1e-12
@@ -71,7 +71,7 @@ def test_parity_report_notices_another_layer_norm(exported, trained, small_run, 
 
 @pytest.fixture
 def modules_here(tmp_path, monkeypatch):
-    """Let transformers copy a model's code to this test's folder, and import it only there."""
+    """Let transformers copy and import a model's code in this test's folder only."""
     cache = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
 
     def forget():
@@ -120,7 +120,7 @@ def test_evaluate_and_fill_mask_refuse_an_exported_folder(exported, small_run, c
     "kind", ["BigBirdForPreTraining", "BigBirdForMaskedLM", "ModernBertForMaskedLM"]
 )
 def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind):
-    """Of weights none of which is at its trivial first value; ModernBERT's heads are of 128."""
+    """Compare non-trivial weights of both, with heads of 128 in ModernBERT."""
     is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
     act = "gelu" if is_of_pairs else "relu"
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
@@ -147,7 +147,7 @@ def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, k
     logits = masked_lm_logits(params, config, hidden).numpy()
     expected = outputs[0].numpy()
     np.testing.assert_allclose(logits[tokens], expected[tokens], atol=1e-4, rtol=1e-4)
-    assert np.abs(expected).max() > 1  # there is something to agree on
+    assert np.abs(expected).max() > 1  # The logits are far from zero.
     if config.make_data.nsp:
         relation = next_sentence_logits(params, hidden[:, 0]).numpy()
         np.testing.assert_allclose(relation, outputs["seq_relationship_logits"], atol=1e-4)

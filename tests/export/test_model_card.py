@@ -1,4 +1,4 @@
-"""What the card says of language and sources, and what it keeps to itself."""
+"""The card's statements on language and sources, and the secrets that it omits."""
 
 import dataclasses
 import json
@@ -16,20 +16,21 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
 
 def front(card):
-    """The header that the Hub reads."""
+    """Return the header that the Hub reads."""
     return yaml.safe_load(card.split("---\n")[1])
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
 def test_language_is_known_from_the_vocabulary(trained, tokens, code):
-    """Mask token, vocabulary and example are those of the tokenizer."""
+    """State mask token, vocabulary and example of the tokenizer."""
     special = SimpleNamespace(mask=0)
     theirs = SimpleNamespace(tokens=tokens, written=["<mask>"], special=special, vocab_size=7)
     other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
     assert front(card).get("language") == code
     assert ("日本の首都" in card) == (code == "ja")
-    assert "_START_" not in card and "[MASK]" not in card  # not of this tokenizer
+    # This tokenizer contains neither.
+    assert "_START_" not in card and "[MASK]" not in card
     assert front(card)["mask_token"] == "<mask>" and "| 7 tokens of another model's" in card
     assert "| masking | 15% of the tokens, dynamic, " in card
     assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
@@ -38,7 +39,7 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
 
 
 def test_many_files_are_summarized_by_their_folder(trained, manifest):
-    """399 names stood in one cell."""
+    """Name the folder instead of 399 files in one cell."""
     paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
     many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
     card = model_card.text(trained, model_card.Options("x", manifest=many), {})
@@ -47,7 +48,7 @@ def test_many_files_are_summarized_by_their_folder(trained, manifest):
 
 
 def test_foreign_names_are_escaped(trained, manifest):
-    """File names went into the card's HTML and tables as they are."""
+    """Escape file names, which entered the card's HTML and tables unchanged."""
     odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit.jsonl"
     mixed = dataclasses.replace(manifest, sources=(odd,))
     card = model_card.text(trained, model_card.Options("my <b>bird</b>\n## x", manifest=mixed), {})
@@ -93,7 +94,7 @@ _POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
 
 
 def sentence_encoder(folder, positions=512, card=SOURCE):
-    """Write what is known of a BERT with sentence-transformers' modules, without weights."""
+    """Write the files of a BERT with sentence-transformers' modules, without weights."""
     prefix = "sentence_transformers.models"
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_D": "Dense", "3_Normalize": "Normalize"}
     files = {
@@ -117,7 +118,7 @@ def begun_from(monkeypatch, **record):
 
 
 def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, monkeypatch):
-    """It said "of no known language" and "other", and named a folder as the base model."""
+    """State them: it said "of no known language" and "other", and a folder as base model."""
     stated = sentence_encoder(tmp_path)
     note = "position_embeddings: 512 positions repeated"
     head = ["cls/predictions/transform/kernel"]
@@ -135,7 +136,7 @@ def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, m
 
 
 def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
-    """A card that cannot be read states nothing."""
+    """Name no base model, and read nothing from a damaged card."""
     broken = SOURCE.replace("apache-2.0", "free").replace("acme/enc", "acme/else")
     for number, text in enumerate((broken, "---\na: [\n---\n", "\0", "---\n- 1\n---\n")):
         (folder := tmp_path / str(number)).mkdir()
@@ -150,7 +151,7 @@ def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
 def test_sentence_transformers_modules_are_those_of_the_source(
     trained, tmp_path, monkeypatch, positions, limit
 ):
-    """Pooling was the mean for all, without normalization, length limit and prompts."""
+    """Keep them: pooling was the mean for all, without normalization, length and prompts."""
     (source := tmp_path / "source").mkdir()
     (made := tmp_path / "made").mkdir()
     begun_from(monkeypatch, folder=sentence_encoder(source, positions))
@@ -160,11 +161,12 @@ def test_sentence_transformers_modules_are_those_of_the_source(
         return json.loads((made / name).read_text("utf-8"))
 
     kinds = [module["type"].rpartition(".")[2] for module in read("modules.json")]
-    assert kinds == ["Transformer", "Pooling", "Normalize"]  # Dense has weights
+    assert kinds == ["Transformer", "Pooling", "Normalize"]  # Dense contains weights.
     assert read("modules.json")[2]["path"] == "2_Normalize"
     assert read("1_Pooling/config.json") == _POOLING
     assert read("config_sentence_transformers.json") == {"prompts": {"query": "query: "}}
-    if limit is None:  # its limit was that of its positions
+    # The model's positions were the limit.
+    if limit is None:
         assert not (made / "sentence_bert_config.json").exists()
     else:
         assert read("sentence_bert_config.json")["max_seq_length"] == limit
@@ -179,7 +181,7 @@ FOLDER = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safete
     [(CACHED, "sbintuitions/modernbert-ja", ", commit 9f"), ("gs://b/c/my enc", "my enc", "")],
 )
 def test_card_of_a_continued_encoder_names_its_source(trained, monkeypatch, source, name, commit):
-    """It said "pretrained from scratch" of every model."""
+    """Name its source: every card said "pretrained from scratch"."""
     begun_from(monkeypatch, source=source, **FOLDER)
     text = model_card.text(trained, model_card.Options("x"), {})
     assert front(text).get("base_model") == (name if commit else None)

@@ -1,4 +1,4 @@
-"""The code beside the weights: the trainer's logits in transformers, by its own attention."""
+"""The exported code computes the trainer's logits in transformers, by its own attention."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 
 
 def exported(trained, folder, **settings):
-    """(folder, what it was made from), with some settings of the model changed."""
+    """Return an exported folder and its model, with some settings of the model changed."""
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=replace_settings(trained.config, values))
     folder.mkdir()
@@ -91,10 +91,11 @@ def test_any_length_pickling_and_checkpointing_keep_results(trained, tmp_path):
     mask[1, 150:] = 0
     with torch.no_grad():
         whole = model.eval()(input_ids=ids, attention_mask=mask).logits
-        # Padding says nothing, however much there is of it.
+        # Any amount of padding changes nothing.
         longer, longer_mask = (torch.nn.functional.pad(each, (0, 7)) for each in (ids, mask))
         torch.testing.assert_close(whole, model(longer, attention_mask=longer_mask).logits)
-        # As processes that train together get it, and as `torch.save` writes it whole.
+        # Processes of a distributed training pickle the model, and `torch.save` writes it
+        # completely.
         again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
         torch.testing.assert_close(whole, again(input_ids=ids, attention_mask=mask).logits)
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""The SavedModel, loaded again, equals our model at every length."""
+"""The loaded SavedModel equals our model at every length."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer gives our ids, `[MASK]` and all."""
+"""Hugging Face's tokenizer returns our ids, including `[MASK]`."""
 
 import json
 import os

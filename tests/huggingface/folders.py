@@ -1,4 +1,4 @@
-"""Small Hugging Face folders, made by transformers, and their models here."""
+"""Small Hugging Face folders made by transformers, and their models here."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ KINDS = {
 
 
 def made(kind, folder, more=None, **saving):
-    """A model with none of its weights at a trivial first value, saved by transformers."""
+    """Return a model saved by transformers, with no weights at a trivial initial value."""
     name, sizes = KINDS[kind]
     settings = getattr(transformers, f"{name}Config")(**COMMON, **sizes, **(more or {}))
     theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
@@ -34,14 +34,15 @@ def made(kind, folder, more=None, **saving):
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-        if kind == "roberta":  # as in all that were trained: the padding's row is zero
+        # As in all trained models, the padding's row is zero.
+        if kind == "roberta":
             theirs.roberta.embeddings.word_embeddings.weight[0] = 0
     theirs.save_pretrained(folder, **saving)
     return theirs
 
 
 def adopted(folder, length=64):
-    """A config for records of that length with the folder's settings."""
+    """Return a config for records of that length with the folder's settings."""
     settings = hf_config.read_config(str(folder)).settings
     sets = {f"model.{key}": value for key, value in settings.items()} | {
         "tokenize.vocab_size": 60,
@@ -60,7 +61,8 @@ def ours_and_theirs(folder, theirs, length=64):
     ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
     mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
     positions = {}
-    if theirs.config.model_type == "roberta":  # its own are counted from the padding on
+    # RoBERTa counts positions from the padding's id on.
+    if theirs.config.model_type == "roberta":
         positions["position_ids"] = torch.arange(2, length + 2)[None].expand(2, -1)
     with torch.no_grad():
         given = torch.from_numpy(ids.astype(np.int64))
@@ -72,7 +74,7 @@ def ours_and_theirs(folder, theirs, length=64):
 def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
     """Save a small model of random weights next to the folder's tokenizer.
 
-    Its embeddings have more rows than that has tokens, as many published ones do.
+    As in many published models, the embeddings contain more rows than the tokenizer has tokens.
     """
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for part in ("pad", "cls", "sep", "bos", "eos"):
@@ -85,6 +87,7 @@ def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-        if kind == "Roberta":  # as in all that were trained: the padding's row is zero
+        # As in all trained models, the padding's row is zero.
+        if kind == "Roberta":
             model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
     model.save_pretrained(folder)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_pytorch_tanh"])
 def test_modernbert_with_two_activations_is_refused(activation, tmp_path):
-    """The masked-LM head has one of its own, which was taken for that of the layers."""
+    """Refuse them: the masked-LM head's own activation was read as the layers'."""
     layers, head = {"hidden_activation": activation}, {"classifier_activation": activation}
     theirs = made("modernbert", tmp_path, layers | head)
     np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
@@ -57,7 +57,8 @@ def test_unsupported_variant_is_refused(changed, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "published",  # what config.json of public Japanese and multilingual encoders states
+    # Contents of config.json of public Japanese and multilingual encoders.
+    "published",
     [
         {"position_embedding_type": "rope", "pad_token_id": 3},  # ModernBERT-Ja
         {"position_embedding_type": "sans_pos", "local_rope_theta": 160000},  # mmBERT

@@ -1,11 +1,11 @@
-"""Settings from an encoder's folder, and its whole path: `make-data --tokenizer FOLDER`,
-`pretrain --init_from FOLDER`, `evaluate`, `export`; slow ones for every public layout.
+"""Settings from an encoder's folder, and its whole path through the commands.
 
-`config.json` states what the models' cards and transformers' code say; widths, layers and
-vocabularies are small, and weights are random. BIGBIRD_JA_ENCODERS names folders with real weights:
-
-    BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow \\
-        tests/huggingface/test_run_settings.py
+The path is `make-data --tokenizer FOLDER`, `pretrain --init_from FOLDER`, `evaluate` and `export`.
+Slow tests cover every public layout. `config.json` contains the values of the models' cards and
+transformers' code. Widths, layers and vocabularies are small, and weights are random.
+BIGBIRD_JA_ENCODERS names folders with real weights, as in
+`BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow
+tests/huggingface/test_run_settings.py`.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def transformers_loss(folder, data):
-    """What the folder's own class computes for the same records."""
+    """Return the loss of the folder's own class for the same records."""
     manifest = manifest_lib.load(str(data))
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     losses = []
@@ -79,7 +79,7 @@ def transformers_loss(folder, data):
 
 @pytest.fixture(scope="module")
 def roberta_data(tmp_path_factory, sample_corpus, tokenizer_path):
-    """A folder with RoBERTa's tokenizer, whose padding is id 1, and a data set made by it."""
+    """Return a folder with RoBERTa's tokenizer, whose padding is id 1, and its data set."""
     path = tmp_path_factory.mktemp("kinds")
     tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.generate(40, seed=5)))
     build.make_data(making.request(sample_corpus, str(path / "tokenizer"), str(path / "data")))
@@ -100,7 +100,7 @@ def test_padding_and_random_tokens_follow_the_tokenizer(roberta_data):
 
 @pytest.fixture
 def adopted(roberta_data, tmp_path):
-    """`adopted(data)`: settings from a folder with RoBERTa's tokenizer, of `vocab_size` rows."""
+    """Return `adopted(data)`, the settings from a RoBERTa folder of `vocab_size` rows."""
     folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
     (folder / "model.safetensors").touch()
 
@@ -150,7 +150,7 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
     [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.slow) for n in [*ENCODERS][1:])],
 )
 def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run, tmp_path):
-    """What trains and evaluates needs no package of Hugging Face."""
+    """Train and evaluate it without packages of Hugging Face."""
     folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
     encoder = ENCODERS[name]
     getattr(tokenizer_folders, encoder["tokenizer"])(folder, list(articles.generate(40, seed=5)))
@@ -185,7 +185,8 @@ def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run
     loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
-    poolers = {f"bert.pooler.dense.{part}" for part in ("weight", "bias")}  # of AutoModel alone
+    # AutoModel adds these weights.
+    poolers = {f"bert.pooler.dense.{part}" for part in ("weight", "bias")}
     assert not info["missing_keys"] and not info["unexpected_keys"] - poolers
     source = transformers.AutoConfig.from_pretrained(folder)
     for part in ("pad", "bos", "eos", "cls", "sep"):
@@ -207,7 +208,7 @@ TEXTS = ["query: 日本の首都はどこですか。", "passage: 東京は日�
 
 
 def killed_after_a_save(words, model):
-    """Start a command, and kill it once it has saved."""
+    """Start a command, and kill it after its first save."""
     process = subprocess.Popen([sys.executable, "-m", "bigbird_ja", *words], cwd=ROOT)
     while process.poll() is None and not CheckpointStore(str(model)).steps():
         time.sleep(1)

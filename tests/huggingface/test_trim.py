@@ -1,4 +1,4 @@
-"""Trimmed vocabularies: the same tokens, special ones in their roles, rows of the same weights."""
+"""Trimmed vocabularies: the same tokens, special token roles, and rows of the weights."""
 
 import importlib.util
 import json
@@ -31,7 +31,8 @@ def tokenizer_in(folder):
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
-    type(tokenizer)._auto_class = None  # else the class saves code from now on, in every test
+    # Otherwise the class would save code from now on, in every test.
+    type(tokenizer)._auto_class = None
     return tokenizer
 
 
@@ -42,7 +43,7 @@ def texts():
 
 @pytest.fixture
 def made(texts, tmp_path):
-    """Make the folder of an encoder, by the kind of its tokenizer."""
+    """Create the folder of an encoder, by the kind of its tokenizer."""
 
     def make(kind):
         folder = tmp_path / "encoder"

@@ -1,4 +1,4 @@
-"""Folders that transformers wrote: the model that starts from one computes the same."""
+"""A model that starts from a folder of transformers computes the same."""
 
 import numpy as np
 import pytest

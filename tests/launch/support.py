@@ -1,4 +1,4 @@
-"""What the tests of launching share: a run on a directory as bucket, and the fake service."""
+"""Shared parts of the tests of launching: a run on a directory as bucket, and the fake service."""
 
 import contextlib
 import io
@@ -48,18 +48,22 @@ RECORD = LaunchedRun(
 
 
 def supervised(cloud, record=RECORD, **io):
-    """Supervise a run in virtual time, to its end; return its last state."""
+    """Supervise a run in virtual time, to its end.
+
+    Returns:
+        Its last state.
+    """
     return supervise(record, cloud.io(**io))
 
 
 def lifetimes(*hours):
-    """Return the lifetime of machines: these hours one after the other, then for ever."""
+    """Return a function with these lifetimes in hours of successive machines, then infinity."""
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
 def write_manifest(directory, masking="dynamic", **more):
-    """Write a small data set; the fake trainer reads only its manifest."""
+    """Write a small data set, of which the fake trainer reads only the manifest."""
     synthetic.write(
         Path(directory),
         (3, 3, 3, 3),
@@ -74,7 +78,7 @@ def write_manifest(directory, masking="dynamic", **more):
 
 
 def client(fake):
-    """Return our client of the service that a fake stands for."""
+    """Return our client of the service that a fake replaces."""
     module = compute if isinstance(fake, FakeCompute) else tpu_api
     return module.Client("p", rest(fake.api))
 
@@ -87,7 +91,7 @@ def rest(base, call_seconds=5.0, retry_seconds=1.0):
 
 
 def command(root, *more, steps=100):
-    """Return `launch` with everything that a CPU and a directory need."""
+    """Return the flags of `launch` for a CPU and a directory."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         "launch",
@@ -108,7 +112,11 @@ def command(root, *more, steps=100):
 
 
 def run(arguments, *fakes):
-    """Run a command in this process with these services; return status and `--json` results."""
+    """Run a command in this process with these services.
+
+    Returns:
+        Status and `--json` results.
+    """
     output = io.TextIOWrapper(io.BytesIO())
     with emulated.serving(*fakes), contextlib.redirect_stdout(output):
         status = cli.run_command_line([*arguments, "--json"])
@@ -127,7 +135,7 @@ def start(root, fake, *more, steps=400, **terms):
 
 
 def read(root, path, key):
-    """Read a value in a file of the run; None if it is not there yet."""
+    """Read a value in a file of the run, or return None before it exists."""
     try:
         with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
             return json.load(file).get(key)
@@ -136,7 +144,7 @@ def read(root, path, key):
 
 
 def wait_for_step(root, step):
-    """Wait until training has come that far."""
+    """Wait until training has reached a step."""
     wait_until(lambda: (read(root, "model/heartbeat.json", "global_step") or -1) >= step)
 
 
@@ -162,10 +170,10 @@ def make_run(bucket, name, **state):
 
 
 def wait_until(condition, seconds=60.0):
-    """Wait for something that other processes do.
+    """Wait for an event of other processes.
 
     Raises:
-        TimeoutError: it did not happen.
+        TimeoutError: It did not happen.
     """
     until = time.monotonic() + seconds
     while not condition():
@@ -175,13 +183,17 @@ def wait_until(condition, seconds=60.0):
 
 
 def finished(service, operation):
-    """Wait for an operation, and return it."""
+    """Wait for an operation.
+
+    Returns:
+        The finished operation.
+    """
     wait_until(lambda: service.operation(operation).done, 10)
     return service.operation(operation)
 
 
 def write_tool(path, body):
-    """Write an executable script of bash; make its folder if needed."""
+    """Write an executable script of bash, and create its folder."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"#!/bin/bash\n{body}\n")

@@ -14,11 +14,11 @@ from tests.launch.support import RECORD
 @pytest.mark.parametrize(
     ("beat_at", "limit", "reads", "billed"),
     [
-        (None, 0.0, True, 5400.0),  # no sign of life: as long as it may be silent
-        (None, 0.0, False, 360_000.0),  # nobody knows
+        (None, 0.0, True, 5400.0),  # without a sign of life: the maximum of its silence
+        (None, 0.0, False, 360_000.0),  # unknown
         (None, 100_000.0, False, 96_400.0),
         (11_800.0, 0.0, True, 1800.0 + 5400.0),
-        (11_800.0, 4600.0, True, 1000.0),  # it had 1,000 seconds left to live
+        (11_800.0, 4600.0, True, 1000.0),  # It had 1,000 seconds left.
     ],
 )
 def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(

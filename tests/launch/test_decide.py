@@ -1,10 +1,8 @@
-"""Runs as written down to the second, in stories/NAME.txt: events from outside, then the effects.
+"""Runs recorded to the second, in stories/NAME.txt: external events, then the effects.
 
-Above the line `---` stands what the service, the bucket and a person do (YAML, as of
-`live`); below it every event with all that it states, the state at the end, and what was rented.
-A change that is meant shows as a diff after
-
-    python -m tests.launch.test_decide
+Above the line `---` are the acts of the service, the bucket and the user (YAML, documented by
+`live`). Below it is every event with its fields, the last state, and all rentals. `python -m
+tests.launch.test_decide` writes the stories again, so that a change shows as a diff.
 """
 
 import contextlib
@@ -38,13 +36,13 @@ FAULTS = {
 
 
 def words(text):
-    """Return the words of a script, in which `quota*3` stands for three."""
+    """Return the words of a script, with `quota*3` as three words."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 
 
 def live(story):
-    """Return the lines of what follows.
+    """Run a story, and return the lines of its effects.
 
     Args:
         story: `hours` that machines live, one after the other (the others for ever); `script` and

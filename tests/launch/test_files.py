@@ -1,4 +1,4 @@
-"""The supervisor's files and the start-up script's copies on gs://."""
+"""The supervisor's files, and the start-up script's copies on gs://."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_files_of_another_version_are_refused(bucket, name):
     run = LaunchedRun(bucket, "run-1")
     files = RunFiles(run)
     files.prepare()
-    # Of which nobody knows what a later version keeps in it.
+    # A later version may store other fields.
     storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
     with pytest.raises(BadInput, match="has format '9', this version reads"):
         _ = (read_run(bucket, "run-1"), files.load_state())

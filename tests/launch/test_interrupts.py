@@ -1,4 +1,4 @@
-"""Ctrl-C: the user is asked; without a terminal the TPU is deleted."""
+"""Ctrl-C asks the user, and deletes the TPU without a terminal."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from bigbird_ja.launch.supervise import Stop
 
 
 def press(interrupts, number=signal.SIGINT):
-    """Send the signal, and wait until the listening thread has it."""
+    """Send the signal, and wait until the listening thread receives it."""
     received = threading.Event()
     receive = interrupts._interrupted
     interrupts.receive = lambda n: (receive(n), received.set())
@@ -32,28 +32,29 @@ def test_the_user_is_asked_once(answer, meaning):
         assert interrupts.stop() is Stop.NO
         press(interrupts)
         assert interrupts.stop() is Stop(meaning)
-        interrupts.stop()  # asks no second time
+        interrupts.stop()  # It does not ask a second time.
 
 
 def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
     with Interrupts("ask", False, log=quiet) as interrupts:
         press(interrupts)
         assert interrupts.stop() is Stop.DELETE
-        assert interrupts.stop() is Stop.DELETE  # and it stays so
+        assert interrupts.stop() is Stop.DELETE  # The choice is final.
         press(interrupts)
         assert interrupts.stop() is Stop.DETACH
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    # nohup ignores the signal.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
             press(interrupts, number)
             assert interrupts.stop() is Stop.DELETE
             press(interrupts, signal.SIGTERM)
             interrupts.nobody_reads()
-            assert interrupts.stop() is Stop.DELETE  # nobody asked to leave before it is done
+            assert interrupts.stop() is Stop.DELETE  # Only the user may leave early.
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -16,7 +16,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
 ):
     caplog.set_level("INFO", logger="bigbird_ja")
     run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
-    assert package.build() == package.build()  # byte for byte
+    assert package.build() == package.build()
     first = session.store(run, *settings)
     assert first == read_run(bucket, "run-1") and not caplog.messages
     foreign = package.note(first, b"malicious")
@@ -27,7 +27,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
 
 
 def test_a_damaged_package_is_mended(tmp_path):
-    """Replace it: a machine would fail at each start, and be paid."""
+    """Replace it, as a billed machine would fail at each start."""
     stored = package.store(LaunchedRun(str(tmp_path), "run-1", "id-1"))
     path = Path(stored.package)
     path.write_bytes(path.read_bytes()[:-9])

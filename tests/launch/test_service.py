@@ -1,4 +1,4 @@
-"""Both services by our clients against the fakes, and what the answers of a service mean."""
+"""Both services by our clients against the fakes, and the meaning of their answers."""
 
 import time
 from dataclasses import replace
@@ -42,7 +42,8 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
         assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is support.QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
         assert service.find("us-central1-a", "run-1") is None
-        with pytest.raises(ServiceFault) as caught:  # as where the reply to a creation was lost
+        # The reply to the creation was lost.
+        with pytest.raises(ServiceFault) as caught:
             service.create(run, support.ZONE, 3, METADATA, 3600.0)
         assert caught.value.kind is Kind.EXISTS and len(service.list()) == 1
         # Another run's machine, or another creation of its own, may have the name by now.

@@ -36,7 +36,7 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
 
 @pytest.mark.parametrize(("minutes", "machines"), [(19, 1), (25, 2)])
 def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machines):
-    """Give it the time that a new one has to come up, after hours of training."""
+    """Give it the time of a new machine to become READY, after hours of training."""
     cloud = SimulatedCloud(TRAINER)
 
     def sleep(seconds):
@@ -61,7 +61,7 @@ def test_waiting_in_line_uses_up_no_life_of_the_machine(hours):
     """Train ten hours on a budget of eleven, after waiting."""
     record = replace(RECORD, queued=True, max_usd=11 * 2.4, poll=300.0)
     cloud = SimulatedCloud(TRAINER, run=record, queue_seconds=hours * 3600)
-    naps = iter([hours / 2 * 3600])  # nobody watches for a while
+    naps = iter([hours / 2 * 3600])  # an interval without a supervisor
 
     def sleep(seconds):
         cloud.sleep(next(naps, seconds) if cloud.now > 600 else seconds)
@@ -162,7 +162,7 @@ def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
     assert cloud.now <= limits.get("max_seconds", math.inf) + 0.2 * HOUR
     assert state.cost_usd == pytest.approx(spent, rel=0.05)
     most = min(most_usd / 2.4, limits.get("max_seconds", math.inf) / HOUR)
-    assert cloud.rented_seconds / HOUR > 0.9 * most  # and ends no run before
+    assert cloud.rented_seconds / HOUR > 0.9 * most  # No run ends before its limit.
 
 
 def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
@@ -171,7 +171,7 @@ def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
     record = replace(LONG, max_usd=2.4 * 20)
     state = supervised(cloud, record, stop=stopped_at(cloud, HOUR))
     assert state.ending_reason == "io_error" and len(cloud.nodes) == 1
-    cloud.advance(cloud.now + 100 * HOUR)  # its lease has deleted it meanwhile
+    cloud.advance(cloud.now + 100 * HOUR)  # Its lease has deleted the machine meanwhile.
     cloud.fast = True
     state = supervised(cloud, record)
     assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
@@ -215,7 +215,7 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
 
 
 class Killed(BaseException):
-    """SIGKILL of the supervisor, before one of its acts: that is, after the one before."""
+    """SIGKILL of the supervisor after one of its acts, before the next one."""
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
@@ -234,7 +234,7 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
         cloud.interfere = interfere
         with contextlib.suppress(Killed):
             supervised(cloud, record)
-            assert at > 100  # there are no more acts
+            assert at > 100  # All acts were tried.
             return
         cloud.sleep(37.0)
         state = supervised(cloud, record)
@@ -244,7 +244,10 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
 
 @pytest.mark.parametrize("part", ["log", "log_tail", "append_event", "heartbeat"])
 def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
-    """Fail as a redaction of a log once did; a trainer that fails has its log shown."""
+    """Fail as a redaction of a log once did.
+
+    A failing trainer's log is displayed.
+    """
 
     def fail(*_):
         raise RecursionError(part)

@@ -13,7 +13,7 @@ from tests.launch.support import finished
 
 
 def test_requests_state_what_is_rented():
-    """Compare whole requests: with another key a node is on demand without a word."""
+    """Compare whole requests, as a wrong key would silently rent an on-demand node."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
         "acceleratorType": "v3-8",
@@ -49,13 +49,13 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
         (["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"], Presence.WAITING),
         (["PROVISIONING"], Presence.PENDING),
         (["DELETING"], Presence.DELETING),
-        # ACTIVE, and its node is not there any more.
+        # The queued resource is ACTIVE, and its node has disappeared.
         (["ACTIVE", "SUSPENDING", "SUSPENDED", "WHAT_IS_NEW"], Presence.GONE),
     ):
         for state in states:
             queued["state"] = {"state": state}
             assert [tpu.presence for tpu in tpus.list()] == [presence], state
-    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
+    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # The code is decisive.
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list()
     assert tpu.presence is Presence.GONE

@@ -1,4 +1,4 @@
-"""A run that starts from another model: found or uploaded, and continued on the machine."""
+"""A run from another model: found or uploaded, and continued on the machine."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run)
     found = uploaded_model.find(folder, "gs://b/x")
     assert {*found.files} == {*used}
     assert found.path == found.folder and found.folder.startswith("gs://b/x/encoders/")
-    for end in ("", ".index"):  # a TensorFlow checkpoint
+    for end in ("", ".index"):  # files of a TensorFlow checkpoint
         found = uploaded_model.find(f"{folder}/bert{end}", "gs://b")
         assert {*found.files} == {"bert.index", "bert.data-00000-of-00001"}
         assert found.path == f"{found.folder}/bert"
@@ -43,7 +43,7 @@ def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run)
 def test_what_no_machine_could_start_from_is_refused(tmp_path):
     with pytest.raises(BadInput, match="neither a Hugging Face folder with its weights, nor a"):
         uploaded_model.find(write(tmp_path, "config.json"), "gs://b")
-    with pytest.raises(BadInput, match=r"no PyTorch to read pytorch_model\.bin\. Save the model as"):
+    with pytest.raises(BadInput, match=r"no PyTorch to read pytorch_model\.bin\. Save the"):
         uploaded_model.find(write(tmp_path, "pytorch_model.bin"), "gs://b")
 
 

@@ -18,7 +18,7 @@ LAYER = 1
 
 
 def _config(attention_type, way, seq_length, **model):
-    """A config; `way` is a random pattern, or the rolled one with its attention in kernels."""
+    """Return a config, with a random pattern or the rolled one with its attention in kernels."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
     if way == "kernels" and attention_type == "block_sparse":
@@ -50,7 +50,7 @@ def _inputs(seq_length, width=32):
 
 
 def _interpret(make, shape, operands):
-    """In place of `call_jax`: by Pallas' interpreter, outside any graph."""
+    """Replace `call_jax` by Pallas' interpreter, outside any graph."""
     import jax
 
     arrays = [operand.numpy() for operand in operands]
@@ -60,7 +60,7 @@ def _interpret(make, shape, operands):
 
 
 def _run(config, inputs, *, documents=False, jit=False, params=None):
-    """Output [b, S, width], and gradients by the hidden states and the weights.
+    """Return output [b, S, width], and gradients by the hidden states and the weights.
 
     Block-sparse layers run on sequences rotated by one block (see `bigbird.encode`).
     """
@@ -83,7 +83,8 @@ def _run(config, inputs, *, documents=False, jit=False, params=None):
     rotated = [tf.constant(np.roll(value, offset, 1)) for value in inputs.values()]
     with contextlib.ExitStack() as stack:
         if config.model.attention_implementation == "kernel":
-            # Where libtpu is installed, jax would look for a TPU first: minutes, on some networks.
+            # Where libtpu is installed, jax would search for a TPU first, for minutes on some
+            # networks.
             pytest.importorskip("jax").config.update("jax_platforms", "cpu")
             path = "bigbird_ja.model.kernels.kernel_attention.call_jax"
             stack.enter_context(mock.patch(path, _interpret))
@@ -106,7 +107,10 @@ def _assert_equal(sparse, dense, tolerance=2e-5):
 
 
 def _check(way, shape, documents, heads=2, size=16, **how):
-    """A block-sparse layer equals the dense reference; `shape`: block size, blocks, random ones."""
+    """Compare a block-sparse layer with the dense reference.
+
+    `shape` contains block size, blocks, and random blocks.
+    """
     length, width = shape[0] * shape[1], heads * size
     sets = {"block_size": shape[0], "num_random_blocks": shape[2], "hidden_size": width}
     sets["num_attention_heads"] = heads
@@ -126,7 +130,7 @@ def _check(way, shape, documents, heads=2, size=16, **how):
         ((8, 12, 3), True, True),
         ((4, 8, 0), True, False),
         ((4, 24, 5), True, False),
-        ((4, 34, 3), True, False),  # kernels: one tile alone, then three at a time
+        ((4, 34, 3), True, False),  # kernels: a single tile, then three at a time
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):
@@ -161,7 +165,8 @@ def test_a_sequence_of_nothing_but_padding_is_finite(attention_type, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_large_scores_stay_exact(way):
-    params = _params(scale=8.0)  # scores in the thousands: nearly all rows look at one key alone
+    # With scores in the thousands nearly all rows attend to a single key.
+    params = _params(scale=8.0)
     sparse, dense = (
         _run(_config(kind, way, 96), _inputs(96), params=params)
         for kind in ("block_sparse", "simulated_sparse")

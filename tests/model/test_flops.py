@@ -1,4 +1,4 @@
-"""FLOPs of a step, and the pairs that attention sees."""
+"""FLOPs of a step, and the pairs of tokens that attention computes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_model_flops_of_full_attention_by_hand():
     sets |= {"model.attention_type": "original_full", "make_data.max_predictions_per_seq": 5}
     config = tiny_config(16, **sets, **{"tokenize.vocab_size": 100})
     attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
-    # The last layer's MLP runs for the 5 predictions alone.
+    # The last layer's MLP runs only for the 5 predictions.
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
     whole = 3 * 2 * (3 * attention + mlps + head)

@@ -1,4 +1,4 @@
-"""The encoder as a whole: what reaches what, dropout, lengths."""
+"""The encoder as a whole: reach of its attention, dropout, lengths."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def _encode(config, batch, key=None, positions=None):
 
 
 def _changed_by(config, position):
-    """Which positions' outputs depend on the token at `position`."""
+    """Return the positions whose outputs depend on the token at `position`."""
     batch = tiny_batch(config, batch_size=2)
     batch = {name: value[1:] for name, value in batch.items()}
     before = _encode(config, batch)

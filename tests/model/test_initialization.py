@@ -28,7 +28,8 @@ def test_initial_weights_are_a_truncated_normal():
     assert words.dtype == np.float32 and words.shape == (5000, 32)
     assert np.abs(words).max() <= 0.04
     assert abs(words.mean()) < 1e-4
-    assert abs(words.std() / (0.02 * 0.8796) - 1) < 0.01  # of a normal cut at two deviations
+    # The distribution is a normal one, cut at two deviations.
+    assert abs(words.std() / (0.02 * 0.8796) - 1) < 0.01
     assert (values["bert/encoder/LayerNorm/gamma"] == 1).all()
     assert not values["cls/predictions/output_bias"].any()
 
@@ -44,7 +45,7 @@ SETTINGS = {
 
 
 def test_heads_attend_to_their_distance_with_subspaces():
-    """Drawn tokens, with embeddings as they are initialized."""
+    """Draw tokens with embeddings as they are initialized."""
     values = initial_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]

@@ -1,4 +1,4 @@
-"""Activations and heads against TensorFlow's or plain formulas; dropout."""
+"""Activations and heads against TensorFlow's or plain formulas, and dropout."""
 
 import numpy as np
 import pytest

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.both
 
 
 def modernbert(seq_length, **sets):
-    """A config of four layers, the second and third of them local."""
+    """Return a config of four layers, the second and third of them local."""
     shape = {"model.architecture": "modernbert", "model.num_layers": 4}
     return tiny_config(seq_length, **(shape | sets))
 
 
 def weights_of(config):
-    """Weights of which none is at its trivial first value."""
+    """Return weights of which none is at its trivial initial value."""
     random = np.random.default_rng(5)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
@@ -32,7 +32,7 @@ def weights_of(config):
 
 
 def reference(config, params=None):
-    """transformers' model, with the same weights, of which none is missing or left over."""
+    """Return transformers' model with the same weights, none of them missing or unused."""
     model = config.model
     same = (
         "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
@@ -77,7 +77,7 @@ def test_logits_are_those_of_transformers(length, sets):
     hidden = encode(params, *with_data(config), tf.constant(ids))
     logits = masked_lm_logits(params, config, hidden).numpy()
     np.testing.assert_allclose(logits[ids != 0], expected[ids != 0], atol=1e-4, rtol=1e-4)
-    assert np.abs(expected).max() > 1  # there is something to agree on
+    assert np.abs(expected).max() > 1  # The logits are far from zero.
 
 
 def test_gradients_are_those_of_transformers():
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_transformers():
     def gradients(params):
         with tf.GradientTape() as tape:
             tape.watch(params)
-            key = tf.constant([1, 2], tf.uint32)  # no dropout by default: it only recomputes
+            key = tf.constant([1, 2], tf.uint32)
             places = {"positions": batch["masked_lm_positions"], "dropout_key": key}
             inputs = (batch["input_ids"], batch["segment_ids"])
             hidden = encode(params, *with_data(config), *inputs, **places)

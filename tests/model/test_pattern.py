@@ -1,4 +1,4 @@
-"""The block plan: who sees whom, drawn from the seed alone."""
+"""The block plan: pairs of blocks that see each other, drawn from the seed only."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_rows_see_window_global_and_random_blocks(random_pattern, num_random_blo
             assert mask[:, near, near + offset].all()
         # Counted once each: a random block is never one that is seen anyway.
         expected = np.full(30, 2 + 3 + random)
-        expected[[0, -1]] -= 1  # whose window holds a global block
+        expected[[0, -1]] -= 1  # a window that contains a global block
         np.testing.assert_array_equal(mask[:, 1:-1].sum(-1), [expected, expected])
 
 
@@ -52,7 +52,7 @@ def test_plans_differ_by_seed_layer_and_head(random_pattern):
 
 
 def test_the_plan_of_a_seed_never_changes():
-    """Models are trained with these: a change here would silently make them see other blocks."""
+    """Never change it: models that were trained with a plan would silently see other blocks."""
     independent = pattern.random_plan(_config(96, random_pattern="independent"), 96)
     assert independent[0, 0, :2].tolist() == [[5, 9, 3], [8, 4, 6]]
     rolled = pattern.random_plan(_config(96, random_pattern="rolled"), 96)

@@ -24,11 +24,12 @@ _TINY = {
 
 
 def tiny_config(seq_length=96, **sets):
-    """A completed config; `sets` are `**{"section.key": value}`."""
+    """Return a completed config, where `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if "model.architecture" in sets:
         del values["model.block_size"]
-    elif values.get("model.attention_type") == "original_full":  # it has no blocks
+    elif values.get("model.attention_type") == "original_full":
+        # Full attention has no blocks.
         blocks = [k for k in values if "model.attention_type" in OPTIONS[k].only_with]
         values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
@@ -36,7 +37,7 @@ def tiny_config(seq_length=96, **sets):
 
 
 def initial_slots(config, params):
-    """The optimizer's state before the first step."""
+    """Return the optimizer's state before the first step."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
         for slot, names in slot_parameters(*with_data(config)).items()
@@ -44,7 +45,7 @@ def initial_slots(config, params):
 
 
 def tiny_batch(config, batch_size=4, seed=0):
-    """Random records: the first ends in padding, and so do its predictions."""
+    """Draw random records, of which the first and its predictions end in padding."""
     random = np.random.default_rng(seed)
     length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     vocab_size = config.model.vocab_size

@@ -1,4 +1,4 @@
-"""Checkpoints on disk and on a bucket: saving, damage, what is left of a kill, retention."""
+"""Checkpoints on disk and on a bucket: saving, damage, remains of a kill, retention."""
 
 import re
 
@@ -16,11 +16,11 @@ from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL between two files."""
+    """SIGKILL between two files."""
 
 
 class Run:
-    """A MODEL_DIR, its store, and what that reports."""
+    """A MODEL_DIR, its store, and the reports of the store."""
 
     def __init__(self, place, scratch):
         self.place, self.scratch = place, scratch
@@ -45,7 +45,7 @@ class Run:
         return found
 
     def latest(self):
-        """The step of the newest good checkpoint."""
+        """Return the step of the newest intact checkpoint."""
         return self.latest_good().meta.step
 
     def names(self, start=""):
@@ -104,7 +104,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     start = r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*"
     assert re.match(start + words, text)
     assert {f"damaged-{name}" for name in there} <= set(run.names())
-    # What is read by others lists what is left.
+    # The file that other programs read lists the remaining checkpoints.
     state = run.read("checkpoint")
     assert b"ckpt-10" in state and b"ckpt-20" not in state
     assert run.latest() == 10 and len(run.reports) == 1
@@ -158,7 +158,7 @@ def test_saving_removes_all_but_the_last_and_one_per_window(run):
 def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
     run.save(10)
     run.flip("model.ckpt-10.index")
-    if left == "damaged-":  # as another start has set it aside
+    if left == "damaged-":  # Another start has renamed it.
         for name in run.names("model.ckpt-"):
             storage.rename(f"{run.place}/{name}", f"{run.place}/damaged-{name}")
     for name in run.names():
@@ -181,7 +181,8 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeyp
     def killed_after(call):
         def changed(*arguments):
             nonlocal changes
-            if changes >= number:  # a killed process tidies nothing up on its way out
+            # A killed process removes nothing.
+            if changes >= number:
                 raise Killed
             result = call(*arguments)
             changes += 1
@@ -220,7 +221,7 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
         run.save(step, keep_last=2)
     owned = Owned.load(run.place)
     assert set(owned.files) == set(run.names("model.ckpt-")) and len(owned.files) == 6
-    owned.forget(run.names("model.ckpt-30"))  # the user's, who restored it, say
+    owned.forget(run.names("model.ckpt-30"))  # files that the user has restored
     after = Run(run.place, run.scratch)
     after.save(40, keep_last=1)
     assert after.names("model.ckpt-20") == [] and len(after.names("model.ckpt-30")) == 3
@@ -234,7 +235,7 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
 def test_retention_keeps_the_last_and_one_per_window(steps, keep_last, every):
     kept = []
     firsts = {}
-    for step in steps:  # as saving goes: one more each time
+    for step in steps:  # Each save adds one.
         kept = [*kept, step]
         kept = [old for old in kept if old not in to_remove(kept, keep_last, every)]
         if every and step // every:

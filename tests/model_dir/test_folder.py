@@ -20,7 +20,7 @@ def config(*sets):
 
 
 def start(directory):
-    """A run that has logged one step."""
+    """Begin a run that has logged one step."""
     directory.mkdir(exist_ok=True)
     run = ModelDir(str(directory))
     with run.locked():
@@ -72,7 +72,10 @@ def test_batches_of_another_size_begin_after_all_seen_records(batch, size, new_s
 
 
 def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, monkeypatch):
-    """On a bucket it is in the system's folder, else in MODEL_DIR; a user's folders stay."""
+    """Remove it from the system's folder on a bucket, else from MODEL_DIR.
+
+    A user's folders stay.
+    """
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
@@ -86,7 +89,7 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
     with run.locked():
         scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
-        shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
+        shutil.copytree(scratch, f"{scratch}-left")  # as a killed process leaves it
     run = ModelDir(base)
     with run.locked():
         pass
@@ -111,7 +114,7 @@ def test_run_on_a_bucket_is_moved_aside(bucket):
 
 @pytest.mark.parametrize("with_overwrite", [True, False])
 def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, with_overwrite):
-    """Killed before each change, while the run moves aside, and back after a refused start."""
+    """Kill before each change, of a move and of the move back after a refused start."""
     for kill in range(100):
         path = f"{bucket}/{kill}"
         run = ModelDir(path)

@@ -85,7 +85,7 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fak
         ("started interrupted resumed failed", 2),
         ("started finished resumed finished", 0),
         ("created started preempted resumed finished deleted", 1),
-        ("started refused resumed finished", 1),  # the supervisor's word, which ends no training
+        ("started refused resumed finished", 1),  # The supervisor's record ends no training.
     ],
 )
 def test_unfinished_starts_are_interruptions(events, count):

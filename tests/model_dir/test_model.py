@@ -1,4 +1,4 @@
-"""MODEL_DIR's parts belong together, or they are refused: config, tokenizer, data set."""
+"""Parts of MODEL_DIR that do not match are refused: config, tokenizer, data set."""
 
 import dataclasses
 import hashlib
@@ -18,14 +18,14 @@ from tests.data import making
 
 @pytest.fixture
 def copy(small_run, tmp_path):
-    """The small run, to be changed."""
+    """Copy the small run, so that a test may change it."""
     shutil.copytree(small_run.model_dir, tmp_path / "model")
     return dataclasses.replace(small_run, model_dir=str(tmp_path / "model"))
 
 
 @pytest.fixture(scope="module")
 def other_tokenizer(small_run):
-    """The same model, followed by a field that no reader knows."""
+    """Return the same tokenizer model, followed by a field that no reader knows."""
     return Path(small_run.model_dir, "tokenizer.model").read_bytes() + b"\xf8\x3f\x01"
 
 
@@ -60,7 +60,7 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
 
 
 def _other_data(run, folder, **changes):
-    """The run's data set, as if it had been made otherwise."""
+    """Return the manifest of the run's data set with another field."""
     shutil.copytree(run.data_dir, folder)
     changed = dataclasses.replace(manifest.load(str(folder)), **changes)  # type: ignore[arg-type]
     (folder / "manifest.json").write_text(manifest.to_json(changed))

@@ -1,4 +1,4 @@
-"""Rates, hours and money; expected hours against the supervisor of `launch` in virtual time."""
+"""Rates, hours and costs, and expected hours against the supervisor in virtual time."""
 
 import random
 
@@ -86,10 +86,10 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, machine code"
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
-    assert large.usd_per_hour == pytest.approx(16 * 1.416)  # the dearest of the zones
+    assert large.usd_per_hour == pytest.approx(16 * 1.416)  # price of the dearest zone
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
-    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
+    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # No slice has its size.
     assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
     assert estimate.cheapest([by_name["v3-8", "spot"], large]) == large
 
@@ -132,7 +132,7 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
 def test_affordable_steps_cost_the_budget(pricing):
-    """Plan the affordable steps: their cost is the budget."""
+    """Plan the affordable steps, whose cost is the budget."""
     run = Plan(*BASE)
     rows = estimate.make_rows(run, PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
@@ -156,11 +156,15 @@ def test_the_hours_of_other_rates_of_preemptions_are_those_of_the_spot_row():
 # --- the hours ---
 
 DAYS = 60
-INTERVAL, RATE = 600.0, 0.25  # of checkpoints, and of preemptions an hour
+INTERVAL, RATE = 600.0, 0.25  # of checkpoints in seconds, and of preemptions per hour
 
 
 def useful_share(seed):
-    """Simulate 60 days of training with one preemption in four hours; return the useful share."""
+    """Simulate 60 days of training with one preemption in four hours.
+
+    Returns:
+        The useful share.
+    """
     trainer = TrainerModel(
         DAYS * 86_400 * 2, 2.0, INTERVAL, estimate.SAVE_SECONDS, estimate.RESTART_SECONDS
     )

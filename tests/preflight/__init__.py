@@ -1,4 +1,4 @@
-"""What a compiler writes: programs of which tests read the prices, and messages of full memory."""
+"""Outputs of a compiler: programs whose prices tests read, and messages of full memory."""
 
 from pathlib import Path
 

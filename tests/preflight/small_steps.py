@@ -1,9 +1,10 @@
-"""Small train steps whose cost is on record: `python -m tests.preflight.small_steps` records anew.
+"""Small train steps with recorded costs.
 
-Two layers, compiled by the real TPU compiler; a quarter of a minute each on an idle core. The
-record, recorded_cost.json, has an entry for each version of libtpu in the locks, written by running
-this in that environment. It changes in the same commit as what changes the cost. Where libtpu lists
-its machine code, the cycles of a smaller step are on record by that too.
+`python -m tests.preflight.small_steps` records them anew. The steps have two layers and are
+compiled by the real TPU compiler, each in a quarter of a minute on an idle core. The record,
+recorded_cost.json, contains an entry for each version of libtpu in the locks, written by this
+program in that environment. It changes in the same commit as the code that changes the cost. Where
+libtpu lists its machine code, the record contains the cycles of a smaller step by that code, too.
 """
 
 import importlib.metadata
@@ -44,7 +45,7 @@ STEPS = {
 
 
 def measure(name):
-    """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
+    """Return priced cycles and temporary bytes of one of `STEPS` on v3, with two sequences."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
     target = compile_lib.of_chip("v3")
     result = estimate.examine(*with_data(config), target, 2, with_code=False)
@@ -52,14 +53,14 @@ def measure(name):
 
 
 def lists_code():
-    """Whether the installed libtpu lists its machine code."""
+    """Return whether the installed libtpu lists its machine code."""
     return compile_lib.lists_code(CODE_CHIP, compiler())
 
 
 def measure_by_code(name=BY_CODE, layers=2):
-    """All figures of a step whose machine code is on record, or of one with other layers.
+    """Return all figures of a step with recorded machine code, or of one with other layers.
 
-    Of one layer, which is the last, the MLP would be that of the predictions alone.
+    A single layer is the last one, whose MLP would run only for the predictions.
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
@@ -68,12 +69,12 @@ def measure_by_code(name=BY_CODE, layers=2):
 
 
 def recorded():
-    """Version of libtpu -> step -> figures."""
+    """Return the figures of each step by version of libtpu."""
     return dict(json.loads(RECORD.read_text()))
 
 
 def compiler():
-    """The version of libtpu that is installed."""
+    """Return the version of the installed libtpu."""
     return importlib.metadata.version("libtpu")
 
 

@@ -1,4 +1,4 @@
-"""The child process around the compiler; cost of small steps by the real one, against a record."""
+"""The child process around the compiler, and recorded costs of small steps by the real one."""
 
 import dataclasses
 import re
@@ -97,8 +97,10 @@ def test_machine_code_is_made_on_request(monkeypatch):
 
 
 def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes():
-    """Of each product's gradient TensorFlow notes `grad_x` and `grad_y` in an order that changes
-    from process to process; what is compiled ahead is found again by its bytes."""
+    """Compare its bytes: TensorFlow notes `grad_x` and `grad_y` in an order that varies.
+
+    A program that was compiled ahead is found by its bytes.
+    """
 
     def gradients(values):
         with tf.GradientTape() as tape:
@@ -153,7 +155,7 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     assert optimized(program, tmp_path) == "HloModule listed"
 
 
-# More than this over the record fails; change the record in the commit that changes the cost.
+# A larger excess over the record fails. Change the record in the commit that changes the cost.
 MARGIN = 1.05
 
 
@@ -188,13 +190,14 @@ def test_cycles_and_memory_stay_within_the_record(name):
     "name", [pytest.param(small_steps.BY_CODE, marks=pytest.mark.slow), small_steps.KERNEL_BY_CODE]
 )
 def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
-    """Kernels compile on Kaggle's image too, whose libtpu lists no code."""
+    """Compile kernels on Kaggle's image, too, whose libtpu lists no code."""
     result = small_steps.measure_by_code(name)
     is_kernel = name == small_steps.KERNEL_BY_CODE
     assert result.fits and (result.attention_implementation == "kernel") == is_kernel
     if not small_steps.lists_code():
         return
-    assert result.code_coverage >= 0.9  # 0.984 of base-4096, which has fewer scatters
+    # It is 0.984 for base-4096, which contains fewer scatters.
+    assert result.code_coverage >= 0.9
     assert all(op["bound_by"] for op in result.top_ops if op["bundle_cycles"])
     assert {"HBM", "loads", "vector unit"} <= result.code_bound_by.keys()
     _check(
@@ -211,11 +214,11 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
 @pytest.mark.slow
 @pytest.mark.skipif(not small_steps.TAKES_KERNELS, reason="the kernels need jax 0.7")
 def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores():
-    length = 768  # of which no other size is
+    length = 768  # No other size has this value.
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)
-    config = kernels.resolved(*with_data(config), "tpu", "v5e")  # auto
+    config = kernels.resolved(*with_data(config), "tpu", "v5e")
     compiled = compile_for(estimate.trace(*with_data(config), 2), of_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
     found = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))

@@ -1,4 +1,4 @@
-"""Hand-written HLO: its parser; priced cycles and FLOPs of loops, branches and collectives."""
+"""The parser of HLO, and priced cycles and FLOPs of loops, branches and collectives."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_trips_of_nested_loops_are_multiplied():
     ("old", "new", "trips", "known"),
     [
         ("direction=LT", "direction=LE", 8 * 6, True),
-        ("direction=LT", "direction=NE", 1, False),  # unknown: counted once
+        ("direction=LT", "direction=NE", 1, False),  # An unknown loop is counted once.
     ],
 )
 def test_trip_counts(old, new, trips, known):
@@ -41,7 +41,7 @@ TILE = 8 * 128 * 4
 
 
 def test_ops_are_estimated_or_priced_by_padded_bytes():
-    """A collective by its larger side; of branches the dearest counts."""
+    """Price a collective by its larger side, and branches by the dearest."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
     moving |= {"gather": "all-gather-start", "called": "all-gather", "core": "all-reduce"}
@@ -70,7 +70,7 @@ def test_bytes_on_links():
 
 
 def test_work_on_a_sparse_core_is_priced_once():
-    """By what is in it: a collective in the test before this, here another op."""
+    """Price it by its content: a collective in the test before this, here another op."""
     result = _by_name(FORMS.replace("to_apply=%of_all", "to_apply=%of_some"))
     assert result.keys() == _by_name(FORMS).keys()
     cost = result["core"]
@@ -86,7 +86,7 @@ def test_work_on_a_sparse_core_is_priced_once():
         ("size=4 stride=3 pad=0_0 lhs_dilate=4", "bf_0io->0bf", "4,8,32", "4,16,32", 8),
         # A dimension of the kernel that is summed over.
         ("size=4", "b0f_0io->b0f", "4,8,32", "16,1,32", 8 * 4),
-        # A dimension of the output that comes from the kernel alone.
+        # A dimension of the output that comes only from the kernel.
         ("size=4 pad=3_3 rhs_reversal=1", "b0f_0io->b0f", "4,8,32", "16,4,32", 8),
     ],
 )

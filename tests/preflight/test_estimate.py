@@ -20,7 +20,7 @@ from tests.preflight.test_costs import NESTED
 
 
 class Memory:
-    """A step whose peak grows by `per_sequence`; notes which batches are tried."""
+    """A step whose peak grows by `per_sequence`, and the batches that were tried."""
 
     def __init__(self, limit, base, per_sequence, knows=True):
         self.limit, self.base, self.per_sequence, self.knows = limit, base, per_sequence, knows
@@ -77,7 +77,7 @@ def test_batch_per_core():
 
 
 def test_loop_of_unknown_length_has_no_total(monkeypatch):
-    """It was priced as if it ran once."""
+    """Return no total, which was once priced for a single iteration."""
     sizes = dict.fromkeys(("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes"), 1 << 20)
     monkeypatch.setattr(estimate, "trace", lambda *_: None)
     results = []
@@ -118,13 +118,14 @@ SHAPE = LayerShape(1, 13, 2, 64, 128, None, True, "bfloat16")
 
 def test_trips_follow_the_lengths_of_documents():
     pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
-    whole = (*[0] * 12, 1)  # each fills sequences, and leaves a rest
+    # Each fills sequences, with a remainder.
+    whole = (*[0] * 12, 1)
     assert estimate.mean_trips(SHAPE, (*[0] * 24, 1))[1] == pytest.approx(1, abs=0.01)
     means, share = estimate.mean_trips(SHAPE, whole)
     assert 0.5 < share < 1 and len(means) == len(SHAPE.runs)
     counted = sum(mean * many for mean, many in zip(means, SHAPE.runs, strict=True))
     assert counted == pytest.approx(share * SHAPE.tiles)
-    assert estimate.mean_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13  # and those beside a tile
+    assert estimate.mean_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13  # trips next to a tile, too
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""libtpu's listings: how often each bundle of them runs."""
+"""libtpu's listings: executions of each bundle."""
 
 import pytest
 
@@ -16,7 +16,7 @@ MATMUL, VALU, VLOAD
 def test_fullness_is_weighted_by_the_runs_of_bundles():
     result = machine_code.fullness(UTILIZATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
-    assert machine_code.fullness(UTILIZATION, [1.0]) == {}  # of another listing
+    assert machine_code.fullness(UTILIZATION, [1.0]) == {}  # the utilization of another listing
     assert machine_code.fullness("", []) == {}
 
 
@@ -26,7 +26,7 @@ def _collected(tmp_path, lines):
 
 
 def test_products_count_as_often_as_their_bundles_run(tmp_path):
-    """A register holds 16 rows of bfloat16, and 8 of float32."""
+    """Count a register as 16 rows of bfloat16, and as 8 of float32."""
     lines = _loop(PHI, 12)
     bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
     lines[2] = lines[2].replace(" }", bf16)
@@ -48,11 +48,12 @@ def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
 
 
 def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
-    lines = _loop(PHI, "%s99_s9")  # of a bound that data give
-    assert _runs(lines, [(1.0, 2.5), (2.5,)])[1] == 0.6  # of XLA's own: it multiplies no matrices
+    lines = _loop(PHI, "%s99_s9")  # a bound that data determine
+    # XLA's own kernel multiplies no matrices.
+    assert _runs(lines, [(1.0, 2.5), (2.5,)])[1] == 0.6
     lines[2] = lines[2].replace(" }", "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1 }")
     assert _runs(lines, [(1.0, 2.5), (2.5,)]) == ([1.0, 2.5, 2.5, 2.5, 1.0], 0)
-    assert _runs(lines, [(2.5, 1.0)])[1] == 0.6  # of another kernel
+    assert _runs(lines, [(2.5, 1.0)])[1] == 0.6  # the bounds of another kernel
 
 
 def _runs(lines, trips=()):
@@ -61,7 +62,7 @@ def _runs(lines, trips=()):
 
 
 def _loop(counter, bound, negated="!", compare="ge"):
-    """A loop of three bundles after one before it; `counter` defines %s20_s2."""
+    """Return a loop of three bundles after one before it, where `counter` defines %s20_s2."""
     return [
         "     0   :  { %s10_s1 = smov.u32 2 /* copy for cssa */ }",
         f"   0x1 LB: > {{ {counter} }} /* Start region 7 */",
@@ -89,7 +90,7 @@ MOVED = (
         (_loop(PHI, 12), 10),  # from 2
         (_loop(PHI, 12, negated="", compare="lt"), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 4"), 12), 3),
-        (_loop(PHI, 1), 1),  # looked at after the body
+        (_loop(PHI, 1), 1),  # compared after the body
         (_loop(IN_MEMORY, 12), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 (%p9_p1), 1"), 12), 10),
         ([line.replace("order %s", "order (!%p9_p1), %s") for line in _loop(PHI, 12)], 10),
@@ -113,7 +114,7 @@ def test_an_unknown_bound_is_reported():
 
 
 def _with_skip(predicate):
-    """Two bundles of the loop are skipped where %p9_p1 holds."""
+    """Return the loop with two bundles that are skipped if %p9_p1 is true."""
     first, head, compare, back, last = _loop(PHI, 18)
     return [
         first,
@@ -143,7 +144,7 @@ def _with_skip(predicate):
             "  %p9_p1 = scmp.ne.s32.totalorder %s70_s7, 0",
             10,
         ),
-        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # not known: never skipped
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # unknown, so never skipped
     ],
 )
 def test_skipped_bundles_run_in_the_other_iterations(predicate, runs):

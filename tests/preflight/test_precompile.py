@@ -1,4 +1,4 @@
-"""The step that `preflight --keep` keeps is the one that the machine looks for."""
+"""The step that `preflight --keep` stores is the one that the machine looks up."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from testkit import ROOT
 from testkit.configs import fitted, with_data
 from tests.commands.test_preflight import SETTINGS
 
-# What a machine with this slice does at the start of a run, up to the key of its program: the
+# The work of a machine with this slice at the start of a run, up to the key of its program: the
 # compiler's client can't load a program, so it compiles it and keeps it under the same key.
 MACHINE = """
 import sys
@@ -65,7 +65,7 @@ def test_programs_become_files_of_the_run(run_dir):
     owned = Owned.load(f"{run_dir}/model")
     assert owned is not None and owned.kind == "run"
     assert list(owned.files) == ["compiled/jit_replica_step-1-cache"]
-    with keeping(run_dir) as folder:  # as of a step that doesn't fit
+    with keeping(run_dir) as folder:  # a step that doesn't fit
         pass
     assert list(Owned.load(f"{run_dir}/model").files) == ["compiled/jit_replica_step-1-cache"]
 

@@ -1,4 +1,4 @@
-"""An op's bytes, products and bundles; ops that are alike; sums over a step, by kind."""
+"""An op's bytes, products and bundles, equal ops, and sums over a step by kind."""
 
 import dataclasses
 from collections import Counter
@@ -23,7 +23,7 @@ def _by_name(code):
 
 
 def test_bytes_in_hbm():
-    """One operand of f.1 lies in the core's memory; g reads a slice, h updates one in place."""
+    """Count them: an operand of f.1 is in the core's memory, and h updates in place."""
     sizes = {"f.1": 2 * MB2, "e": 3 * MB2, "g": 2 * 8 * 128 * 4, "h": 2 * 8 * 128 * 4}
     result = _by_name(CODE)
     for name, size in sizes.items():
@@ -34,7 +34,7 @@ def test_bytes_in_hbm():
 def test_identical_ops_share_their_code():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
-    assert result["e"].bundle_cycles is None  # its operand lies elsewhere
+    assert result["e"].bundle_cycles is None  # Its operand is elsewhere.
     assert result["e"].cycles == result["e"].estimated + result["e"].priced > 0
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
@@ -48,19 +48,20 @@ def test_identical_ops_share_their_code():
 
 
 def test_no_op_is_priced_below_its_products_at_the_peak():
-    """A schedule may write products closer together than the matrix units take them."""
+    """Limit it, as a schedule may write products closer together than the matrix units."""
     result = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.0})})["f.1"]
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result.cycles == result.matrix_cycles == pytest.approx(at_peak)
     assert result.bound_by == "matrix unit"
     sums = figures.code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
-    too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]  # an error of counting
+    # More products than the units can execute.
+    too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
 
 def test_kernel_is_priced_only_with_its_code():
-    """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
+    """Price a kernel that the program's text splits into several lines, as it does JAX's own."""
     module = hlo.parse(HLO["kernel"])
     found = costs.costs(module)
     assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [
@@ -82,7 +83,7 @@ def test_kernel_is_priced_only_with_its_code():
     waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
     (copying, _) = roofline.code_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
     assert copying.cycles == pytest.approx(5000 + waits)
-    full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # its products take longer than bundles
+    full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # Products take longer than bundles.
     assert roofline.code_costs(module, found, full, V5E)[0].cycles == pytest.approx(at_peak + waits)
     (unknown, _) = roofline.code_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
     assert "kernel, a kernel" in str(roofline.not_counted([after, unknown]))
@@ -132,7 +133,7 @@ ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of 
 
 
 def _written(words):
-    """The lines of a program, numbered: the n-th end is that of the n-th start."""
+    """Return the numbered lines of a program, in which the n-th end belongs to the n-th start."""
     seen = Counter()
     lines = []
     for word in words.split():
@@ -150,7 +151,7 @@ def _written(words):
         ("op start done op", 5.0, 1.0),  # only what runs between counts
         ("start start op done done", 1.5, 0.5),  # one after the other
         ("start start op done op done", 1.0, 0.0),  # what is needed first goes first
-        ("slice op sliced", 0.25, 0.75),  # a slice moves what it makes
+        ("slice op sliced", 0.25, 0.75),  # A slice moves its own result.
         ("start op", 0.25, 0.0),  # nobody waits for it
         ("start fill done", 1.0, 1.0),  # an op that fills HBM leaves no time
         ("start fill done", 4.5, 0.5),
@@ -159,7 +160,7 @@ def _written(words):
     ],
 )
 def test_step_waits_for_copies_that_ops_do_not_cover(words, ops, waiting):
-    """Copies in units of `ONE`; each op takes `ops` of them."""
+    """Measure copies in units of `ONE`, of which each op takes `ops`."""
     step = _written("start op done")
     module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
     code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}

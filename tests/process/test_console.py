@@ -34,7 +34,8 @@ def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns,
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000)).__next__)
     stream = Terminal(columns, monkeypatch)
     with console.print_log(), console.Progress(50, "documents with a long name") as progress:
-        for number in range(48):  # the total was an estimate
+        # The total was an estimate.
+        for number in range(48):
             progress.update(1)
             if number == 2:
                 console.log("a message")

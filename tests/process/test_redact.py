@@ -1,4 +1,4 @@
-"""Credentials of the common forms are masked; other text is not."""
+"""Credentials of the common forms are masked, and other text is not."""
 
 import json
 
@@ -51,7 +51,8 @@ def test_other_text_is_unchanged():
             assert redact(text) == text, path
 
 
-@pytest.mark.timeout(60)  # a quadratic pattern would take minutes
+# A quadratic pattern would take minutes.
+@pytest.mark.timeout(60)
 def test_a_credential_after_long_repetitions_is_masked_in_linear_time():
     units = ["a", "://", "://a:", "://a:a", "@", "bearer ", "authorization:", "?upload_id", "eyJ"]
     units += ["sk-", "sk-a", " ", "\x1b[", f"-----BEGIN {KEY}-----\n", "-----BEGIN ", "A ", "-"]

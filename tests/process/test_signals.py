@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, sent for real to this process and to commands."""
+"""Ctrl-C, SIGTERM and SIGHUP, sent to this process and to commands."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from testkit import ROOT, any_command, command_line, prepared
 
 
 class Listening(StopRequest):
-    """A request that records its messages, and when it wanted to end the process."""
+    """A request that records its messages, and the time at which it would end the process."""
 
     def __init__(self, timeout=60.0):
         super().__init__(self._record, self._left, timeout)
@@ -60,9 +60,11 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     _, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
-    signal.set_wakeup_fd(wakeup)  # as a notebook's event loop does
+    # The event loop of a notebook sets this descriptor.
+    signal.set_wakeup_fd(wakeup)
     with Listening() as stop:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as TPUEstimator does before each loop
+        # TPUEstimator resets the handler before each loop.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         stop.install()
         send(signal.SIGINT)
         assert stop.was_asked.wait(10)
@@ -75,15 +77,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(*words, program="testkit.any_command", ignored=()):
-    """Start a module as a command in a process group of its own, with signals as a terminal gives
-    them but for those that its parent ignores."""
+    """Start a module as a command in a process group of its own.
+
+    Its signals are a terminal's, except those that its parent ignores.
+    """
     words = [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     return subprocess.Popen(words, start_new_session=True, **how)
 
 
 def until_ready(process):
-    """Wait for a command of `any_command`; return the lines that it printed before."""
+    """Wait for a command of `any_command`.
+
+    Returns:
+        The lines that it printed before.
+    """
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
@@ -93,7 +101,11 @@ def until_ready(process):
 
 
 def stop(process, number):
-    """Send a signal that ends the process with 75 and one line; return its output."""
+    """Send a signal that ends the process with 75 and one line.
+
+    Returns:
+        Its output.
+    """
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
@@ -102,7 +114,10 @@ def stop(process, number):
 
 
 def wait_until_gone(group):
-    """Wait until no process of a group is left; the kernel and init take a moment."""
+    """Wait until no process of a group is left.
+
+    The kernel and init may take a moment.
+    """
     for _ in range(200):
         try:
             os.killpg(group, 0)
@@ -185,7 +200,8 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too():
     process = start("workers")
     while len(psutil.Process(process.pid).children()) < 2:  # they have not started yet
         assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    # A terminal signals the whole group.
+    os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "Traceback" not in err and err.strip().splitlines()[-1].count("interrupted (Ctrl-C)")

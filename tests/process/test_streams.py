@@ -1,4 +1,4 @@
-"""Standard streams that are full, read by nobody, or of another encoding."""
+"""Standard streams that are full, unread, or of another encoding."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The page is whole, and fetches nothing."""
+"""The page is complete, and loads nothing."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The probe finds repeated names and hides the right mentions; the whole of it runs."""
+"""The probe finds repeated names, hides the right mentions, and runs completely."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
         after = np.append(case.input_ids[case.positions[-1] + 1 :], [-1] * len(case.ids))
         later = np.lib.stride_tricks.sliding_window_view(after, len(case.ids))
         assert not (later == case.ids).all(axis=1).any()
-        # The window keeps the name, sees no further back, and is a sequence of its own.
+        # The window keeps the name, contains no earlier token, and is a complete sequence.
         limited = probe.limit(case, special)
         assert limited.input_ids.shape == (512,)
         assert (limited.input_ids[limited.positions] == special.mask).all()

@@ -23,7 +23,7 @@ def write(tmp_path, text):
 
 
 def run(*sets, path=None, data=None):
-    """Return a run on a data set, or on one to be made."""
+    """Return a run on a data set, or on one that is still to be made."""
     config, overrides = resolve_config(path, sets)
     where = "data" if data else ""
     data = data or requested_data(config)

@@ -53,7 +53,7 @@ def preset_rates(*sets, **data):
     [
         ((), {}, (0.3, 0.15)),
         ((), {"masking": "static"}, None),
-        ((), {"masked_lm_prob": 0.2}, None),  # data that was made so on purpose
+        ((), {"masked_lm_prob": 0.2}, None),  # deliberately made data
         (RATES, {"masked_lm_prob": 0.2}, (0.4, 0.2)),
         ((f"{FIRST}null",), {}, None),
         ((f"{FIRST}null", f"{FINAL}null"), {}, None),
@@ -103,7 +103,7 @@ def test_a_file_cannot_state_a_setting_without_effect(tmp_path):
 
 
 def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplog):
-    """A preset's values that depend on the architecture go, too; a user's stay."""
+    """Remove a preset's values that depend on the architecture, and keep a user's."""
     modernbert = ["model.architecture=modernbert"]
     model = resolve_config("base-4096", modernbert)[0].model
     assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0
@@ -137,7 +137,7 @@ def test_a_config_is_a_layer_of_its_own():
 
 
 def test_settings_that_a_command_does_not_use_are_refused_from_parameters_only(tmp_path):
-    """`make_data.eval_fraction` was accepted by `pretrain`, and changed the fingerprint."""
+    """Refuse `make_data.eval_fraction` in `pretrain`, where it changed the fingerprint."""
     path, uses = write(tmp_path, "make_data: {eval_fraction: 0.2}"), used_by("pretrain")
     resolve_config(path, uses=uses)
     with pytest.raises(BadInput, match=r"`overrides`: make_data\.eval_fraction has no effect"):

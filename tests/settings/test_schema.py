@@ -103,10 +103,12 @@ def test_plan_reads_the_settings_that_it_accepts(read):
 def test_preflight_reads_the_settings_that_it_accepts(read, monkeypatch):
     pytest.importorskip("jax")
     full = compile_lib.Shortage(0, [])
-    monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone
-    monkeypatch.setattr(compile_lib, "versions", lambda: {})  # and need not be installed
+    # It reads only the program.
+    monkeypatch.setattr(estimate, "compile_for", lambda *_: full)
+    monkeypatch.setattr(compile_lib, "versions", lambda: {})  # libtpu need not be installed
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd", "--chip=v3"]
-    layers = ("--set=model.num_layers=1", "--set=model.num_layers=2")  # the second one is local
+    # The second layer is local.
+    layers = ("--set=model.num_layers=1", "--set=model.num_layers=2")
     for shape in zip(SHAPES, layers, strict=True):
         assert cli.run_command_line(["preflight", "--config=tiny-cpu", *words, *shape]) == 0
     assert of_runs(read) == used("preflight")

@@ -1,4 +1,4 @@
-"""Folders named by their content: complete or refused, uploaded once."""
+"""Folders named by their content are complete or refused, and uploaded once."""
 
 import hashlib
 import subprocess
@@ -12,7 +12,11 @@ from bigbird_ja.storage import content_addressed
 
 @pytest.fixture
 def files(tmp_path):
-    """Write two local files; return their paths by name."""
+    """Write two local files.
+
+    Returns:
+        Their paths by name.
+    """
     paths = {"config.json": tmp_path / "a", "model.safetensors": tmp_path / "b"}
     paths["config.json"].write_text("{}")
     paths["model.safetensors"].write_bytes(b"weights" * 1000)
@@ -29,7 +33,8 @@ def test_a_folder_is_uploaded_once_and_passes_sha256sum(files, tmp_path):
     )
     assert done.returncode == 0
     files["config.json"] = "/nonexistent"
-    content_addressed.put(files, folder, listing)  # complete: no file is read
+    # The folder is complete, so no file is read.
+    content_addressed.put(files, folder, listing)
 
 
 def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkeypatch):

@@ -1,4 +1,4 @@
-"""The boundary through which files are read: one line of BadInput for anything else."""
+"""The boundary at which files are read, with one line of BadInput for all damage."""
 
 import dataclasses
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Files on disk: whole or not at all, honest errors, nothing left behind."""
+"""Files on disk: complete or absent, errors with their cause, no remains."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_files_of_a_killed_writer_are_not_listed_and_removed_a_day_later(tmp_pat
     assert storage.list_files(str(tmp_path)) == [] and storage.list_tree(str(tmp_path)) == []
     assert storage.glob(str(tmp_path / "*")) == []
     (tmp_path / ".tmp-notes~20261125").write_text("the user's")
-    for hours in (0, -9):  # by the clock of the machine that writes it
+    for hours in (0, -9):  # by the clock of the writing machine
         now = time.time() + hours * 3600
         os.utime(tmp_path / left, (now, now))
         assert storage.clean_temporary(str(tmp_path), "[ab]") == [], "perhaps somebody writes to it"

@@ -1,4 +1,4 @@
-"""The record of an export comes last, and only what exports made is ever replaced."""
+"""The record of an export is written last, and only files of exports are replaced."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ FILES = sorted([MANIFEST_NAME, "export.json", "sub/a.txt"])
 
 @pytest.fixture
 def target(base):
-    """Return the path of an export; its folder does not exist."""
+    """Return the path of an export, whose folder does not exist."""
     return f"{base}/deep/out"
 
 
@@ -32,7 +32,11 @@ def _fill(text, name="a.txt"):
 
 
 def _export(target, step, text, overwrite=False, **fill):
-    """Export as the command does; return whether the folder was finished before."""
+    """Export as the command does.
+
+    Returns:
+        Whether the folder was finished before.
+    """
     if folder.finished(str(target), _record(step), overwrite):
         return True
     folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
@@ -56,7 +60,7 @@ def test_files_that_a_user_changed_or_added_are_kept(target, caplog):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
     storage.delete(f"{target}/export.json")
-    assert not _export(target, 1, "one")  # a file was gone: it was not finished
+    assert not _export(target, 1, "one")  # Without one file it was not finished.
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
     assert f"is now {target}.replaced-2" in caplog.text
     assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]
@@ -106,7 +110,7 @@ def test_an_interrupted_upload_is_completed_by_the_same_command(
     with pytest.raises(StorageError):
         _export(target, step, "new", overwrite=step == 2)
     fake_gcs.clear()
-    assert "export.json" not in storage.list_tree(target)  # nothing looks finished
+    assert "export.json" not in storage.list_tree(target)  # The folder must not look finished.
     assert not _export(target, step, "new")
     assert storage.list_tree(target) == FILES and _text(target) == "new"
 

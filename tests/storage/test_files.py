@@ -1,4 +1,4 @@
-"""Files on disk and on a bucket, by the same functions: what both promise."""
+"""Common guarantees of files on disk and on a bucket, by the same functions."""
 
 import os
 
@@ -78,7 +78,8 @@ def test_listing_and_globbing(base):
     assert storage.glob(f"{base}/?/c") == storage.glob(f"{base}/**/c") == [f"{base}/d/c"]
     storage.delete_many(f"{base}/{name}" for name in ("a", "b", "gone"))
     assert storage.list_tree(base) == ["d/c", "d/e/f"]
-    with pytest.raises(OSError):  # what cannot be looked at is not absent
+    # A path that cannot be read is not absent.
+    with pytest.raises(OSError):
         storage.exists(f"/tmp/{'x' * 300}")
 
 

@@ -16,9 +16,11 @@ LARGE = os.urandom(17 * MiB)  # two chunks
 
 
 def test_lists_come_in_pages(bucket, fake_gcs):
-    for n in range(103):  # the fake's page holds 100
+    # A page of the fake bucket lists 100 names.
+    for n in range(103):
         fake_gcs.put(f"{bucket}/d/x-{n:05d}", b"")
-    for name in ("d/sub/y", "d/", "e"):  # consoles make "d/" to show a folder
+    # Consoles create "d/" to show a folder.
+    for name in ("d/sub/y", "d/", "e"):
         fake_gcs.put(f"{bucket}/{name}", b"")
     names = [f"x-{n:05d}" for n in range(103)]
     assert storage.list_files(f"{bucket}/d") == names
@@ -65,7 +67,7 @@ def test_missing_credentials_are_named_with_the_remedy(monkeypatch, tmp_path):
 
 
 def test_transient_faults_are_logged(bucket, fake_gcs, caplog):
-    # Faults of this bucket's objects only: another test's process may still use its own.
+    # Faults of this bucket's objects only, as another test's process may still use its own.
     requests = f"/b/{bucket.removeprefix('gs://')}/o"
     fake_gcs.fault(requests, "status", times=2)
     with caplog.at_level(logging.WARNING):
@@ -103,13 +105,13 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     monkeypatch.setattr(gcs, "current", then_replaced)
     storage.download(path, target)
     assert storage.read_bytes(target) == LARGE[::-1] * 2 and len(set(looked)) == 2
-    fake_gcs.fault("alt=media", "status", code=404, times=-1)  # replaced again and again
+    fake_gcs.fault("alt=media", "status", code=404, times=-1)  # replaced repeatedly
     with pytest.raises(FileNotFoundError):
         storage.download(path, f"{target}-2")
     assert os.listdir(tmp_path) == ["t"]
 
 
-SHORT_CHUNK = 512 << 10  # of these tests, for speed
+SHORT_CHUNK = 512 << 10  # small, for speed
 
 
 SMALL, TWO_CHUNKS = os.urandom(100_000), os.urandom(SHORT_CHUNK + 1000)  # one request; two chunks
@@ -163,7 +165,13 @@ OPERATIONS = {
 _ALL = tuple(OPERATIONS)
 
 
-_ROADS = ("write small", "write large", "download", "read", "create")  # others are like these
+_ROADS = (
+    "write small",
+    "write large",
+    "download",
+    "read",
+    "create",
+)  # Other operations behave in the same ways.
 
 
 _SMALL_WRITES = ("write small", "create", "swap")
@@ -192,7 +200,7 @@ def _rule(match, do, **how):
 
 
 def _of(kind, operations, *rules, ends=None):
-    """Yield a case of one fault for each operation, with the exception that it ends with."""
+    """Yield a case of one fault for each operation, with its final exception."""
     for operation in operations:
         name = f"{kind} {'ends' if ends else 'is survived by'} {operation}"
         yield pytest.param(OPERATIONS[operation], rules, ends, id=name)

@@ -1,4 +1,4 @@
-"""One holder at a time: with clocks and holders passed in, and with real processes and kills."""
+"""Only one holder at a time, with simulated clocks, and with real processes and kills."""
 
 import dataclasses
 import errno
@@ -33,7 +33,7 @@ _HOLD = (
 
 
 class Time:
-    """A clock that only sleeping moves; `then` is called after each sleep."""
+    """A clock that only `sleep` moves, with `then` called after each sleep."""
 
     def __init__(self):
         self.now, self.then = 1000.0, lambda: None
@@ -79,14 +79,18 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
     silent, _ = make(remote, now, ELSEWHERE)
     silent.acquire()
     lease, logged = make(remote, now, dataclasses.replace(ELSEWHERE, id="second"))
-    assert lease.acquire() is not None  # of the same host, and another holder
+    assert lease.acquire() is not None  # another holder on the same host
     assert now.now >= 1000.0 + lease_seconds()
     assert "far-away" in logged[0]
-    for ask in (silent.renew, silent.check, silent.renew):  # the first still knows its own token
+    for ask in (
+        silent.renew,
+        silent.check,
+        silent.renew,
+    ):  # The first call still knows its own token.
         with pytest.raises(LeaseLost, match="has taken over"):
             ask()
         lease.check()
-    silent.release()  # it is no longer the holder
+    silent.release()  # It no longer owns the lease.
     lease.check()
 
 
@@ -94,7 +98,7 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
 def test_a_holder_on_a_bucket_that_renews_keeps_the_lease_whatever_its_clock(remote, skew):
     now = Time()
     living, _ = make(remote, now, ELSEWHERE)
-    living._wall = lambda: 1.7e9 + skew  # the file's time, which nothing may rely on
+    living._wall = lambda: 1.7e9 + skew  # Nothing may rely on the file's time.
     living.acquire()
     now.then = living.renew
     with pytest.raises(BadInput, match="far-away"):
@@ -248,7 +252,7 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
         while not storage.replace_if(remote, stolen, storage.read_with_token(remote)[1]):
             pass  # renewed this moment
         lease.check()
-    assert holder_of(remote) == ELSEWHERE  # neither renewed nor released by the loser
+    assert holder_of(remote) == ELSEWHERE  # The loser neither renewed nor released it.
 
 
 @pytest.mark.parametrize("name", ["STORAGE_TIMEOUT", "LEASE"])
@@ -265,7 +269,7 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
     lease.acquire()
     storage.write_bytes(f"{bucket}/made", b"1")
     storage.write_bytes(other, b"1")
-    now.now += 0.6 * lease_seconds()  # silent, and renewed by the next write
+    now.now += 0.6 * lease_seconds()  # The next write renews the lease.
     storage.write_bytes(other, b"2")
     lease.check()
     now.now += lease_seconds()
@@ -289,7 +293,7 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
 
 
 def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
-    """It was sent within the lease: the bucket refuses the generation that it states."""
+    """Refuse it by the stated generation, although it was sent within the lease."""
     lease, _ = make(remote)
     lease.acquire()
     path = f"{bucket}/file"
@@ -317,11 +321,11 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
     assert storage.read_bytes(f"{bucket}/a") == b"3"
     lease.release()
     now.now += lease_seconds()
-    storage.write_bytes(f"{bucket}/a", b"4")  # anybody may, now
+    storage.write_bytes(f"{bucket}/a", b"4")  # Now any process may write.
 
 
 def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
-    """The file got its length, and not its content."""
+    """Take it over: the file got its length, and not its content."""
     path = str(tmp_path / "lock.json")
     full = make(path)[0]
     with pytest.raises(OSError, match="No space left"), pytest.MonkeyPatch.context() as patch:
@@ -338,7 +342,7 @@ def fail(number):
 
 
 def test_a_worker_writes_while_its_parent_renews(remote, bucket, fake_gcs):
-    """With few requests: it reads the lock once in a while."""
+    """Read the lock only occasionally, to save requests."""
     lease = Lease(remote, BUSY, print, stale_seconds=2.0)
     lease.acquire()
     share = pickle.loads(pickle.dumps(lease.share()))

@@ -1,4 +1,4 @@
-"""Where a command may write: into nothing, or over what it has made."""
+"""Commands write into an absent output, or replace their own."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def _check_folder(path):
 def test_only_a_file_of_ours_is_replaced(tmp_path):
     path = tmp_path / "new/deep/file"
     _check_file(path)
-    assert os.listdir(tmp_path) == []  # a check makes nothing
+    assert os.listdir(tmp_path) == []  # A check creates nothing.
     for content in (b"ours", b"newer"):
         outputs.write(str(path), content)
         _check_file(path)
@@ -28,7 +28,7 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
     mine.write_text("years of work")
     outputs.check_output_file(str(mine), "--output", replaces=False)
     with pytest.raises(BadInput, match="not a file that this program made"):
-        outputs.write(str(mine), b"newest")  # it came after the check
+        outputs.write(str(mine), b"newest")  # The file appeared after the check.
     assert mine.read_text() == "years of work"
 
 

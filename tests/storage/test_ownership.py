@@ -1,4 +1,4 @@
-"""Files in an ownership manifest are ours; others stay, and so does what is replaced."""
+"""Files in an ownership manifest are replaced, and all other files stay."""
 
 import contextlib
 import shutil
@@ -25,7 +25,7 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
     first = Owned.create(base, FILES)
     first.write("report.html", b"page")
-    as_run = Owned.create(base, "run")  # of nothing but single files of ours
+    as_run = Owned.create(base, "run")  # a folder of single files
     assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
     assert Owned.create(base, FILES).kind == "run"
     with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
@@ -75,7 +75,7 @@ def test_unlisted_files_are_never_touched(base):
 def test_a_replaced_file_is_kept_under_another_name(base):
     owned = Owned.create(base, "run")
     owned.write("a", b"ours")
-    owned.write("a", b"ours")  # the same: nothing to keep
+    owned.write("a", b"ours")  # The same content needs no copy.
     storage.write_bytes(f"{base}/a", b"ours, edited")
     storage.write_bytes(f"{base}/a.replaced-2", b"the user's")
     for content in (b"newer", b"newest"):
@@ -111,7 +111,7 @@ def test_a_folder_is_set_aside_file_by_file_with_its_manifest(base):
 
 @pytest.mark.parametrize("kill", range(8))
 def test_a_move_that_was_killed_is_completed_by_the_next(base, monkeypatch, kill):
-    """Killed before each request or rename that changes something."""
+    """Kill it before each request or rename that changes a file."""
     folder = f"{base}/export"
     storage.make_directory(folder)
     owned = Owned.create(folder, "export")
@@ -209,7 +209,7 @@ def test_names_cannot_leave_the_folder(tmp_path):
     (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(forged))
     with pytest.raises(BadInput, match="not a file name inside its directory"):
         Owned.load(str(folder))
-    # A link under the name of a file of ours is the user's.
+    # A link with the name of an owned file belongs to the user.
     (folder / MANIFEST_NAME).unlink()
     (folder / "a").symlink_to(tmp_path / "nothing")
     with pytest.raises(BadInput, match="not a file that this program made"):

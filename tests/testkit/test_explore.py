@@ -1,4 +1,4 @@
-"""Every state within small bounds, and what is found when the code is broken on purpose."""
+"""Every state within small bounds, and violations in code that is broken on purpose."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
-ENDLESS = 10**6  # steps: the budget ends the run
+ENDLESS = 10**6  # steps (the budget ends the run)
 ALONE = Bounds(processes=1)
 UNENDING = replace(ALONE, target_step=ENDLESS)
 CHANGES = Bounds(changes=True, target_step=ENDLESS)
@@ -75,7 +75,7 @@ FAULTS = {
     FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
     TWO: (TWO, supervise._Supervisor, "_find", lambda self: ([], {}, []), ALONE),
     LEFT: (LEFT, supervise, "after_deletion", _trusts_the_answer, ALONE),
-    # By what was reported once, each from its issue.
+    # Defects that were reported once, each by its issue.
     "price": (
         BUDGET,
         supervise,

@@ -1,4 +1,4 @@
-"""A sample of `make bench-leaks`: months in which anything fails, and nothing may be left."""
+"""A sample of `make bench-leaks`: months of failures, after which nothing may be left."""
 
 import math
 import os
@@ -12,7 +12,8 @@ from testkit import histories
 from testkit.histories import DAY, HOUR, POLL, History, broken
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
-SEEDS = int(os.environ.get("BIGBIRD_JA_HISTORIES", "10"))  # `make bench-leaks` has more
+# `make bench-leaks` runs more.
+SEEDS = int(os.environ.get("BIGBIRD_JA_HISTORIES", "10"))
 
 
 @pytest.mark.parametrize("service", ["tpu", "compute", "queue"])
@@ -32,7 +33,7 @@ def test_a_machine_without_a_watcher_is_noticed():
 
 
 class Changing(History):
-    """Each supervisor of it has other flags: price, zones, project and type."""
+    """History in which each supervisor has other flags: price, zones, project and type."""
 
     def __init__(self, seed, service):
         super().__init__(seed, service)
@@ -63,13 +64,13 @@ class Changing(History):
         spent = late = 0.0
         for node in nodes:
             begin, end = node.billed(self.cloud.now)
-            if end <= begin:  # never ready
+            if end <= begin:  # never READY
                 continue
             spent += (end - begin) / HOUR * self.prices[node.attempt]
             late += (2 * POLL + 91.0) / HOUR * self.prices[node.attempt]
         self.excess = spent - late - (self.record.max_usd or spent)
         limit, self.record = self.record, replace(self.record, max_usd=None)
-        broken = super().broken(unending)  # counts money at one price
+        broken = super().broken(unending)  # The check counts costs at one price.
         self.record = limit
         return broken
 

@@ -1,4 +1,7 @@
-"""Training processes that are killed again and again; `make soak` kills sixty times."""
+"""Training processes that are killed repeatedly.
+
+`make soak` kills sixty times.
+"""
 
 import os
 import random
@@ -7,7 +10,7 @@ import pytest
 
 from testkit import killing, soak
 
-KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # of a pod a third
+KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # a third of them for a pod
 ENGINE = os.environ.get("BIGBIRD_JA_ENGINE", "auto")
 
 
@@ -19,7 +22,8 @@ def test_killed_run_ends_with_the_weights_of_an_uninterrupted_one(store, zygote,
     config, data = killing.write_inputs(tmp_path / "inputs")
     arguments = ["--config", str(config), "--data_dir", str(data), "--engine", ENGINE]
     arguments += ["--mode", "train_and_eval", "--set", "training.eval_every_steps=20"]
-    if store == "pod":  # each start compiles, in all processes
+    # Each start compiles, in all processes.
+    if store == "pod":
         arguments += ["--set", "training.global_batch_size=8", "--set", "model.num_layers=1"]
         arguments += ["--engine", "pjrt"]
     base = request.getfixturevalue("bucket") if store == "bucket" else tmp_path

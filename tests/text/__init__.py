@@ -1,4 +1,4 @@
-"""Texts that break tokenizers, and where sentences and words begin: tests/fixtures/*.json."""
+"""Texts that break tokenizers, and the starts of sentences and words: tests/fixtures/*.json."""
 
 import json
 
@@ -20,6 +20,10 @@ def lines_of(*texts):
 
 
 def write(path, content):
-    """Write a file; return its path."""
+    """Write a file.
+
+    Returns:
+        Its path.
+    """
     path.write_bytes(content)
     return str(path)

@@ -93,7 +93,8 @@ def test_large_and_repeated_strings_are_text(tmp_path):
 
 
 def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
-    path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
+    # A string of 3 MB.
+    path, text = tmp_path / "a.parquet", "長" * 1_000_000
     kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
     table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
     parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: transformers' ids, special tokens by name, whole words."""
+"""Tokenizers of Hugging Face folders: ids of transformers, special tokens, whole words."""
 
 import contextlib
 import importlib.util
@@ -69,7 +69,7 @@ def exported(ours, folder, model_type="modernbert"):
 
 
 def marked(tok, text, by="script"):
-    """Return the words that a text is cut into."""
+    """Return the words into which a text is cut."""
     ids = tok.encode_arrays([text])
     (starts,) = words.word_marker(by, tok)([text], ids)
     surface, offsets = tok.surface_and_offsets(text, ids[0])
@@ -79,7 +79,7 @@ def marked(tok, text, by="script"):
 
 @pytest.fixture(scope="module")
 def documents(request):
-    """Return hard texts, generated ones, and real ones if there are any."""
+    """Return hard texts, generated ones, and real ones if available."""
     texts = [*HARD, *articles.generate(5, seed=7)]
     with contextlib.suppress(pytest.skip.Exception):
         real = open_corpus([request.getfixturevalue("real_text_path")]).texts()

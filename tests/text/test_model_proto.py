@@ -1,5 +1,8 @@
-"""SentencePiece models of other projects: special pieces by name, all other ids as they are; and
-reading and rounding a `.model` file agrees with SentencePiece itself."""
+"""SentencePiece models of other projects, and our reader of `.model` files.
+
+Special pieces are found by name, and all other ids are unchanged. Reading and rounding a `.model`
+file agrees with SentencePiece itself.
+"""
 
 import io
 import json
@@ -37,7 +40,7 @@ def models(sample_corpus):
 
 
 def plain_texts(sample_corpus):
-    """Return hard cases, and generated text without the markers, which are tokens only in ours."""
+    """Return hard cases and generated text without the markers, which only our models contain."""
     texts = list(open_corpus([sample_corpus]).texts())[:10]
     plain = [re.sub("|".join(MARKERS), "", text) for text in texts]
     return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]

@@ -1,4 +1,4 @@
-"""Feeding SentencePiece: nothing is dropped, samples repeat, refusals give advice."""
+"""Input of SentencePiece's training: nothing is lost, samples repeat, refusals give advice."""
 
 import pytest
 from hypothesis import given

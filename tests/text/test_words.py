@@ -1,4 +1,4 @@
-"""Where words start, by script and by MeCab, in text and in tokens."""
+"""Word starts by script and by MeCab, in text and in tokens."""
 
 import importlib.util
 import sys
@@ -57,5 +57,6 @@ def test_word_starts_by_token_table_and_by_text_agree(tokenizer_path, sample_cor
     total = sum(map(len, ids))
     differing = sum(int((a != b).sum()) for a, b in zip(by_token, by_text, strict=True))
     assert total > 50_000
-    assert differing / total < 1e-4  # a token such as "ヶ月" does not know what it follows
+    # A token such as "ヶ月" does not depend on the token before it.
+    assert differing / total < 1e-4
     assert words.word_marker("script", tok)([], []) == []

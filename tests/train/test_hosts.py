@@ -1,4 +1,4 @@
-"""Which process of a pod this is, and what all of them must share."""
+"""The number of a process in a pod, and the values that all processes must share."""
 
 import pytest
 

@@ -22,7 +22,8 @@ DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 def _gradients(step):
     random = np.random.default_rng(1000 + step)
-    sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))  # as the sizes of real ones differ
+    # The sizes of real variables differ as much.
+    sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))
     return {
         name: (size * random.standard_normal((6, 5))).astype(np.float32)
         for name, size in zip(NAMES, sizes, strict=True)
@@ -30,13 +31,17 @@ def _gradients(step):
 
 
 def _reference(rule, params, rates):
-    """Each rule step by step in float64: AdamW as Loshchilov and Hutter define it, and
-    AdamWeightDecayOptimizer of Google's BERT and BigBird code; gradients are halved."""
+    """Compute each rule step by step in float64.
+
+    The rules are AdamW as Loshchilov and Hutter define it, and AdamWeightDecayOptimizer of Google's
+    BERT and BigBird code. Gradients are halved.
+    """
     params = {name: value.astype(np.float64) for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
     for step, rate in enumerate(rates):
-        count = step + 1 if rule == "adamw" else np.inf  # Google's does not correct the means
+        # Google's rule does not correct the means.
+        count = step + 1 if rule == "adamw" else np.inf
         for name, gradient in _gradients(step).items():
             m[name] = 0.9 * m[name] + 0.1 * 0.5 * gradient
             v[name] = 0.999 * v[name] + 0.001 * (0.5 * gradient) ** 2
@@ -50,7 +55,7 @@ def _reference(rule, params, rates):
 
 @pytest.mark.parametrize("rule", DECAYED)
 def test_update_rules_equal_their_references(rule):
-    """200 steps: warm-up, peak, decay to zero; to 2e-6 of the weights of the reference."""
+    """Compare 200 steps of warm-up, peak and decay with the reference, to 2e-6 of the weights."""
     sets = {"update_rule": rule, "schedule": "google", "num_train_steps": 200, "warmup_steps": 40}
     sets |= {"learning_rate": 1e-3, "weight_decay": 0.1}
     section = tiny_config(**{f"training.{key}": value for key, value in sets.items()}).training
@@ -90,7 +95,7 @@ CURVES = {
 
 @pytest.mark.parametrize("schedule", CURVES)
 def test_the_rate_warms_up_and_falls_to_zero_at_the_last_step(schedule):
-    """Google's warm-up starts at zero, and its line at the peak, at step 0."""
+    """Start at zero as Google's warm-up does, with a line from the peak at step 0."""
     decay = {"decay_fraction": 0.2} if schedule == "wsd" else {}
     curve = _curve(beyond=5, schedule=schedule, **decay)
     first = 0 if schedule == "google" else 1
@@ -128,7 +133,10 @@ def _muon_config(architecture, optimizer="muon", **training):
 
 
 def _muon_gradients(params, step):
-    """Of a global norm of about 60, which is clipped to 1; matrices have a strong direction."""
+    """Draw gradients of a global norm of about 60, which is clipped to 1.
+
+    Matrices have a strong direction.
+    """
     random = np.random.default_rng(100 + step)
     gradients = {}
     for name, value in params.items():
@@ -139,7 +147,7 @@ def _muon_gradients(params, step):
 
 
 def _muon_trained(config):
-    """Parameters and slots after `MUON_STEPS` updates."""
+    """Return parameters and slots after `MUON_STEPS` updates."""
     params = initial_parameters(*with_data(config), seed=5)
     slots = initial_slots(config, {name: tf.constant(value) for name, value in params.items()})
 
@@ -154,7 +162,7 @@ def _muon_trained(config):
 
 
 def _orthogonal(matrix):
-    """Jordan's five iterations in float64."""
+    """Return Jordan's five iterations in float64."""
     x = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = x / np.linalg.norm(x)
     for _ in range(5):
@@ -164,7 +172,7 @@ def _orthogonal(matrix):
 
 
 def _muon_reference(config, name, count):
-    """A kernel's values and momenta after the same updates, each matrix for itself."""
+    """Return a kernel's values and momenta after the same updates, one matrix at a time."""
     params = initial_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]
@@ -219,7 +227,7 @@ def test_orthogonalization_computes_the_smaller_product(shape):
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16), (1, 7)])
 def test_singular_values_come_near_one(shape):
-    """Those from a hundredth of the matrix's norm on; in the same directions."""
+    """Check values above a hundredth of the matrix's norm, and unchanged directions."""
     random = np.random.default_rng(2)
     count = min(shape)
     left = np.linalg.qr(random.standard_normal((shape[0], count)))[0]

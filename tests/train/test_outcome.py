@@ -1,4 +1,4 @@
-"""The outcome of a run, with a logger that notes what it gets."""
+"""The outcome of a run, with a logger that records its events."""
 
 from dataclasses import dataclass
 from threading import Event
@@ -49,7 +49,7 @@ def outcome(logged):
 def test_finished_run_is_recorded_once(outcome, logged):
     assert outcome.done("finished") == Totals(7, "finished")
     assert logged == ["finished: step 7, loss 1.5000, in out/run"]
-    outcome.done("finished", is_new=False)  # it was recorded before
+    outcome.done("finished", is_new=False)  # It was recorded before.
     assert outcome.logger.recorded == ["finished"]
 
 

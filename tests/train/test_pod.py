@@ -1,4 +1,4 @@
-"""How the processes of a pod agree on steps and end together.
+"""Agreement of the processes of a pod on steps and on their end.
 
 First over a key-value store in memory, then by `pretrain` in real processes with kills and signals.
 """
@@ -47,7 +47,7 @@ time.sleep(2 * (sys.argv[3] == "True"))
 
 
 class Store:
-    """What a pod uses of JAX's client; one for all processes."""
+    """Stand-in for JAX's client, shared by all processes."""
 
     def __init__(self):
         self._values = {}
@@ -106,7 +106,7 @@ def until(condition):
 
 
 def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Only the writer has the lines of `eval.jsonl`."""
+    """Share it, as only the writer reads the lines of `eval.jsonl`."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -119,7 +119,7 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             init_from=None,
         )
         evaluations.append(Evaluations(here, member.stop, Watchdog(0, print)))
-    # The last one is of lost work.
+    # The last line belongs to lost work.
     lines = [{"step": step, "data_fingerprint": "data"} for step in (20, 40)]
     for each, known in zip(evaluations, (lines, []), strict=True):
         each.begin(25, known)
@@ -132,14 +132,21 @@ AHEAD = 3
 
 
 class Engine:
-    """Dispatches up to `AHEAD` steps beyond the finished ones; a step ends once all have it."""
+    """An engine that dispatches up to `AHEAD` steps beyond the finished ones.
+
+    A step ends once all processes have dispatched it.
+    """
 
     def __init__(self, pod, start):
         self.pod, self.dispatched, self.finished, self.saves = pod, start, start, [start]
         self.is_time = False
 
     def advance(self, everyone, rng):
-        """One turn if it need not wait; whether training has stopped."""
+        """Run one turn unless it must wait.
+
+        Returns:
+            Whether training has stopped.
+        """
         if self.pod.stops_at(self.finished, False):
             return True
         limit = self.pod.next_limit(self.finished, 10**6, AHEAD)
@@ -147,7 +154,8 @@ class Engine:
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)
         if self.pod.saves_at(self.finished, self.saves[-1], self.is_time):
-            self.saves.append(self.dispatched)  # what is dispatched is settled before a save
+            # Dispatched steps are settled before a save.
+            self.saves.append(self.dispatched)
             self.finished = self.dispatched
         return False
 
@@ -163,7 +171,7 @@ def test_all_processes_stop_and_save_at_the_same_steps(seed):
         engines[0].is_time = turn % 60 == 20  # by the writer's clock
         if turn == 400:
             rng.choice(pods).ask_to_stop("SIGTERM")
-            pods[0].ask_to_stop("SIGTERM")  # the writer hears of it
+            pods[0].ask_to_stop("SIGTERM")  # The writer is told of it.
         engine.advance(engines, rng)
     for engine in engines:
         assert engine.pod.stops_at(engine.finished, False) and engine.finished > start
@@ -196,7 +204,7 @@ def test_failure_ends_the_process_if_the_store_is_lost(monkeypatch):
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
     threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()
     until(lambda: one.pod._failure)
-    one.pod._cut_off()  # JAX's client has noticed
+    one.pod._cut_off()  # JAX's client has noticed the loss.
     assert [type(error) for error in one.left] == [Stalled]
 
 
@@ -223,7 +231,8 @@ def test_shared_values_and_collected_arrays_are_unchanged():
     def give_up():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):  # a part that does not come
+    # A part of the value that does not come.
+    with pytest.raises(KeyboardInterrupt):
         writer.collect("evaluation 9", part, give_up)
 
 
@@ -271,7 +280,7 @@ def flags(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(zygote, flags):
-    """`start(model, ...)`: a pod of two, or of `processes`, that trains in a folder."""
+    """Return `start(model, ...)`: a pod of two, or of `processes`, that trains in a folder."""
 
     def start(model, *more, processes=2, hang=None):
         here = [*flags, *more, "--model_dir", str(model)]
@@ -282,13 +291,16 @@ def start(zygote, flags):
 
 @pytest.fixture(scope="module")
 def finished(start, tmp_path_factory):
-    """A pod of two that was left alone; the optimiser's state is divided over its devices."""
+    """Run a pod of two without interruption.
+
+    The optimizer's state is divided over its devices.
+    """
     model = tmp_path_factory.mktemp("finished") / "model"
     return model, pods.wait(start(model), 0, 0)
 
 
 def hung(running, index):
-    """The process that stands still."""
+    """Return the process that stands still."""
     running[index].wait_for(running[index].hung, seconds=pods.PATIENCE)
     return running[index]
 
@@ -310,7 +322,7 @@ def test_one_process_writes_and_all_report_the_result(finished):
 @pytest.mark.slow
 @processes
 def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
-    """Also after one was killed where it compiles, which ends all."""
+    """Compare also after a kill in compilation, which ends all processes."""
     pod, alone = tmp_path / "pod", tmp_path / "alone"
     running = start(pod, processes=4, hang={0: ("start-up", 1)})
     hung(running, 0)
@@ -330,7 +342,7 @@ def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags
 
 @processes
 def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, start, tmp_path):
-    """Process 0, whose end takes JAX's service away, is killed as well; then the same bits."""
+    """Kill process 0 as well, whose end stops JAX's service, and compare all bits."""
     model = tmp_path / "model"
     take_programs(finished[0], model)
     running = start(model, hang={1: ("step", 2)})
@@ -361,7 +373,7 @@ def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, star
 
 
 def check_refused(ended, *words):
-    """One line on each, which holds the words."""
+    """Check that each process prints one line with the words."""
     for each in ended:
         lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
         assert len(lines) == 1 and all(word in lines[0] for word in words), each.err
@@ -370,7 +382,8 @@ def check_refused(ended, *words):
 
 @processes
 def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
-    at = flags.index("training.eval_every_steps=8")  # means nothing without evaluation
+    # The flag has no effect without evaluation.
+    at = flags.index("training.eval_every_steps=8")
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
     other = ["--set=training.learning_rate=0.5", "--mode=train", f"--data_dir={tmp_path}/other"]
@@ -401,7 +414,7 @@ def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
 
 @processes
 def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
-    """Where one is alone, and where two have the same number."""
+    """Refuse a process without others, and two with the same number."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()

@@ -1,4 +1,4 @@
-"""The progress line and its rates, with the clock passed in."""
+"""The progress line and its rates, with a simulated clock."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def make(peak=None, start=0, before=0.0):
 
 
 def measured(progress, step):
-    """The rate at a step that is logged as soon as it is finished."""
+    """Return the rate at a step that is logged as soon as it is finished."""
     progress.finished(step)
     return progress.measure()
 
@@ -27,15 +27,15 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
-    progress.leave_out()  # an evaluation is no part of the rate
+    progress.leave_out()  # An evaluation is no part of the rate.
     now[0] += 10.0
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
 def test_rate_is_measured_over_a_second_at_least():
-    """Three steps of half a second: the host sees the first one late, the others a moment after."""
+    """Log three steps of half a second, of which the host sees the first one late."""
     progress, now = make()
-    now[0] += 20.0  # the first turn starts the input too
+    now[0] += 20.0  # The first turn also starts the input.
     assert measured(progress, 1) == pytest.approx(200.0)
     for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
         now[0] += seconds
@@ -49,7 +49,7 @@ def test_rate_is_measured_over_a_second_at_least():
 
 
 def test_line_begins_with_step_and_loss(caplog):
-    """A terminal cuts its end."""
+    """Put them first, as a terminal cuts the end of the line."""
     progress, now = make(peak=50e12)
     now[0] += 10.0
     progress.show(metrics(20, measured(progress, 20)))
@@ -62,7 +62,7 @@ def test_line_begins_with_step_and_loss(caplog):
 def test_train_time_accumulates_over_restarts():
     progress, now = make(start=500, before=3600.0)
     now[0] += 30.0
-    progress.begin()  # imports and tracing do not count
+    progress.begin()  # Imports and tracing do not count.
     now[0] += 60.0
     assert progress.train_seconds() == pytest.approx(3660.0)
     assert progress.measure() == 0.0

@@ -18,7 +18,7 @@ from testkit.configs import fitted, with_data
 
 @pytest.fixture
 def adopted(tmp_path, monkeypatch):
-    """`adopted(config=None)`: settings, by key with their source, that a start adopts."""
+    """Return `adopted(config=None)`, the settings that a start adopts, by key with their source."""
     synthetic.write(tmp_path / "data")
 
     def adopted(config, **more):
@@ -39,7 +39,7 @@ def adopted(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_stops_the_call_and_handlers_are_restored(tmp_path, monkeypatch):
-    """A second one interrupts a main thread that does not answer; the program goes on."""
+    """Interrupt a main thread that does not answer by a second signal, and continue."""
     synthetic.write(tmp_path / "data")
     before = [signal.getsignal(number) for number in SIGNALS]
 
@@ -74,7 +74,7 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 
 
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
-    """All without --config; those that an encoder's folder gave it with --config."""
+    """Adopt all settings without --config, and those of an encoder's folder with it."""
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))
     with model_dir.locked():

@@ -1,4 +1,4 @@
-"""The train step: modes, accumulation, replicas, checkpointing, what is not finite."""
+"""The train step: modes, accumulation, replicas, checkpointing, non-finite values."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def _step(config, batch, jit=False, **how):
 
 
 def _assert_same_update(got, expected, atol=1e-5):
-    """The first moments are the gradients times a constant: they tell more than the weights."""
+    """Compare the first moments, which are more exact than weights: gradients times a constant."""
     for name, value in expected[1]["m"].items():
         np.testing.assert_allclose(got[1]["m"][name], value, atol=atol, err_msg=name)
     for name, value in expected[2].items():
@@ -48,7 +48,7 @@ def _assert_same_update(got, expected, atol=1e-5):
 
 
 def test_eager_compiled_and_graph_mode_agree():
-    """With two micro-batches; compiled, with recomputation too."""
+    """Compare them with two micro-batches, and the compiled mode with recomputation, too."""
     sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
     batch = tiny_batch(config)
@@ -74,8 +74,12 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
 
 
 def test_checkpointing_recomputes_each_layer_behind_a_barrier():
-    """XLA for CPUs drops barriers; that TPUs' keeps them shows in the memory preflight reports."""
-    tf.random.set_seed(1)  # TensorFlow draws a number to find its device; determinism may be on
+    """Count barriers before compilation, as XLA for CPUs drops them.
+
+    The memory that preflight reports shows that XLA for TPUs keeps them.
+    """
+    # TensorFlow draws a number to find its device, and determinism may be on.
+    tf.random.set_seed(1)
     products, barriers = [], []
     for on in (False, True):
         sets = {"model.attention_type": "original_full", "model.num_layers": 1}
@@ -92,7 +96,7 @@ def test_checkpointing_recomputes_each_layer_behind_a_barrier():
 
 
 def _on_replicas(config, batch, num_replicas):
-    """One step on threads that stand for cores, with a sum over them."""
+    """Run one step on threads in place of cores, with a sum over them."""
     meeting, shares = threading.Barrier(num_replicas), [None] * num_replicas
 
     def run(replica):
@@ -126,7 +130,7 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 
 @pytest.mark.both
 def test_replicas_share_the_work_of_muon():
-    """Three replicas, as not all stacks divide by them; all get the same weights, bit for bit."""
+    """Run three replicas, which do not divide all stacks, and compare all weights bit for bit."""
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.global_batch_size": 6})
@@ -158,7 +162,8 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch():
     halves = {name: value[:2] for name, value in batch.items()}
     once = float(train_step(*with_data(config), params, slots, step, halves)[2]["loss"])
     twice = float(train_step(*with_data(accumulating), params, slots, step, twins)[2]["loss"])
-    assert once != twice  # the second micro-batch drew other masks over the same records
+    # The second micro-batch drew other masks over the same records.
+    assert once != twice
 
 
 @pytest.mark.parametrize("nsp", [False, True])
@@ -216,7 +221,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         ((768, 3072), 8, Division(0, 96)),
         ((2, 768), 8, Division(1, 96)),
         ((768,), 32, Division(0, 24)),
-        ((3, 5), 4, Division(1, 2)),  # nothing divides: the longest, filled up
+        ((3, 5), 4, Division(1, 2)),  # Nothing divides, so the longest one is padded.
         ((2,), 4, Division(0, 1)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The order of things in a run, with an engine whose steps are numbers."""
+"""The order of events in a run, with an engine whose steps are numbers."""
 
 import contextlib
 import dataclasses
@@ -95,7 +95,7 @@ def metrics(step):
 
 
 class Training:
-    """Runs into one MODEL_DIR, one after the other.
+    """Successive runs into one MODEL_DIR.
 
     Args:
         stop_at: the step at whose end someone asks to stop, or `instead` happens; "evaluation" is
@@ -141,7 +141,7 @@ class Training:
         try:
             train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit(print))
         finally:
-            # An input that does not end is waited for each time, and a spot machine has 30 seconds.
+            # Each stop waits for an input that does not end, and a spot machine has 30 seconds.
             assert engine.closed == engine.begun, "closed once, however the run ends"
 
     @property
@@ -188,7 +188,7 @@ def lost_work(training):
 
 
 def damaged(training):
-    """Leave a run with a damaged checkpoint, and a part of another one that was being saved."""
+    """Leave a run with a damaged checkpoint, and a part of an interrupted save."""
     interrupted(training)
     storage.write_bytes(f"{training.model_dir}/model.ckpt-9.index", b"cut off")
     left = "model.ckpt-12.data-00000-of-00001"
@@ -200,7 +200,7 @@ def no_device(training, patch):
 
 
 def no_device_after_a_heartbeat(training, patch):
-    """Refuse when the periodic tasks have run, as in a long compilation."""
+    """Refuse after the periodic tasks have run, as in a long compilation."""
     has_run, beat, begin = Event(), RunLogger.beat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(RunLogger, "beat", lambda logger: (beat(logger), has_run.set()))
@@ -234,7 +234,7 @@ def other_config(training, patch):
 
 
 def in_the_place_of(name, make):
-    """Put something else in the place of what a run writes, as late as it may be met."""
+    """Put another file in the place of an output, as late as possible."""
 
     def refusal(training, patch):
         path = Path(training.model_dir, name)
@@ -390,7 +390,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(tmp_path, monkeypatch):
 
 
 def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
-    """In the last one too: "finished" would leave it out for good."""
+    """Evaluate after a stop in the last evaluation, too, which "finished" would skip for good."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
             training.run(evaluates=True, stop_at="evaluation")

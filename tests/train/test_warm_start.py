@@ -1,4 +1,4 @@
-"""Warm starts: every parameter from where the table says."""
+"""Warm starts: the source of every parameter, by the table."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """The same variables as Google's checkpoints name and shape them, with optimizer state.
+    """Return the variables as Google's checkpoints name and shape them, with optimizer state.
 
     Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`.
     """
@@ -68,7 +68,7 @@ def test_googles_checkpoint_is_read(google, code):
 
 
 def test_record_has_the_absolute_source_and_the_commit_of_the_hub(google, tmp_path, monkeypatch):
-    """`--init_from .` gave a model card that names "." as its base model."""
+    """Record them: `--init_from .` gave a model card with "." as its base model."""
     run = with_data(tiny_config(96, **{"make_data.nsp": True}))
     monkeypatch.chdir(tmp_path)
     record = load_initial("bigbr.ckpt-0", *run).record

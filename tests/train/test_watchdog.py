@@ -1,4 +1,4 @@
-"""The watchdog, with a clock passed in."""
+"""The watchdog, with a simulated clock."""
 
 import threading
 

@@ -58,14 +58,19 @@ def test_shellcheck_is_clean(tmp_path):
     path.write_text(fill(run_of()), encoding="utf-8")
     # In a filled script constants meet constants; that is what a template is for.
     allowed = "--exclude=SC2050,SC2194,SC2157,SC2016"
-    shellcheck = os.path.join(os.path.dirname(sys.executable), "shellcheck")  # of the lock
+    # The version of the lock.
+    shellcheck = os.path.join(os.path.dirname(sys.executable), "shellcheck")
     done = subprocess.run([shellcheck, allowed, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """Store the package on a bucket; return the fields of its record."""
+    """Store the package on a bucket.
+
+    Returns:
+        The fields of its record.
+    """
     packed, folder = package_module.build(), tmp_path_factory.mktemp("bucket")
     run = package_module.note(LaunchedRun(str(folder), "run-1"), packed)
     (folder / "packages").mkdir()
@@ -142,14 +147,16 @@ def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
     )
     write_tool(f"{tmp_path}/bin/apt-get", f'echo "apt ${{*: -1}}" >>{tmp_path}/calls')
     script = fill(run_of(vm_python=python, **package), installs=True)
-    assert start(tmp_path, script, "install").wait(120) != 0  # this pip installs no uv
+    assert start(tmp_path, script, "install").wait(120) != 0  # This pip does not install uv.
     lock = f"{tmp_path}/vm/package/bigbird_ja/launch/locks/uv.lock"
     assert calls(tmp_path) == ["apt update", "apt python3-pip", f"pip {lock}"]
 
 
 def training(root, hosts, trainer, reporter, others="", **environ):
-    """The script where it trains, with a Python that runs one line of bash for the trainer, and
-    another for what reports the end."""
+    """Return the script with stand-ins for trainer and reports.
+
+    A Python runs one line of bash as the trainer, and another one to report the end.
+    """
     python = f"{root}/bin/python3"
     write_tool(python, f'case "$*" in\n*pretrain*) {trainer} ;;\n{others}*) {reporter} ;;\nesac')
     script = fill(run_of(vm_python=python, accelerator_type="v4-16" if hosts > 1 else "v4-8"))
@@ -167,12 +174,12 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
         ("accel0 accel1", NO_MEMORY, 65534),
         ("vfio/0 vfio/vfio", FITS, 65534),
         ("vfio/0 vfio/vfio", NO_MEMORY, 0),
-        ("accel0", {"TENSORFLOW": "1"}, 0),  # lies where only root finds it
+        ("accel0", {"TENSORFLOW": "1"}, 0),  # a place that only root finds
         ("", FITS, 0),
     ],
 )
 def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
-    """Use real owners; only `useradd` and `id` are stand-ins."""
+    """Use real owners, with stand-ins only for `useradd` and `id`."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o711)
@@ -236,14 +243,15 @@ def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
     assert not (tmp_path / "vm/package").exists()
     assert '"attempt": 1, "status": 1' in report.read_text(encoding="utf-8")
     lines = log.read_text(encoding="utf-8")
-    assert "installation failed" in lines and "FAILED" in lines  # sha256sum's word too
+    assert "installation failed" in lines and "FAILED" in lines  # sha256sum prints the second word.
 
 
 # --- the lock is executed: installed, trained, preempted and resumed ----------------------------
 
 
 STEPS, FIRST = 300, 20
-PATIENCE = 600.0  # for Python, TensorFlow and the compiler to start, on a machine with other work
+# Python, TensorFlow and the compiler start on a busy machine.
+PATIENCE = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +267,7 @@ def metadata_server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, fake_gcs):
-    """Make a bucket with a data set, which this process finds, too."""
+    """Create a bucket with a data set, which this process finds, too."""
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     fake_gcs.create_bucket("rented")
     for path in data.iterdir():
@@ -275,7 +283,7 @@ def place(tmp_path_factory, fake_gcs):
 
 @pytest.fixture(scope="module")
 def launched(place, fake_gcs, metadata_server):
-    """Return `launched(name, accelerator_type)`: the run and script that `launch` makes."""
+    """Return `launched(name, accelerator_type)`, the run and script that `launch` creates."""
 
     def launched(name, accelerator_type, steps=STEPS, **more):
         sets = [f"training.num_train_steps={steps}", "checkpoints.save_every_steps=20"]
@@ -295,7 +303,7 @@ def launched(place, fake_gcs, metadata_server):
 
 @pytest.fixture(scope="module")
 def machine_of(tmp_path_factory, cpython):
-    """Return `machine_of(script, ...)`: a machine, whose processes are killed at the end."""
+    """Return `machine_of(script, ...)`, whose machine's processes are killed at the end."""
     with contextlib.ExitStack() as stack:
 
         def machine_of(script, installed=None, cpython=cpython, packages=None):
@@ -309,7 +317,7 @@ def machine_of(tmp_path_factory, cpython):
 
 @pytest.fixture(scope="module")
 def installed(launched, machine_of):
-    """Return a run, and a machine on which the script has installed everything for it."""
+    """Return a run, and a machine on which the script has installed all of its packages."""
     run, script = launched("one-host", "v5e-8")
     machine = machine_of(script)
     done = machine.install()
@@ -321,7 +329,10 @@ def installed(launched, machine_of):
 
 @pytest.mark.timeout(2000)
 def test_a_wrong_checksum_ends_the_installation(launched, machine_of, cpython):
-    """Change the checksum of the CPython; uv installs packages with --require-hashes."""
+    """Change the checksum of the CPython.
+
+    uv installs packages with --require-hashes.
+    """
     listed = json.loads(cpython.read_text(encoding="utf-8"))
     (entry,) = listed.values()
     wrong = cpython.parent / "wrong.json"
@@ -347,7 +358,7 @@ def has_reported(run, status):
 def test_a_machine_installs_trains_is_preempted_and_finishes(
     installed, place, zygote, fake_gcs, tmp_path
 ):
-    """Compare its weights with those of a run that nothing interrupted."""
+    """Compare its weights with the weights of an uninterrupted run."""
     run, machine = installed
     machine.boot(**fake_gcs.env, **pods.environ(1))
     wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)

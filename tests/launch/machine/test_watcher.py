@@ -1,4 +1,4 @@
-"""The watcher on a rented machine: what it counts, and as a real process on loopback."""
+"""The watcher on a rented machine: its counters, and a real process on loopback."""
 
 import contextlib
 import http.client
@@ -30,7 +30,7 @@ TERMS = Terms(
     ("looks", "reason"),
     [
         ([Seen(step=7, renewal=str(n)) for n in range(21)], "stalled"),
-        ([Seen()] * 20, "stalled"),  # a bucket that does not answer shows no step
+        ([Seen()] * 20, "stalled"),  # A silent bucket shows no step.
         ([Seen(step=n, renewal="once") for n in range(31)], "lease_over"),
         ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),  # the limit
         ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
@@ -64,7 +64,7 @@ def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
 
 
 def test_counters_are_overwritten_in_place(tmp_path):
-    """Keep counting on a disk that fills up later."""
+    """Continue to count on a disk that fills up later."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
     paths = [disk, memory]
     assert watcher.load(paths) == Counters()
@@ -75,7 +75,7 @@ def test_counters_are_overwritten_in_place(tmp_path):
     assert watcher.load(paths).age == 20.0
     with open(disk, "r+b") as file:
         file.write(b"damaged")
-    assert watcher.load(paths).age == 20.0  # the other one is whole
+    assert watcher.load(paths).age == 20.0  # The other copy is intact.
     assert watcher.load([str(tmp_path / "none" / "x")]) == Counters()
 
 
@@ -87,7 +87,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     assert machine.look() == Seen()
     storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
     storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
-    assert machine.look() == Seen(step=40)  # that lease is of another machine
+    assert machine.look() == Seen(step=40)  # The lease belongs to another machine.
     storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
     (tmp_path / "ended").touch()
     assert machine.look() == Seen(40, "5", True)
@@ -98,7 +98,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     machine.report(71)
     assert (report()["attempt"], report()["status"]) == (3, 71)
     machine.report(76, "stalled")
-    machine.report(75)  # by the trainer that dies with the machine: no preemption
+    machine.report(75)  # reported by the trainer that dies with the machine
     assert (report()["status"], report()["reason"]) == (76, "stalled")
     Host(replace(terms, attempt=4), str(tmp_path)).report(75)
     assert report()["attempt"] == 4
@@ -110,7 +110,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
 
 
 class SecondHost(Host):
-    """A host of a slice, whose metadata say which."""
+    """A host of a slice, whose metadata contain its number."""
 
     def _open(self, request):
         if request.full_url.endswith("/attributes/worker-id"):
@@ -138,7 +138,7 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
 
 
 class Vm:
-    """A machine in `root`; each watcher that it starts is killed at the end of the block."""
+    """A machine in `root`, whose watchers are killed at the end of the block."""
 
     def __init__(self, root, fake, **terms):
         self.root, self.fake = root, fake
@@ -179,7 +179,7 @@ class Vm:
 
 
 def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
-    """Restart it as systemd does: 20 restarts used to mean 0 deletions."""
+    """Restart it as systemd does: 20 restarts once meant 0 deletions."""
     vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
     for _ in range(40):
         with vm.watched():
@@ -193,7 +193,7 @@ def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
-    """Let nothing be written, and nothing answer but service and metadata."""
+    """Let no write succeed, and only service and metadata answer."""
     vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
     for tool in ("gcloud", "gsutil", "curl"):
         support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
@@ -234,7 +234,7 @@ HOSTILE = [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"7", b"", b" " * 10
 
 
 class _Over(BaseException):
-    """The watch of a test ends."""
+    """Signal the end of the watch in a test."""
 
 
 def watched(tmp_path, host, seconds, terms):
@@ -265,7 +265,7 @@ def test_no_failure_to_read_ends_the_watch(tmp_path, fault):
     host._token = lambda: "token"  # type: ignore[method-assign]
     assert host.look() == Seen()
     assert watched(tmp_path, host, 200, terms).age >= 100.0
-    assert deleted[:2] == addresses and len(deleted) > 6  # each turn again
+    assert deleted[:2] == addresses and len(deleted) > 6  # again at each turn
 
 
 def test_time_is_counted_before_anything_is_read(tmp_path):

@@ -1,4 +1,4 @@
-"""Choose XLA or the kernels, and say why where there are none."""
+"""The choice of XLA or the kernels, and the reason where there are none."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def _resolved(config, platform, chip):
 def test_auto_takes_kernels_on_chips_where_they_are_cheaper(platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto
-    assert config.model.attention_implementation == "auto"  # the given config stays as it was
+    assert config.model.attention_implementation == "auto"  # the given config is unchanged
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
     if named:
         assert _resolved(_config(f"{KEY}=kernel"), platform, chip) == named
@@ -68,7 +68,7 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
         ([], MOSAIC, True),
         ([], VMEM, True),
         ([], HBM, False),
-        ([f"{KEY}=kernel"], MOSAIC, False),  # asked for by name
+        ([f"{KEY}=kernel"], MOSAIC, False),  # requested by name
         ([f"{KEY}=xla"], MOSAIC, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""The kernels of full and of local attention: the dense reference's values and gradients."""
+"""The kernels of full and local attention against the dense reference."""
 
 import math
 
@@ -22,7 +22,7 @@ HEADS, SIZE = 2, 64
 
 
 def _by_kernel(query, key, value, tokens, reach):
-    """`dense_attention` of keys at most `reach` tokens away, by the kernels."""
+    """Return `dense_attention` of keys at most `reach` tokens away, by the kernels."""
     batch, length = (int(size) for size in tokens.mask.shape)
     tiles = [batch, -1, tile_rows(length, reach)]
     tiled = [
@@ -42,7 +42,7 @@ def _by_kernel(query, key, value, tokens, reach):
         (896, None, True),  # seven, of which documents need one to five
         pytest.param(640, 64, True, marks=pytest.mark.slow),  # five, one after the other
         (512, 100, False),  # tiles of 256
-        pytest.param(128, 40, False, marks=pytest.mark.slow),  # no tile beside it
+        pytest.param(128, 40, False, marks=pytest.mark.slow),  # no neighboring tile
         pytest.param(2176, 64, True, marks=pytest.mark.slow),  # two tiles, then three at a time
         pytest.param(256, None, True, marks=pytest.mark.slow),  # one tile
         pytest.param(4352, None, False, marks=pytest.mark.slow),  # one tile, then sixteen
@@ -78,7 +78,7 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
 
 
 def test_skipped_documents_change_no_bit(monkeypatch):
-    """Rows that see nothing yet, gradients of keys, and a tile of padding alone, included."""
+    """Include rows without any key so far, gradients of keys, and a tile of padding only."""
     random, length = np.random.default_rng(1), 640
     given = [tf.constant(random.normal(size=(2, length, HEADS, SIZE)), tf.float32) for _ in "qkv"]
     documents = np.repeat([[1, 1, 2, 3, 4, 5, 5, 5, 5, 6], [1, 2, 2, 3, 3, 3, 3, 0, 0, 0]], 64, 1)
@@ -113,9 +113,11 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     ],
 )
 def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, monkeypatch):
-    """In each layer, which checkpointing runs twice, the activation stands behind one barrier more,
-    and so do the gradients of a gated product."""
-    monkeypatch.setattr(LayerShape, "order", Order(1, 1))  # the least code to compile
+    """Compare gradients, with one barrier more for each recomputed activation and gradient.
+
+    Checkpointing runs each layer twice, and the gradients of a gated product get a barrier as well.
+    """
+    monkeypatch.setattr(LayerShape, "order", Order(1, 1))  # the smallest code to compile
     sets |= {"hidden_size": "128", "attend_across_documents": "false"}
     by_way, found = {}, {}
     for way in ("xla", "kernel"):
@@ -133,7 +135,10 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, mo
 
 
 def _gradients(config):
-    """Of an encoder's parameters, on documents apart of which one ends in padding; barriers."""
+    """Return the gradients of an encoder's parameters, and the number of barriers.
+
+    The documents are separate, and one of them ends in padding.
+    """
     batch = tiny_batch(config, batch_size=2)
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
 
@@ -141,14 +146,14 @@ def _gradients(config):
     def run(params):
         with tf.GradientTape() as tape:
             tape.watch(params)
-            key = tf.constant([1, 2], tf.uint32)  # no dropout by default
+            key = tf.constant([1, 2], tf.uint32)
             hidden = encode(params, *with_data(config), *inputs, dropout_key=key)
             total = tf.reduce_sum(hidden[:, : config.make_data.seq_length // 2] ** 3)
         return tape.gradient(total, params)
 
     params = {k: tf.constant(v) for k, v in initial_parameters(*with_data(config), seed=1).items()}
     is_kernel = config.model.attention_implementation == "kernel"
-    found = (run if is_kernel else run.python_function)(params)  # XLA's way needs no compiler
+    found = (run if is_kernel else run.python_function)(params)  # XLA needs no TPU compiler
     gradients = {k: tf.convert_to_tensor(v) for k, v in found.items() if v is not None}
     operations = run.get_concrete_function(params).graph.get_operations()
     return gradients, sum(operation.type == "XlaOptimizationBarrier" for operation in operations)

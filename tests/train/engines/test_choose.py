@@ -1,4 +1,4 @@
-"""Which engine is chosen, and the message where one cannot be used."""
+"""The choice of the engine, and the message if one cannot be used."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def machine(monkeypatch):
     [
         ("", "v3-8", "auto", 1, "estimator", "a TPU v3"),
         ("", "v2-8", "auto", 1, "estimator", "a TPU v2"),
-        ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # never needed for it
+        ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # No TPU v3 needs the estimator.
         ("", "v5litepod-8", "auto", 1, "pjrt", "not proven on a TPU v5e"),
         ("", None, "auto", 1, "pjrt", "no TPU v2 or v3"),
         ("jax", None, "auto", 1, "estimator", "auto: jax is not installed"),

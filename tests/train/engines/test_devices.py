@@ -15,7 +15,7 @@ jax = pytest.importorskip("jax")
 TPU = (devices.TPU_FILES, {"jax", "libtpu"}, True)
 GPU = (devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, False)
 BUSY, MISMATCH = "is in use by another process", "its driver and this jax do not match"
-# As libtpu and XLA say it, shortened.
+# Messages of libtpu and XLA, shortened.
 MESSAGES = [
     (TPU, "The TPU is already in use by process with pid 4711. Not attempting to load it.", BUSY),
     (TPU, "Internal error when accessing libtpu multi-process lockfile. Run ...", BUSY),
@@ -35,7 +35,7 @@ MISSING = [
 
 @pytest.fixture(autouse=True)
 def platforms(monkeypatch):
-    """Keep JAX's choice of platforms as it is."""
+    """Restore JAX's choice of platforms after the test."""
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setenv("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", "cpu"))
 

@@ -1,4 +1,4 @@
-"""The graph around the step, as a TPU would see it, and the session that must not come back."""
+"""The graph around the step, as a TPU would see it, and the session that must not return."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
 
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
-    # The weight, each gradient, the means; and what each core orthogonalized, by shape.
+    # The weight, each gradient, the means, and the orthogonalized matrices of each core, by shape.
     assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
 
 

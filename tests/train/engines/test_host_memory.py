@@ -32,7 +32,7 @@ def test_estimate_is_near_the_compilers_figure(layers, sequences, monkeypatch):
 
 
 def test_step_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
-    """At 512 tokens, too: the compiler was killed there on a machine with 20 GB left."""
+    """Refuse it at 512 tokens, too: the compiler was killed there with 20 GB left."""
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 20 * 10**9)
     monkeypatch.setattr(pjrt.PjrtEngine, "_compile", lambda engine: pytest.fail("compiled"))
     for length, needed in ((4096, 207), (512, 24)):

@@ -1,4 +1,4 @@
-"""The step on JAX's runtime against TPUEstimator and against TensorFlow alone."""
+"""The step on JAX's runtime against TPUEstimator and against plain TensorFlow."""
 
 import pytest
 import tensorflow as tf
@@ -51,7 +51,7 @@ def check(devices, *cases):
     "names",
     [
         list(CASES)[:2],
-        pytest.param(list(CASES)[2:], marks=pytest.mark.slow),  # each compiles half a minute
+        pytest.param(list(CASES)[2:], marks=pytest.mark.slow),  # Each compiles for half a minute.
     ],
 )
 def test_losses_and_weights_equal_those_of_the_estimator(names):
@@ -64,9 +64,12 @@ def test_adamw_on_several_devices_moves_as_on_as_many_replicas():
 
 
 def test_several_devices_train_as_replicas_do():
-    """With sums over micro-batches and devices, dropout drawn per device, and the state of Muon
-    divided over four devices, from the middle on over two. Each orthogonalizes its share: of four
-    matrices of one shape, and of two and one, whose rows four devices do not divide either."""
+    """Train with sums over micro-batches and devices, and dropout drawn per device.
+
+    The state of Muon is divided over four devices, and from the middle on over two. Each device
+    orthogonalizes its part: of four matrices of one shape, and of two and one, whose rows four
+    devices do not divide.
+    """
     muon = ["training.optimizer=muon", "training.weight_decay=0.1", SHORT]
     shape = ["model.architecture=modernbert", "model.intermediate_size=42"]
     sums = ["training.gradient_accumulation_steps=2", "model.hidden_dropout_prob=0.1"]
@@ -86,7 +89,7 @@ def test_kernels_train_as_xla_does():
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
-    cases = {"model.block_size=4": 64, "model.architecture=modernbert": 384}  # tokens
+    cases = {"model.block_size=4": 64, "model.architecture=modernbert": 384}  # in tokens
     check(
         1,
         *(
@@ -97,10 +100,10 @@ def test_kernels_train_as_xla_does():
 
 
 def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, caplog):
-    """For a v5e whose compiler takes XLA's way only."""
+    """Continue on a v5e whose compiler accepts only XLA's attention."""
     monkeypatch.setattr(kernels, "_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
-    for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
+    for name in ("Mesh", "NamedSharding"):  # jax would search for a TPU
         monkeypatch.setattr(pjrt, name, lambda *_: None)
 
     def compile_(engine):

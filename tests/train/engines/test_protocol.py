@@ -89,10 +89,10 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
 
 
 def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, fake_gcs):
-    """SIGKILL before the first save, in it and in the last one; SIGTERM and a time limit between.
+    """Compare after SIGKILL at three instants of saving, SIGTERM and a time limit.
 
-    Each start has saves by steps only where its phase needs them, which a run may change. On a
-    disk: testkit.soak.
+    SIGKILL comes before the first save, in it and in the last one. A start saves by steps only
+    where its phase needs that, which a run may change. testkit.soak tests this on a disk.
     """
     model = f"{bucket}/model"
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
@@ -110,12 +110,12 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
 
     step = 0
     for name, flags in (("SIGTERM", []), ("--max_train_minutes 7.5", ["--max_train_minutes=7.5"])):
-        running = runs.hung(*start, *never, *flags, at=("step", 2))  # after the first step
+        running = runs.hung(*start, *never, *flags, at=("step", 2))
         if name == "SIGTERM":
             running.send(signal.SIGTERM)
         ended = resumed_at_last(running, f"{name}: finishing the step and saving")
         assert (ended.status, ended.result["reason"]) == (75, "interrupted"), ended.err
-        step += 3 if runs.engine == "pjrt" else 1  # and what was dispatched ahead of it
+        step += 3 if runs.engine == "pjrt" else 1  # steps that were dispatched ahead
         assert ended.result["global_step"] == store.steps()[-1] == step
         assert f"{name}: saved at step {step} in" in ended.err.splitlines()[-1]
         assert events(model)[-1] == "interrupted"
