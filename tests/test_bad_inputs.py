@@ -29,7 +29,7 @@ _EXPORT = "export --model_dir={w}/model --output_dir={o}"
 # that nothing must write to.
 CASES = (
     ("plan --config=base-409", "the presets are base-4096, "),
-    ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
+    ("plan --data_dir={t}/none", "Run `bigbird-ja make-data`"),
     ("plan --price_file={t}/none.yaml", "none.yaml: no such file"),
     ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
     ("plan --preflight={t}/no-rate.json", "required field `seq_length`"),
@@ -46,7 +46,7 @@ CASES = (
     (_TOKENIZE + " --input={w}/corpus.jsonl --encoding=cp99", "--encoding 'cp99': Python has no"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --text_field=body", "text: add one to --text_field"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --tfds_data_dir={w}", "none of --input is tfds:"),
-    (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data: leave =2 out"),
+    (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data. Leave =2 out"),
     (_MAKE + "=0", "write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no field text"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),
@@ -61,7 +61,7 @@ CASES = (
     ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     ("preflight --init_from={t}/none", "no such folder or checkpoint"),
     ("preflight --chip=v9", "one of v2, v3"),
-    ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice: use one such as 2x2"),
+    ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice. Use one such as 2x2"),
     ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set: give the"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     (_TRAIN + " --set=make_data.eval_fraction=0.2", "--set: make_data.eval_fraction has no effect"),

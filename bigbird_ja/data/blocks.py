@@ -39,14 +39,15 @@ from bigbird_ja.text.sentences import sentence_boundaries
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
-_CHARACTERS_PER_POSITION = 256  # minimum, for each position of a sequence
+# Minimum for each position of a sequence.
+_CHARACTERS_PER_POSITION = 256
 # Unknown characters are examples for a warning: a part of a block's text is enough for them.
 _SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
 
 
 @dataclass(frozen=True)
 class Block:
-    """Run of documents of one split; `number` counts from 0 in its split."""
+    """Run of documents of one split, in which `number` counts from 0."""
 
     split: str
     number: int
@@ -56,7 +57,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Return the file name in the work directory."""
+        """File name in the work directory."""
         return f"{self.split}-{self.number:06d}.block"
 
 
@@ -147,7 +148,8 @@ def _draws(share: Fraction, seed: int, purpose: int, first_of: int | None = None
         start = end
 
 
-_packer: dict[str, Any] = {}  # of a worker process
+# State of a worker process.
+_packer: dict[str, Any] = {}
 
 
 def start_packer(
@@ -159,13 +161,13 @@ def start_packer(
 
 
 def packed(block: Block) -> bytes:
-    """Pack one block; return the content of its file."""
+    """Pack one block and return the content of its file."""
     spec = _packer["spec"]
     return _file_of(*make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
 
 
 def pack_block(block: Block) -> int:
-    """Pack and write one block unless it exists; return the bytes of its text."""
+    """Pack and write one block unless it exists, and return the bytes of its text."""
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
         storage.write_bytes(path, packed(block))
@@ -180,10 +182,10 @@ def text_bytes(block: Block) -> int:
 def make_rows(
     block: Block, tokenizer: Tokenizer, marker: words.WordMarker, spec: DataSpec
 ) -> tuple[npt.NDArray[Any], BlockStats]:
-    """Tokenize and pack a block; return rows of `spec.row_dtype` and the counts.
+    """Tokenize and pack a block, and return rows of `spec.row_dtype` and the counts.
 
     Raises:
-        BadInput: text that no tokenizer can read, or a tokenizer that produces [SEP] from text.
+        BadInput: Text that no tokenizer can read, or a tokenizer that produces [SEP] from text.
     """
     if spec.strip_markers:
         block = dataclasses.replace(block, texts=tuple(map(without_markers, block.texts)))
@@ -266,7 +268,7 @@ def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None
         if (flat == control).any():
             raise BadInput(
                 f"{tokenizer.source}: encoding text produces the special token"
-                f" {tokenizer.tokens[control]}: train a tokenizer with `bigbird-ja tokenize`"
+                f" {tokenizer.tokens[control]}. Train a tokenizer with `bigbird-ja tokenize`"
             )
 
 
@@ -282,10 +284,10 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
 
 @dataclass(frozen=True)
 class _Header:
-    """Header of a block's file, JSON after its length; the rows follow."""
+    """Header of a block's file: JSON after its length and before the rows."""
 
     stats: BlockStats
-    crc32c: Count  # CRC32C of the rows
+    crc32c: Count
 
 
 def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
@@ -314,7 +316,7 @@ class StoredBlock:
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Open a block that an earlier run may have written; None if it is missing or damaged.
+    """Open a block that an earlier run may have written, None if it is missing or damaged.
 
     Args:
         path: path of the file.

@@ -34,8 +34,10 @@ from bigbird_ja.text.containers import has_suffix, size_of
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
 
-_GZIP_RATIO = 3  # estimated text bytes per compressed byte, for the progress line
-_worker: dict[str, Any] = {}  # state of a worker process
+# Estimated text bytes per compressed byte, for the progress line.
+_GZIP_RATIO = 3
+# State of a worker process.
+_worker: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         The manifest, and whether the data set was finished before.
 
     Raises:
-        BadInput: bad text, foreign files in the directory, or another process that writes to it.
+        BadInput: Bad text, foreign files in the directory, or another process that writes to it.
     """
     _check_places(request)
     with outputs.new_folder(request.output_dir), exclusive(request.output_dir) as lease:
@@ -91,7 +93,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
     """Return the manifest of a finished data set of this spec, or None.
 
     Raises:
-        BadInput: a data set of other settings, or a damaged one.
+        BadInput: A data set of other settings, or a damaged one.
     """
     output, spec = request.output_dir, request.spec
     if manifest_lib.FILE_NAME not in storage.list_files(output):
@@ -118,7 +120,7 @@ def _begin(request: Request, work: Work) -> None:
     """Open the work folders: new ones, or those of an earlier run of the same spec.
 
     Raises:
-        BadInput: unfinished work of other settings, or foreign files.
+        BadInput: Unfinished work of other settings, or foreign files.
     """
     output, spec = request.output_dir, request.spec
     begun = work.begun()
@@ -146,8 +148,8 @@ def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], dict[str, int]
         The plan of each split's shards, and the counts of the text.
 
     Raises:
-        BadInput: bad text; the work is removed.
-        Refused: the bucket of the text denies access; the work is kept.
+        BadInput: Bad text; the work is removed.
+        Refused: The bucket of the text denies access; the work is kept.
     """
     try:
         numbers, counts = _pack_blocks(request, work)
@@ -198,7 +200,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str
     for number in set(range(len(spec.mixture))) - trained:
         raise BadInput(
             f"`inputs` {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
-            " documents would be trained on: give a larger weight or more text, or leave it out"
+            " documents would be trained on. Give a larger weight or more text, or leave it out"
         )
     return numbers, counts.statistics()
 
@@ -217,7 +219,7 @@ def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
         path = work.block(blocks.Block(split, i, ()).name)
         block = blocks.read_block(path, request.spec.row_dtype.itemsize)
         if block is None:
-            raise StorageError(f"{path}: written data could not be read back: check the disk")
+            raise StorageError(f"{path}: written data could not be read back. Check the disk")
         stored.append(block)
     return shards.plan_split(split, stored, work.blocks, request.spec)
 

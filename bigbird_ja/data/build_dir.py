@@ -57,10 +57,12 @@ class _Settings:
 
 
 def exclusive(directory: str) -> AbstractContextManager[Lease]:
-    """Hold the directory's lease; `check` it before the manifest is written.
+    """Acquire the directory's lease and release it at the end.
+
+    Call `check` before the manifest is written.
 
     Raises:
-        BadInput: another process holds it.
+        BadInput: Another process holds it.
     """
     busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
     return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
@@ -76,7 +78,7 @@ class Work:
     """
 
     def __init__(self, output_dir: str) -> None:
-        """Name the folders; create none."""
+        """Name the folders without creating them."""
         self.output = output_dir
         self.folder = storage.join(output_dir, NAME)
         self.local = self.folder
@@ -92,7 +94,7 @@ class Work:
         """Return the spec of the work that an earlier run left, or None.
 
         Raises:
-            BadInput: foreign files in one of the folders.
+            BadInput: Foreign files in one of the folders.
         """
         local = _spec_in(self.local)
         return _spec_in(self.folder) or local  # the one in the output is decisive
@@ -101,7 +103,7 @@ class Work:
         """Create the folders, or use existing ones.
 
         Raises:
-            BadInput: another command has just begun work of other settings there.
+            BadInput: Another command has just begun work of other settings there.
         """
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: the output has other settings
@@ -111,7 +113,7 @@ class Work:
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
-                raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
+                raise BadInput(f"another command has just begun in {folder}: {_WAIT}")
         for folder in (self.blocks, self._records):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
@@ -157,7 +159,7 @@ class Work:
         return _spec_in(self.folder) == spec and storage.exists(self._writing)
 
     def claim_output(self, names: Collection[str], spec: DataSpec) -> Owned:
-        """List the shards that will be written; rename an old data set aside.
+        """List the shards that will be written, and rename an old data set aside.
 
         After a kill at any time the same command can continue: until `writing` exists, whatever is
         listed is of an old data set.
@@ -171,7 +173,7 @@ class Work:
             data set has the same bytes.
 
         Raises:
-            BadInput: a foreign file has the name of a shard.
+            BadInput: A foreign file has the name of a shard.
         """
         text = json.dumps(dataclasses.asdict(spec), sort_keys=True)
         owned = Owned.create(self.output, KIND, hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -185,10 +187,10 @@ class Work:
 
 
 def _spec_in(folder: str) -> DataSpec | None:
-    """Read the spec in a work folder's settings.json; None if the folder is missing or empty.
+    """Read the spec in a work folder's settings.json, None if the folder is missing or empty.
 
     Raises:
-        BadInput: a foreign folder, or one of another version.
+        BadInput: A foreign folder, or one of another version.
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
@@ -203,7 +205,10 @@ def _spec_in(folder: str) -> DataSpec | None:
 
 
 def _remove_ours(folder: str) -> None:
-    """Remove our files; `settings.json` last, so that after a kill the folder is still ours."""
+    """Remove the files of `make-data`.
+
+    `settings.json`, which identifies the folder, is removed last, in case of a kill.
+    """
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
         storage.clean_temporary(directory, ours, seconds=-1)
@@ -225,7 +230,7 @@ def check_output(output_dir: str) -> None:
         output_dir: output of `make-data`; unfinished work in it is ignored.
 
     Raises:
-        BadInput: naming the file.
+        BadInput: Naming the file.
     """
     advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)

@@ -51,8 +51,8 @@ def check_held_out(manifest: Manifest, data_dir: str) -> None:
     """
     if not manifest.eval_shards:
         raise BadInput(
-            f"{data_dir}: no held-out records to evaluate on (of {manifest.documents:,} documents):"
-            " make the data again from more documents, with `eval_fraction` above 0"
+            f"{data_dir}: no held-out records to evaluate on (of {manifest.documents:,} documents)."
+            " Make the data again from more documents, with `eval_fraction` above 0"
         )
 
 
@@ -61,7 +61,7 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(
-            f"{data_dir}: {problems[0]}{more}: copy the file again, or make the data again;"
+            f"{data_dir}: {problems[0]}{more}. Copy the file again, or make the data again;"
             " `bigbird-ja check-data` lists all problems"
         )
 
@@ -167,7 +167,7 @@ def _check_shard(
     totals: _Counts,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """Return up to three problems of one shard; add its records to `totals`."""
+    """Add the records of one shard to `totals`, and return up to three problems."""
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:

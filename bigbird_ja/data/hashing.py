@@ -18,7 +18,7 @@ GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
 
 
 class Purpose(IntEnum):
-    """Purposes of hashes; two purposes never share a stream."""
+    """Purposes of hashes, each with a stream of its own."""
 
     SHARD_ORDER = 1
     READER_ORDER = 2
@@ -60,7 +60,7 @@ def seed_key(seed: int, purpose: int) -> int:
 
 
 def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
-    """Order `ids` (int, unique, below 2**31) by the hash of each; return indices into `ids`."""
+    """Return the indices that order `ids` (int, unique, below 2**31) by the hash of each."""
     ids = np.asarray(ids, dtype=np.int64)
     keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
     return np.argsort(keys, kind="stable")

@@ -28,8 +28,10 @@ _COLORS = {
     "special": "\x1b[2;36m",
 }
 _PLAIN = "\x1b[0m"
-_MAX_TOKENS = 200  # maximum per example
-_MAX_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
+# Maximum number of tokens of an example.
+_MAX_TOKENS = 200
+# Share of unknown tokens above which a warning is shown.
+_MAX_UNKNOWN = 0.01
 # Counts of documents that one may want to clean: key of the results, row of the report, advice.
 _TO_CLEAN = (
     ("duplicates", "duplicates", " that occurred before"),
@@ -172,7 +174,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
         for problem in problems:
             console.log(f"problem: {problem}")
         raise BadInput(
-            f"{place}: {len(problems)} problems, the first: {problems[0]}: make the data again, or"
+            f"{place}: {len(problems)} problems, first {problems[0]}. Make the data again, or"
             " copy the shard again",
             results=dataclasses.asdict(result),
         )
@@ -180,7 +182,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
 
 
 def masked_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
-    """Return the first train records, masked, after a legend; none without a tokenizer."""
+    """Return the first train records, masked, after a legend, none without a tokenizer."""
     if not count or not manifest.tokenizer_sha256:
         return []
     import tensorflow as tf

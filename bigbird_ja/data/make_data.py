@@ -156,7 +156,7 @@ def _load_tokenizer(path: str) -> Tokenizer:
 
 
 def _length_problem(config: Config, seq_length: int) -> str:
-    """Describe why a config's attention cannot take sequences of this length; "" if it can."""
+    """Describe why a config's attention cannot take sequences of this length, "" if it can."""
     try:
         check_length(config, seq_length)
     except BadInput as error:

@@ -60,13 +60,13 @@ OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 class Portion(TypedDict):
     """Corpus of a mixture."""
 
-    sha256: str  # its fingerprint
+    sha256: str
     weight: Annotated[float, Meta(gt=0)]  # repetitions of each document per epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Data):
-    """Choices that determine the bytes of a data set; picklable.
+    """Choices that determine the bytes of a data set, in picklable form.
 
     `special_ids` has pad, cls, sep, mask and the others that are never predicted.
     """
@@ -76,7 +76,7 @@ class DataSpec(Data):
     eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
     num_shards: Id  # requested number for the train split; 0: by size
     seed: int
-    input_mask: bool  # static records also hold `input_mask`
+    input_mask: bool  # whether static records contain `input_mask`, too
     tokenizer_sha256: OptionalSha256  # empty: no tokenizer made the records
     corpus: str  # fingerprint
     mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, once per epoch
@@ -84,7 +84,7 @@ class DataSpec(Data):
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
-        """Return the dtype of one packed sequence, a row of a block."""
+        """Dtype of one packed sequence, a row of a block."""
         return np.dtype(
             [
                 ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
@@ -103,10 +103,12 @@ class DataSpec(Data):
         return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
 
     def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
-        """Return the masking rule; the arguments override the data set's (dynamic data only).
+        """Return the masking rule.
+
+        The arguments override the data set's (dynamic data only).
 
         Raises:
-            BadInput: another unit or rate for static records, whose masks are fixed.
+            BadInput: Another unit or rate for static records, whose masks are fixed.
         """
         for key, value, stated in (
             ("training.masked_lm_prob", max_predictions, self.max_predictions_per_seq),
@@ -115,7 +117,7 @@ class DataSpec(Data):
             if self.masking == "static" and value not in (None, stated):
                 raise BadInput(
                     f"{key}: the data set's masks are static ({self.masked_lm_prob:g} by"
-                    f" {self.mask_unit}): leave it out, or make the data with dynamic `masking`"
+                    f" {self.mask_unit}). Leave it out, or make the data with dynamic `masking`"
                 )
         return MaskingRule(
             vocab_size=self.vocab_size,
@@ -168,7 +170,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Informative counts; those of documents are of the corpus, once each."""
+    """Informative counts, of documents without their repetitions."""
 
     document_tokens: tuple[Count, ...] = ()  # documents by the logarithm of their length
     documents_per_sequence: tuple[Count, ...] = ()  # sequences by number of fragments
@@ -198,38 +200,38 @@ class Manifest(DataSpec):
 
     @property
     def every_shard(self) -> tuple[Shard, ...]:
-        """List the shards of both splits."""
+        """Shards of both splits."""
         return self.train_shards + self.eval_shards
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """Return the sources without their folders, for publication."""
+        """Sources without their folders, for publication."""
         return tuple(map(_published, self.sources))
 
     @property
     def documents(self) -> int:
-        """Count documents of both splits, with their repetitions per epoch."""
+        """Number of documents of both splits, with their repetitions per epoch."""
         return self.train.documents + self.eval.documents
 
     @property
     def tokens(self) -> int:
-        """Count the tokens of these documents."""
+        """Number of tokens of the documents in both splits."""
         return self.train.tokens + self.eval.tokens
 
     @property
     def sequences(self) -> int:
-        """Count the records of both splits."""
+        """Number of records of both splits."""
         return self.train.sequences + self.eval.sequences
 
     @property
     def density(self) -> float:
-        """Return the share of positions that are not padding."""
+        """Share of positions that are not padding."""
         used = self.train.used_positions + self.eval.used_positions
         return used / max(1, self.sequences * self.seq_length)
 
     @property
     def fingerprint(self) -> str:
-        """Return the SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
+        """SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
         values = dataclasses.asdict(self)
         for name in _NOT_CONTENT:
             del values[name]
@@ -260,7 +262,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     """Parse the text of `to_json`.
 
     Raises:
-        BadInput: not a manifest, one of another format, or one that was changed by hand.
+        BadInput: Not a manifest, one of another format, or one that was changed by hand.
     """
     raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
     decode.check_format(str(raw.get("format_version", "")), where, _ADVICE)
@@ -268,7 +270,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     for shard in manifest.every_shard:
         storage.check_inside(shard.name)
     if json.loads(to_json(manifest)) != raw:  # compares the fingerprint, too
-        raise BadInput(f"{where}: changed after it was written: {_ADVICE}")
+        raise BadInput(f"{where} was changed after it was written: {_ADVICE}")
     return manifest
 
 
@@ -276,19 +278,19 @@ def load(data_dir: str) -> Manifest:
     """Read the manifest of a data directory, on disk or gs://.
 
     Raises:
-        BadInput: there is none, or it is invalid.
+        BadInput: There is none, or it is invalid.
     """
     path = storage.join(data_dir, FILE_NAME)
     try:
         data = storage.read_bytes(path)
     except NotADirectoryError as error:
         raise BadInput(
-            f"{data_dir}: a file, not a data set: give the folder that `bigbird-ja make-data`"
+            f"{data_dir}: a file, not a data set. Give the folder that `bigbird-ja make-data`"
             " wrote (its `output_dir`)"
         ) from error
     except FileNotFoundError as error:
         raise BadInput(
-            f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
+            f"{data_dir}: no {FILE_NAME}, so no finished data set. Run `bigbird-ja make-data`"
             f" with `output_dir` {data_dir}"
         ) from error
     return from_json(data, path)
@@ -312,7 +314,7 @@ def spec_of(
             one of them.
 
     Raises:
-        BadInput: invalid settings.
+        BadInput: Invalid settings.
     """
     max_predictions = predictions_of(config)
     if max_predictions > config.seq_length:

@@ -28,13 +28,15 @@ import numpy.typing as npt
 from bigbird_ja.data.hashing import Purpose, seed_key
 from bigbird_ja.data.ops import NUMPY, Array, ArrayOps
 
-MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
-RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
+# A chosen token whose 32-bit hash is below the first limit becomes [MASK], below the second one a
+# random token; else it stays.
+MASK_BELOW = int(0.8 * 2**32)
+RANDOM_BELOW = int(0.9 * 2**32)
 
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """Rule of masking; masks also depend on seed, epoch and record."""
+    """Rule of masking, which determines the masks together with seed, epoch and record."""
 
     vocab_size: int
     special_ids: tuple[int, ...]  # never predicted, never drawn
@@ -46,12 +48,12 @@ class MaskingRule:
 
     @functools.cached_property
     def is_ordinary_id(self) -> npt.NDArray[np.bool_]:
-        """Tell which ids are neither special nor unused: bool [vocab_size]."""
+        """Mask of ids that are neither special nor unused: bool [vocab_size]."""
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
     @functools.cached_property
     def ordinary_ids(self) -> npt.NDArray[np.int32]:
-        """Return the ids that a random token is drawn from: int32 [ordinary]."""
+        """Ids that a random token is drawn from: int32 [ordinary]."""
         return np.flatnonzero(self.is_ordinary_id).astype(np.int32)
 
 
@@ -96,7 +98,7 @@ def mask(
     seed: int,
     rule: MaskingRule,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Draw the targets of a batch with NumPy; see `mask_arrays`.
+    """Draw the targets of a batch with NumPy, as `mask_arrays` does.
 
     Args:
         tokens: int [b, S], token ids.
@@ -153,7 +155,7 @@ def mask_arrays(
 def _replaced(
     arrays: ArrayOps, tokens: Array, chosen: Array, key: Callable[[int], Array], rule: MaskingRule
 ) -> dict[str, Array]:
-    """Replace the chosen tokens; return the result of `mask_arrays`."""
+    """Replace the chosen tokens and return the result of `mask_arrays`."""
 
     def draw(purpose: int) -> Array:
         """Draw 32 random bits for each predicted position: int64 [predictions]."""
@@ -232,7 +234,7 @@ def _chosen(
     most = rule.max_predictions
 
     def nth(priorities: Array, count: Array) -> Array:
-        """Return the `count`-th highest priority of each row: [b, 1]; above all if `count` is 0.
+        """Return the `count`-th highest priority of each row: [b, 1], above all if `count` is 0.
 
         `most - count` priorities above all others are added to a row. So the place in the order
         is `most` in every row, as `nth_highest` needs it.

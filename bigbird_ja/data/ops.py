@@ -12,18 +12,21 @@ import numpy as np
 
 from bigbird_ja.data import hashing
 
-Array = Any  # of NumPy or TensorFlow
-_RUN = 32  # tokens that `TensorFlowOps.running_count` sums at once
+Array = Any
+# Number of tokens that `TensorFlowOps.running_count` sums at once.
+_RUN = 32
 
 
 class ArrayOps:
-    """Operations of NumPy, and the interface of both libraries'.
+    """Operations of NumPy, and the interface of both libraries' operations.
 
     Arrays are [rows, columns]; reductions keep both axes.
     """
 
-    xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
-    bits: Any = np  # has `right_shift`
+    # Module with `where`, `equal`, `maximum` and others of one name in both libraries.
+    xp: Any = np
+    # Module with `right_shift`.
+    bits: Any = np
     fold: Any = staticmethod(hashing.fold)
     permutation: Any = staticmethod(hashing.permutation)
     # Reductions of [rows, columns] to [rows, 1].
@@ -55,7 +58,10 @@ class ArrayOps:
     def replace_rows(
         self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
     ) -> Array:
-        """Replace the rows for which `where` [rows, 1] is true with `by(*arguments)` of them."""
+        """Replace the rows where `where` [rows, 1] is true.
+
+        `by` computes the new rows from the same rows of `arguments`.
+        """
         rows = np.flatnonzero(where)
         values[rows] = by(*(argument[rows] for argument in arguments))
         return values
@@ -102,7 +108,7 @@ class TensorFlowOps(ArrayOps):
         return self.xp.cast(values, kind)
 
     def fold(self, key: Any, value: Any) -> Array:
-        """Compute `hashing.fold`; `key` may be a Python integer, `value` a NumPy array."""
+        """Compute `hashing.fold` of a key, which may be a Python integer, and a NumPy array."""
         tf = self.xp
 
         def xor_shift(x: Array, bits: int) -> Array:

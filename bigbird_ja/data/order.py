@@ -47,22 +47,22 @@ class Layout:
 
     @property
     def num_records(self) -> int:
-        """Count the records of an epoch (N)."""
+        """Number of records of an epoch (N)."""
         return sum(self.counts)
 
     @property
     def shards_per_reader(self) -> int:
-        """Count the shards of one reader in one epoch."""
+        """Number of shards of one reader in one epoch."""
         return len(self.counts) // self.num_readers
 
     @property
     def windows_per_epoch(self) -> int:
-        """Count the windows of one reader in one epoch."""
+        """Number of windows of one reader in one epoch."""
         return -(-self.shards_per_reader // self.window)
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Return the record id of each shard's first record: int64 [shards]."""
+        """Record id of each shard's first record: int64 [shards]."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(np.int64)
 
 
@@ -103,7 +103,7 @@ def taken_before(layout: Layout, position: Any, reader: Any) -> Any:
 
 
 def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
-    """Count the records of `reader` in an epoch; for numbers, or arrays of either library."""
+    """Count the records of `reader` in an epoch, as a number or an array of either library."""
     n = layout.num_records
     return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
 

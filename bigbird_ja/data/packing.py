@@ -33,7 +33,7 @@ class Fragment:
 
     @property
     def cost(self) -> int:
-        """Count its positions, [SEP] included."""
+        """Number of positions, [SEP] included."""
         return self.end - self.start + 1
 
 
@@ -103,7 +103,7 @@ def _close_gaps(sequences: Sequences, room: int) -> Sequences:
 def _spread(
     fragments: list[Fragment], free: list[int], shortest: int
 ) -> list[tuple[int, Fragment]] | None:
-    """Split fragments over gaps; return (gap, part) pairs, or None if they do not fit."""
+    """Split fragments over gaps and return (gap, part) pairs, or None if they do not fit."""
     gaps = sorted(
         ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
     )

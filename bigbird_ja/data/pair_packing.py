@@ -27,7 +27,8 @@ from bigbird_ja.data.packing import Fragment
 
 # A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
 _SHORTEST_FRAGMENT = 8
-_PARTNER_DRAWS = 64  # random places that are tried before all text left is counted
+# Random places that are tried before all remaining text is counted.
+_PARTNER_DRAWS = 64
 
 Span = tuple[int, int]  # [start, end) on the axis of a block
 
@@ -42,14 +43,14 @@ class Pair:
 
     @property
     def segment_b(self) -> int:
-        """Return the position where B starts, after [CLS] and A."""
+        """Position where B starts, after [CLS] and A."""
         return 1 + sum(fragment.cost for fragment in self.a)
 
 
 def pack_pairs(
     lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]], seq_length: int, key: int
 ) -> list[Pair]:
-    """Pack documents into pairs; every token is in exactly one.
+    """Pack documents into pairs, with every token in exactly one pair.
 
     Args:
         lengths: number of tokens of each document.
@@ -67,7 +68,7 @@ def pack_pairs(
 
 
 def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
-    """Take a pair of `room` positions; 32-bit `draws` for label, A's length and partner."""
+    """Build a pair of `room` positions by 32-bit `draws` for label, A's length and partner."""
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
     a, continuation = _take_a(text, target, room)
@@ -108,7 +109,7 @@ class _Text:
 
     @property
     def end(self) -> int:
-        """Return the end of the axis."""
+        """End of the axis."""
         return self._first[-1]
 
     def document(self, place: int) -> int:
@@ -161,7 +162,7 @@ class _Text:
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """Take A of about `target` positions; return it and where the text continues, or None."""
+    """Return an A of about `target` positions and where the text continues, or None."""
     most = room - 2  # B has a token and its [SEP]
     head = text.head()
     run: list[Span] = []

@@ -1,4 +1,4 @@
-"""Parse batches of serialized records with TensorFlow; `tfrecords` describes them."""
+"""Parser of batches of serialized records (see `tfrecords`) in TensorFlow."""
 
 import tensorflow as tf
 

@@ -21,9 +21,11 @@ from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 
-EVAL_SEED = 0x5EED  # evaluation always draws the same masks, so that models are comparable
+# Evaluation always draws the same masks, so that models are comparable.
+EVAL_SEED = 0x5EED
 _READ_BUFFER_BYTES = 1 << 18
-_AHEAD = 4  # batches that are prepared in parallel and kept ready
+# Batches that are prepared in parallel and kept ready.
+_AHEAD = 4
 _NO_END = np.iinfo(np.int64).max
 TENSORFLOW = TensorFlowOps()
 
@@ -62,7 +64,7 @@ def batches(
         [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
-        BadInput: a number of hosts that doesn't divide readers or batch, or settings that differ
+        BadInput: A number of hosts that doesn't divide readers or batch, or settings that differ
             from the masks of static data.
     """
     seed, rates = config.data.seed, mask_rates(config)
@@ -187,7 +189,7 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Return the model inputs of a batch of serialized records; `prob` as in `mask_arrays`."""
+    """Return the model inputs of a batch of serialized records, with `prob` as in `mask_arrays`."""
     if manifest.masking == "static":
         features = parsing.parse_static(manifest, serialized)
     else:
@@ -243,7 +245,7 @@ def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
-    """Return (record number int64, serialized record); a wrong number of records fails."""
+    """Return (record number int64, serialized record), and fail at a wrong number of records."""
     paths = [storage.join(data_dir, shard.name) for shard in shards]
     counts = np.asarray([shard.records for shard in shards], np.int64)
     most = int(counts.max())

@@ -29,7 +29,7 @@ def pack_blocks(
     path_of: Callable[[str], str],
     num_workers: int | None,
 ) -> Generator[int]:
-    """Pack and write the blocks that do not exist yet; yield the bytes of text of each.
+    """Pack and write the blocks that do not exist yet, and yield the bytes of text of each.
 
     Args:
         todo: blocks to pack.
@@ -39,8 +39,8 @@ def pack_blocks(
         num_workers: number of actors, of one core each; None: one for each core of the cluster.
 
     Raises:
-        BadInput: as `blocks.make_rows`.
-        StorageError: no cluster, or an actor was lost more often than Ray restarts it.
+        BadInput: As `blocks.make_rows`.
+        StorageError: No cluster, or an actor was lost more often than Ray restarts it.
     """
     ray = _start()
     from ray.util.multiprocessing import Pool
@@ -59,7 +59,7 @@ def pack_blocks(
             yield size
     except ray.exceptions.RayError as error:
         line = shortened(str(error), 300)
-        raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
+        raise StorageError(f"the Ray cluster: {line}. Rerun the same command") from error
     finally:
         ray.shutdown()
 
@@ -69,7 +69,7 @@ def _packed(block: Block) -> tuple[str, bytes, int]:
 
 
 def _start() -> Any:
-    """Start Ray, or join its cluster; return its module.
+    """Start Ray or join its cluster, and return its module.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.

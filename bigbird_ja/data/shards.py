@@ -24,10 +24,13 @@ from bigbird_ja.text.corpus import Corpus
 
 # Preferred size of a shard: the input pipeline holds windows of whole shards.
 _TARGET_BYTES = 2_000_000
-_READERS = 32  # the number of shards is a multiple of it if there are enough records
-_FEWEST_RECORDS = 8  # per shard, if the user doesn't choose the number of shards
+# The number of shards is a multiple of this if there are enough records.
+_READERS = 32
+# Minimum of records in a shard, if the user doesn't choose the number of shards.
+_FEWEST_RECORDS = 8
 _MAX_SHARDS = 8192
-_ROWS_AT_ONCE = 64  # records that are masked and encoded together
+# Records that are masked and encoded together.
+_ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,18 @@ class SplitPlan:
 
     split: str
     blocks: tuple[StoredBlock, ...]
-    folder: str  # folder of their files
+    folder: str
     copies: int  # copies per repetition, each with masks of its own
     num_shards: int
 
     @functools.cached_property
     def ends(self) -> npt.NDArray[np.int64]:
-        """Return the number of rows up to and including each block: int64 [blocks]."""
+        """Number of rows up to and including each block: int64 [blocks]."""
         return np.cumsum([block.stats.sequences for block in self.blocks], dtype=np.int64)
 
     @property
     def num_records(self) -> int:
-        """Count the records, each copy as one."""
+        """Number of records, each copy as one."""
         return sum(block.stats.sequences * self._repeats(block) for block in self.blocks)
 
     def _repeats(self, block: StoredBlock) -> int:
@@ -55,7 +58,7 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Return the record number where each copy of a block ends, its copy number, its first row.
+        """Record number where each copy of a block ends, its copy number, its first row.
 
         Records are numbered copy by copy; within a copy, block by block of those with as many
         repetitions.
@@ -148,7 +151,7 @@ def _encode(
 def static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the classic features of rows; copy c of row r is masked as epoch c of record r."""
+    """Return the classic features of rows, with copy c of row r masked as epoch c of record r."""
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
     made = masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())

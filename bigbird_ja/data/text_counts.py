@@ -8,7 +8,8 @@ import numpy as np
 
 # At most so many documents are compared, by hashes of 8 bytes each.
 _MAX_COMPARED = 20_000_000
-_SEARCHED = 5000  # characters of a document
+# Characters of a document that are searched.
+_SEARCHED = 5000
 _TAGS = re.compile(r"<(?:!doctype html|html|head|body)[\s>]|</(?:div|span|p|table|li)>", re.I)
 _FULL_WIDTH_SPACE = "\u3000"
 

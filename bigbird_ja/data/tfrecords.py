@@ -24,14 +24,17 @@ import numpy.typing as npt
 from bigbird_ja.storage.paths import encode_crc32c
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
-_MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
+_MASK_DELTA = 0xA282EAD8  # TFRecord's masked CRC32C
 
 
 class Summed:
     """File wrapper that counts bytes and updates checksums during reads or writes."""
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
-        """Wrap `file`; `progress` is called with the number of bytes of each read or write."""
+        """Wrap `file`.
+
+        `progress` is called with the number of bytes of each read or write.
+        """
         self._file, self._progress = file, progress
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
 
@@ -60,7 +63,7 @@ class Summed:
 
 
 class DamagedRecord(Exception):
-    """TFRecord file that does not match its checksums; the message names the record."""
+    """TFRecord file that does not match its checksums, with the record in the message."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -147,7 +150,7 @@ def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
     """Yield the records of a TFRecord file, checksums verified, one in memory at a time.
 
     Raises:
-        DamagedRecord: truncated file, or a checksum that does not match.
+        DamagedRecord: Truncated file, or a checksum that does not match.
     """
     number = 0
     while header := stream.read(12):

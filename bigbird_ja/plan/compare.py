@@ -10,7 +10,8 @@ from bigbird_ja.plan.estimate import Plan, rate_of
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.train.engines.devices import CHIP_OF_KIND
 
-_HALVES = ("v2", "v3", "v7x")  # a device is half a chip
+# Chips whose devices are half a chip.
+_HALVES = ("v2", "v3", "v7x")
 
 
 def describe_rate(model_dir: str, manifest: Manifest) -> str | None:
@@ -41,7 +42,7 @@ def describe_rate(model_dir: str, manifest: Manifest) -> str | None:
 
 
 def _machine(devices: str) -> Accelerator | None:
-    """Return the slice of a description such as `8 x TPU v5 lite`; None for other devices."""
+    """Return the slice of a description such as `8 x TPU v5 lite`, None for other devices."""
     match = re.fullmatch(r"(\d+) x (.+)", devices)
     chip = CHIP_OF_KIND.get(match[2]) if match else None
     if match is None or chip is None:

@@ -20,7 +20,8 @@ SECONDS_PER_HOUR = 3600.0
 # Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), and its bytes per token. Used only
 # without a data set, and printed as an assumption.
 WIKI40B_JA_BYTES = 1.9e9
-BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text with a vocabulary of 32,000: two characters
+# Two characters of Japanese UTF-8 text, with a vocabulary of 32,000.
+BYTES_PER_TOKEN = 6.0
 
 # Assumed (docs/design/launch.md): pause of training for a checkpoint; time from READY to the first
 # step (boot, install, compile, restore); time without a machine after a preemption, not billed.
@@ -40,13 +41,13 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Count the positions of all steps, which approximates the tokens (99 %)."""
+        """Number of positions of all steps, which approximates the tokens (99 %)."""
         steps = self.config.training.num_train_steps
         return steps * tokens_per_step(self.config, self.data)
 
     @property
     def checkpoint_interval(self) -> float:
-        """Return the seconds of training between checkpoints; an hour without saving by time."""
+        """Seconds of training between checkpoints, an hour without saving by time."""
         return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
 
 
@@ -147,7 +148,7 @@ class Row:
 
     @property
     def is_free(self) -> bool:
-        """Return whether the machine costs nothing, as those of Kaggle and Colab."""
+        """Whether the machine costs nothing, as those of Kaggle and Colab."""
         return self.pricing not in PRICINGS
 
 
@@ -162,7 +163,7 @@ def make_rows(run: Plan, prices: Prices, names: Sequence[str] = (), near: str = 
         near: region of the bucket; see `Prices.usual_zones`.
 
     Raises:
-        BadInput: no such machine.
+        BadInput: No such machine.
     """
     machines = [chips.find(name) for name in names or chips.USUAL]
     if not names:
@@ -240,7 +241,7 @@ def make_row(
 def _figures(
     times: Sequence[RunTime | None], name: str, factor: float | None = 1.0
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Return a figure times a factor, and its ends; None if it is unknown."""
+    """Return a figure and the ends of its interval times a factor, None if it is unknown."""
     known = [factor * getattr(time, name) for time in times if time and factor is not None]
     return (known[0], (known[1], known[2])) if len(known) == len(times) else (None, None)
 
@@ -280,7 +281,7 @@ def budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) ->
 def hours_by_preemptions(
     run: Plan, row: Row | None, rates: Sequence[float]
 ) -> dict[str, float | None]:
-    """Return the rented hours of a spot machine by preemptions an hour; {} for another one."""
+    """Return the rented hours of a spot machine by preemptions an hour, {} for another one."""
     if row is None or row.pricing != "spot":
         return {}
     times = [run_time(row.training_hours, run.checkpoint_interval, rate) for rate in rates]
@@ -291,7 +292,7 @@ def hours_by_preemptions(
 
 
 def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
-    """Return the share of a run's training that a budget pays for; the inverse of `run_time`.
+    """Return the share of a run's training that a budget pays for, by the inverse of `run_time`.
 
     Args:
         run: run of the row.
@@ -319,7 +320,7 @@ def _indivisible(run: Plan, machine: Accelerator) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row that can finish, as far as is known; of equal ones the fastest.
+    """Return the cheapest row that can finish, the fastest of equal ones.
 
     Never a free machine: these have no time of completion.
     """

@@ -30,8 +30,9 @@ from bigbird_ja.settings.resolve import (
 )
 from bigbird_ja.settings.variants import used_by
 
-PREEMPTIONS_PER_HOUR = 0.25  # of a spot machine, assumed
-OTHER_PREEMPTIONS = (0.1, 1.0)  # shown as well
+# Assumed preemptions of a spot machine, and others for which hours are shown as well.
+PREEMPTIONS_PER_HOUR = 0.25
+OTHER_PREEMPTIONS = (0.1, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

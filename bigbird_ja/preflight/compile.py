@@ -33,7 +33,8 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
 PACKAGES = ("jax", "jaxlib", "libtpu")
-TIMEOUT = 3600.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
+# Seconds. A 12-layer step takes one to four minutes on one CPU core.
+TIMEOUT = 3600.0
 
 # Set in the child before jax is imported. The first two keep libtpu from asking a metadata server
 # about this machine; the third lets two compilers run at once, which else fail over a lock file.
@@ -50,17 +51,24 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Target:
-    """Target of a compilation: one device of a chip, or a whole slice."""
+    """Target of a compilation: one device of a chip, or a whole slice.
 
-    name: str  # "v3", "v5e:2x4"
-    chip: Chip  # one device
-    topology: str  # libtpu's name
+    Attributes:
+        name: such as "v3" or "v5e:2x4".
+        chip: chip of each device.
+        topology: name of the topology in libtpu.
+        options: further arguments of `topologies.get_topology_desc`.
+    """
+
+    name: str
+    chip: Chip
+    topology: str
     devices: int = 1
-    options: dict[str, Any] = field(default_factory=dict)  # for `topologies.get_topology_desc`
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_slice(self) -> bool:
-        """Return whether this is a whole slice."""
+        """Whether this is a whole slice."""
         return self.name != self.chip.name
 
 
@@ -68,7 +76,7 @@ def of_chip(name: str) -> Target:
     """Return one device of a chip.
 
     Raises:
-        BadInput: there is no such chip; the message names the nearest.
+        BadInput: There is no such chip; the message names the nearest.
     """
     if name not in CHIPS:
         raise BadInput(f"`chips` {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
@@ -79,7 +87,7 @@ def of_topology(name: str) -> Target:
     """Return a whole slice, such as "v5e:2x4".
 
     Raises:
-        BadInput: a name of another form.
+        BadInput: A name of another form.
     """
     try:
         machine = chips.of_topology(name)
@@ -89,7 +97,7 @@ def of_topology(name: str) -> Target:
     sides = [int(side) for side in shape.split("x")]
     if not _is_built(sorted(sides)):
         raise BadInput(
-            f"`topology` {name}: there is no such slice: use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
+            f"`topology` {name}: there is no such slice. Use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
             " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
         )
     options: dict[str, Any] = {}
@@ -117,27 +125,36 @@ class Job:
     """Work of the child: a step, to be compiled for as many devices as it has replicas."""
 
     step: LoweredStep
-    topology: str  # libtpu's name
-    options: dict[str, Any]  # for `get_topology_desc`
-    lists_code: bool = False  # whether libtpu lists its final code
-    kernel_trips: tuple[tuple[float, ...], ...] = ()  # see `machine_code.collect`
-    kept_in: str = ""  # local folder for the program, as JAX stores it
+    topology: str
+    options: dict[str, Any]
+    # Whether libtpu lists its final code.
+    lists_code: bool = False
+    # As for `machine_code.collect`.
+    kernel_trips: tuple[tuple[float, ...], ...] = ()
+    # Local folder for the program, as JAX stores it.
+    kept_in: str = ""
 
 
 @dataclass(frozen=True)
 class Program:
     """A compiled step, as the child writes it."""
 
-    error: str = ""  # message if the step did not compile
-    unknown_place: bool = False  # whether this compiler has no such chip or slice
-    hlo: str = ""  # optimized
+    # Message if the step did not compile.
+    error: str = ""
+    # Whether this compiler knows no such chip or slice.
+    unknown_place: bool = False
+    # Optimized module.
+    hlo: str = ""
     # Bytes of one device: temp, argument, output, alias.
     sizes: dict[str, int] = field(default_factory=dict)
-    flops: float = 0.0  # the compiler's own count
+    flops: float = 0.0
     bytes_accessed: float = 0.0
-    compiler: str = ""  # its version
-    code: dict[str, machine_code.Code] | None = None  # by op name, if requested
-    lowering_seconds: float = 0.0  # wall-clock time on this machine
+    # Version of the compiler.
+    compiler: str = ""
+    # Machine code by op name, if requested.
+    code: dict[str, machine_code.Code] | None = None
+    # Wall-clock time on this machine.
+    lowering_seconds: float = 0.0
     compile_seconds: float = 0.0
 
 
@@ -145,8 +162,10 @@ class Program:
 class Shortage:
     """Memory that a program needs if it does not fit."""
 
-    used: int  # bytes it needs; 0 if the compiler stopped before that was known
-    largest: list[dict[str, Any]]  # allocations: `bytes`, `op` (TensorFlow's), `shape`
+    # Bytes that it needs; 0 if the compiler stopped before that was known.
+    used: int
+    # Allocations: `bytes`, `op` (TensorFlow's name), `shape`.
+    largest: list[dict[str, Any]]
 
 
 class CompilerFailed(CommandError):
@@ -157,7 +176,7 @@ def versions() -> dict[str, str]:
     """Return the versions of the compiler's packages.
 
     Raises:
-        BadInput: the extra is not installed; names the command that installs it.
+        BadInput: The extra is not installed; names the command that installs it.
     """
     try:
         return {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -212,7 +231,7 @@ def compile_for(
 
 
 def _run(job: Job, who: str) -> Program:
-    """Run the child on a job; return the result that it wrote."""
+    """Run the child on a job and return the result that it wrote."""
     environment = {**os.environ, **ENVIRONMENT}
     with scratch_directory() as directory:
         if job.lists_code:
@@ -289,7 +308,7 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Compile the job in a folder; an exception becomes the result's `error`."""
+    """Compile the job in a folder, with an exception as the result's `error`."""
     workers.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)

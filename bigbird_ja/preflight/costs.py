@@ -39,12 +39,18 @@ class Cost:
     """One instruction's share of the step. Cycles and bytes are totals over all its trips."""
 
     instruction: Instruction
-    trips: int  # runs in one step
-    estimated: float  # the compiler's cycles
-    priced: float  # cycles of the price; 0 if there is an estimate
-    trips_known: bool = True  # False inside a loop of unknown trip count
-    collective: str | None = None  # opcode of an instruction that moves data between devices
-    moved_bytes: float = 0.0  # bytes that the collective moves
+    # Runs in one step.
+    trips: int
+    # Cycles by the compiler.
+    estimated: float
+    # Cycles by `price`; 0 if there is an estimate.
+    priced: float
+    # False inside a loop of unknown trip count.
+    trips_known: bool = True
+    # Opcode of an instruction that moves data between devices.
+    collective: str | None = None
+    # Bytes that the collective moves.
+    moved_bytes: float = 0.0
 
     @property
     def cycles(self) -> float:
@@ -90,7 +96,7 @@ def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """Return how often a `while` runs its body; None if that is unknown.
+    """Return how often a `while` runs its body, None if that is unknown.
 
     The usual counter is read: the condition compares one element of the loop's tuple with a
     constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no

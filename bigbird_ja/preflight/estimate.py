@@ -35,12 +35,15 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_LARGEST_TRIED = 1024  # maximum batch per core that is tried
-DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
+# Maximum batch per core that is tried.
+_LARGEST_TRIED = 1024
+# Kind of the folder of `dump_hlo`, for its ownership manifest.
+DUMP = "compiled programs"
 # Number of documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text, 1.5 characters a token
 # (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
-_MAX, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
+# Maximum numbers of documents and of tokens in a sample.
+_MAX, _TOKENS = 4000, 1 << 22
 
 
 def batch_per_core(config: Config, target: Target) -> int:
@@ -81,7 +84,7 @@ def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredSt
 
 
 def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
-    """Orthogonalize one device's share of a stack of Muon's matrices; the others stay unchanged.
+    """Orthogonalize one device's share of a stack of Muon's matrices, the others unchanged.
 
     Args:
         stack: [n, rows, columns]; the result has the same shape and dtype.
@@ -261,7 +264,7 @@ def _between_devices(target: Target, priced: list[costs.Cost]) -> dict[str, Any]
 
 
 def largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
-    """Return the largest batch per core that fits; 0 if one sequence does not.
+    """Return the largest batch per core that fits, 0 if one sequence does not.
 
     Each try compiles the whole step, so tries are chosen by extrapolating the peak, which grows by
     about the same amount with each sequence.
@@ -339,7 +342,7 @@ def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
 
 
 def skipping_layers(config: Config, data: Data) -> LayerShape | None:
-    """Return the shape of the layers whose kernels skip other documents; None without such."""
+    """Return the shape of the layers whose kernels skip other documents, None without such."""
     model = config.model
     if model.attention_implementation != "kernel" or model.attend_across_documents:
         return None

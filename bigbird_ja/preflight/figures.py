@@ -11,7 +11,8 @@ from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
 
-WAITING = "waiting for copies"  # not part of any op: see `roofline.step_time`
+# Time that is part of no op: see `roofline.step_time`.
+WAITING = "waiting for copies"
 CODE_KEYS = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
     "code_waiting_cycles",
@@ -34,8 +35,9 @@ _SCOPES: dict[str, str] = {
     "optimizer": "optimizer",
     "attention": "attention scores",
 }
-_SHOWN = 15  # ops
-_WIDTH = 70  # of an op's name, in characters
+# Maximum number of ops that are shown, and of characters of their names.
+_SHOWN = 15
+_WIDTH = 70
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
 
 
@@ -83,7 +85,8 @@ def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the costliest
+            # Layers may be bound by different units: the costliest one decides.
+            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
 
@@ -217,7 +220,7 @@ def _cycles(result: StepResult) -> list[str]:
 
 
 def _tables(result: StepResult) -> list[str]:
-    """Format cycles by kind, and the costliest ops; columns by machine code come last."""
+    """Format cycles by kind and the costliest ops, with columns by machine code last."""
     by_code, total = result.code_by_kind or {}, result.priced_cycles or 1
     kinds, ops = [], []
     for kind, cycles in (dict.fromkeys(by_code, 0) | result.by_kind).items():
@@ -240,7 +243,7 @@ def _tables(result: StepResult) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """Shorten an op's name in its middle; keep the outermost scope and the innermost ones."""
+    """Shorten an op's name between its outermost scope and the innermost ones."""
     first, *scopes = name.split("/")
     while len(scopes) > 1 and len("/".join([first, *scopes])) > _WIDTH:
         scopes = scopes[1:]

@@ -27,7 +27,7 @@ _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|\w+_computations?)=(%?[\w.\-]+|\{[^}]*\})"
 )
-_VALUE = r'(?:%?([\w.\->]+)|\{([^}]*)\}|"([^"]*)")'  # of an attribute
+_VALUE = r'(?:%?([\w.\->]+)|\{([^}]*)\}|"([^"]*)")'
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NUMBER = re.compile(r"\((-?\d+)\)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
@@ -83,17 +83,17 @@ class Instruction:
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """The compiler's estimate; None if it has none, or marks it as unknown."""
+        """The compiler's estimate, None if it is missing or marked as unknown."""
         match = _CYCLES.search(self.attributes)
         return int(match[1]) if match and int(match[1]) <= UNKNOWN_CYCLES else None
 
     @cached_property
     def op_name(self) -> str:
-        """Name of the op in TensorFlow or JAX; "" if the compiler made the instruction."""
+        """Name of the op in TensorFlow or JAX, "" if the compiler made the instruction."""
         return self.attribute("op_name")
 
     def attribute(self, name: str) -> str:
-        """Return the value of `name=...`, without its quotes or braces; "" if there is none."""
+        """Return the value of `name=...`, without its quotes or braces, "" if there is none."""
         match = re.search(rf"\b{name}={_VALUE}", self.attributes)
         return match[match.lastindex or 0] if match else ""
 
@@ -125,7 +125,7 @@ def parse(text: str) -> Module:
     An instruction may take several lines, as JAX's own kernels do.
 
     Raises:
-        ValueError: the text has no ENTRY computation.
+        ValueError: The text has no ENTRY computation.
     """
     blocks: dict[str, list[str]] = {}
     entry, current = "", None
@@ -150,7 +150,7 @@ def parse(text: str) -> Module:
 
 
 def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Instruction]:
-    """Parse the instructions of a computation, which call the known ones; leave out other lines."""
+    """Parse the instructions of a computation, which call the known ones, without other lines."""
     named: dict[str, Instruction] = {}
     for line in lines:
         head = _HEAD.match(line)

@@ -51,7 +51,7 @@ class Code:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether `cycles` is known and no unit is more than full.
+        """Whether `cycles` is known and no unit is more than full.
 
         Copies of an uneven tile's end have short loops of unknown trip count; in a scatter these
         have most of the bundles.
@@ -98,7 +98,7 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
 
 
 def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
-    """Return the fraction of each unit's slots that is used; {} if `times` is of other bundles.
+    """Return the used fraction of each unit's slots, {} if `times` is of other bundles.
 
     Args:
         text: a line that names the units, one with their slots in a bundle, then one line for each

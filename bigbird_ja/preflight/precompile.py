@@ -27,11 +27,11 @@ def keeping(run_dir: str) -> Iterator[str]:
 
     Raises:
         BadInput: MODEL_DIR is another folder, or a bucket is named instead of a run.
-        StorageError: the programs could not be copied.
+        StorageError: The programs could not be copied.
     """
     advice = "name the folder of a run, BUCKET/NAME"
     if storage.is_remote(run_dir) and run_dir.rstrip("/").count("/") < 3:
-        raise BadInput(f"`keep` {run_dir}: a bucket without a name in it: {advice}")
+        raise BadInput(f"`keep` {run_dir} is a bucket without a name in it: {advice}")
     model_dir = storage.join(run_dir, "model")
     outputs.check_folder(model_dir, "`keep`", "run", advice)
     with scratch_directory() as scratch:
@@ -44,5 +44,5 @@ def keeping(run_dir: str) -> Iterator[str]:
         with exclusive(model_dir):
             kept = cache.keep()
         if not kept:
-            raise StorageError(f"{model_dir}: run the same command again")
+            raise StorageError(f"{model_dir}: rerun the same command")
         print(f"kept in {model_dir}: {', '.join(kept)}")

@@ -105,4 +105,4 @@ def load_results(path: str) -> PreflightResult:
     try:
         return decode.read_json(path, PreflightResult, "not a result of `bigbird-ja preflight`")
     except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file: make it with `bigbird-ja preflight`") from error
+        raise BadInput(f"{path}: no such file. Make it with `bigbird-ja preflight`") from error

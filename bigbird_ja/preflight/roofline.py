@@ -33,7 +33,8 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
-KERNEL = "tpu_custom_call"  # target of a kernel's custom call
+# Target of a kernel's custom call.
+KERNEL = "tpu_custom_call"
 # Seconds of each step of a kernel's grid in addition to its bundles: it starts its copies, which
 # are double buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
 STEP_SECONDS = 0.24e-6
@@ -44,20 +45,24 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 @dataclass(frozen=True)
 class CodeCost(Cost):
-    """One instruction's share of the step by machine code; cycles are totals over all its trips."""
+    """One instruction's share of the step by machine code, in cycles over all its trips."""
 
     # One for each bundle, and the waits of a kernel's grid; None if not counted.
     bundle_cycles: float | None = None
-    hbm_cycles: float = 0.0  # for its bytes in HBM, read and written once, at the chip's bandwidth
-    matrix_cycles: float = 0.0  # for its products at the chip's peak
-    bound_by: str | None = None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not counted
+    # For the bytes in HBM, read and written once, at the chip's bandwidth.
+    hbm_cycles: float = 0.0
+    # For the products, at the chip's peak.
+    matrix_cycles: float = 0.0
+    # A key of `_UNITS`, "HBM" or `NONE_FULL`; None if not counted.
+    bound_by: str | None = None
 
     @property
     def cycles(self) -> float:
-        """The largest of bundles, concurrent copies, and products at the chip's peak.
+        """Cycles of the op: the highest of three lower bounds.
 
-        A schedule may write products closer together than a matrix unit takes them. Priced cycles
-        replace unknown bundles.
+        The bounds are the bundles that run, the bytes in HBM at its bandwidth, and the products at
+        the chip's peak, since a schedule may issue products faster than a matrix unit accepts
+        them. Priced cycles replace unknown bundles.
         """
         bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
@@ -214,10 +219,14 @@ def _without_names(text: str) -> str:
 class StepTime:
     """Cycles of one run of a computation."""
 
-    cycles: float = 0.0  # without waiting
-    hbm: float = 0.0  # with HBM busy
-    waiting: float = 0.0  # for copies
-    copied: float = 0.0  # part of `hbm` for copies during other ops
+    # Cycles without waiting.
+    cycles: float = 0.0
+    # Cycles with HBM busy.
+    hbm: float = 0.0
+    # Cycles of waiting for copies.
+    waiting: float = 0.0
+    # The part of `hbm` for copies during other ops.
+    copied: float = 0.0
 
     def add(self, other: StepTime) -> None:
         """Add another run."""

@@ -31,7 +31,8 @@ from bigbird_ja.settings.values import config_fingerprint, flatten
 from bigbird_ja.settings.variants import used_by
 from bigbird_ja.storage import outputs
 
-CHIPS = ("v5e",)  # by default
+# Chips by default.
+CHIPS = ("v5e",)
 
 
 def preflight(

@@ -37,9 +37,10 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import FILES, FileVersion, Owned
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")  # of a file of articles
-_MIN_LENGTH, _MAX_LENGTH = 250, 40_000  # characters
-_SPREAD = 1.0  # standard deviation of the logarithm of lengths
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
+# Limits of lengths, in characters, and the standard deviation of their logarithm.
+_MIN_LENGTH, _MAX_LENGTH = 250, 40_000
+_SPREAD = 1.0
 
 # Characters between a fact and its restatement; a token is about 1.6 characters.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
@@ -291,7 +292,7 @@ def sample(
 
 
 def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
-    """Write the documents; return False if the file already contains them.
+    """Write the documents, or return False if the file already contains them.
 
     Raises:
         BadInput: The file contains something else.
@@ -317,7 +318,7 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
 
 
 def _encode(path: str, texts: Iterator[str], file: IO[bytes]) -> None:
-    """Write the documents in the format that `path` names; the same bytes every time."""
+    """Write the documents in the format that `path` names, the same bytes every time."""
     if path.endswith(".gz"):
         # Without a name and a time in its header, the file depends only on its content.
         with gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0) as packed:

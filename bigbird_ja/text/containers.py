@@ -18,13 +18,15 @@ from bigbird_ja.process.console import shortened
 from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of columns
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".txt", *SEPARATORS)
 _PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-_SHOWN = 40  # characters of a column's name in a message: without a header it is text
-_ROWS = 256  # rows in memory at a time, unless they exceed _BATCH_BYTES
+# Characters of a column's name in a message: without a header it is text.
+_SHOWN = 40
+# Rows in memory at a time, unless they exceed _BATCH_BYTES.
+_ROWS = 256
 _BATCH_BYTES = 256 << 20
 # Separates the path of an archive from the name of a file in it.
 _IN_ZIP = re.compile(r"(?P<archive>.*\.zip)::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
@@ -47,7 +49,7 @@ def has_suffix(path: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 
 def _split_member(path: str) -> tuple[str, str]:
-    """Return the path of the archive and the name in it; an empty name for a file of its own."""
+    """Return the path of the archive and the name in it, an empty name for a file of its own."""
     match = _IN_ZIP.fullmatch(path)
     return (match["archive"], match["member"]) if match else (path, "")
 
@@ -96,13 +98,14 @@ def column_of(path: str, names: list[str], fields: Sequence[str]) -> str:
         lacking = f"no column {' or '.join(fields)}" if field is None else f"two columns {field}"
         known = ", ".join(shortened(name, _SHOWN) for name in names[:20])
         is_csv = kind_of(path) in SEPARATORS
-        raise BadInput(f"{path}: {lacking}: {add_field(known)}{HEADER_ADVICE if is_csv else ''}")
+        advice = add_field(known) + (HEADER_ADVICE if is_csv else "")
+        raise BadInput(f"{path}: {lacking}. {advice}")
     return field
 
 
 def add_field(names: str) -> str:
-    """Return advice on `text_fields` by the names that there are."""
-    return f"its fields are {names}: add one to `text_fields`, which are tried in order"
+    """Return advice on `text_fields`, with the names of the fields."""
+    return f"Its fields are {names}. Add one to `text_fields`, which are tried in order"
 
 
 def members(path: str) -> list[str]:
@@ -111,7 +114,7 @@ def members(path: str) -> list[str]:
     A file of text is its own only member.
 
     Raises:
-        BadInput: an archive without text, or a suffix that does not state a format.
+        BadInput: An archive without text, or a suffix that does not state a format.
     """
     if has_suffix(path, _PLAIN):
         return [path]
@@ -128,7 +131,7 @@ def members(path: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes; for a member of an archive the unpacked size."""
+    """Return the size of a file in bytes, unpacked for a member of an archive."""
     archive, member = _split_member(path)
     if not member:
         return storage.stat(path).size
@@ -137,7 +140,7 @@ def size_of(path: str) -> int:
 
 
 def version_of(path: str) -> str:
-    """Return the version of the file, or of its archive; every write changes it. "" if missing."""
+    """Return the version of a file or its archive, which every write changes, or "" if missing."""
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(_split_member(path)[0]).token
     return ""
@@ -147,7 +150,7 @@ def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
     """Yield the texts of the first of `fields` that is a column.
 
     Raises:
-        BadInput: another format, a damaged file, or no such column of text.
+        BadInput: Another format, a damaged file, or no such column of text.
     """
     import pyarrow
 
@@ -195,6 +198,6 @@ def _text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) ->
         kind = kind.value_type
     if str(kind) not in ("string", "large_string", "string_view", "null"):
         raise BadInput(
-            f"{path}: {field} contains {kind}, no text: name another column with `text_fields`"
+            f"{path}: {field} contains {kind}, no text. Name another column with `text_fields`"
         )
     return field

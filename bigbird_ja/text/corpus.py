@@ -45,7 +45,7 @@ _TFDS = re.compile(
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """Split of a prepared TFDS data set, read by TFDS's own builder; picklable."""
+    """Picklable split of a prepared TFDS data set, read by TFDS's own builder."""
 
     name: str  # with its version
     data_dir: str
@@ -53,14 +53,14 @@ class TfdsSource:
 
     @property
     def label(self) -> str:
-        """Return its name in messages and manifests."""
+        """Name in messages and manifests."""
         return f"tfds:{self.name}:{self.split}"
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order: by shard, then by position in the shard.
 
         Raises:
-            BadInput: the data set has no feature `text`.
+            BadInput: The data set has no feature `text`.
         """
         import tensorflow_datasets as tfds
 
@@ -108,7 +108,7 @@ class Input:
 
 @dataclass
 class Corpus:
-    """Documents in a fixed order; `open_corpus` makes one."""
+    """Documents in a fixed order, opened by `open_corpus`."""
 
     parts: tuple[Input, ...]
 
@@ -116,24 +116,24 @@ class Corpus:
         """Yield the documents, streamed.
 
         Raises:
-            BadInput: a file has invalid content; the message names file and line.
+            BadInput: A file has invalid content; the message names file and line.
         """
         for part in self.parts:
             yield from part.texts()
 
     @property
     def opened(self) -> list[TextSource]:
-        """List the opened sources of all parts, in order."""
+        """Opened sources of all parts, in order."""
         return [source for part in self.parts for source in part.opened]
 
     @property
     def sources(self) -> list[str]:
-        """List the sources in order: paths, and `tfds:NAME:SPLIT`."""
+        """Sources in order: paths, and `tfds:NAME:SPLIT`."""
         return [source.label for source in self.opened]
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the SHA-256 (hex) of the content in its order, independent of its location.
+        """SHA-256 (hex) of the content in its order, independent of its location.
 
         For files it covers all bytes and the way in which they are cut into documents; for a TFDS
         split its version and its shards' names, lengths and size.
@@ -142,7 +142,7 @@ class Corpus:
 
     @property
     def weights(self) -> list[tuple[str, float]]:
-        """Return fingerprint and weight (default 1) of each part; empty if none has a weight."""
+        """Fingerprint and weight (default 1) of each part, empty if none has a weight."""
         weights = [part.weight for part in self.parts]
         if not any(weights):
             return []
@@ -161,12 +161,12 @@ class Corpus:
         """Check after the last pass that the files are those of the `fingerprint`.
 
         Raises:
-            BadInput: a file was changed, replaced or removed since it was hashed.
+            BadInput: A file was changed, replaced or removed since it was hashed.
         """
         for path, version in self._file_versions().items():
             if version != self._versions[path]:
                 raise BadInput(
-                    f"{path}: changed while this command read it: run the command again when"
+                    f"{path}: changed while this command read it. Run the command again when"
                     " nothing writes to the file"
                 )
 
@@ -179,7 +179,7 @@ def open_corpus(
     encoding: str = UTF_8,
     takes_weights: bool = False,
 ) -> Corpus:
-    """Open sources of the forms in the module's docstring; the first document is read as a check.
+    """Open sources of the forms in the module's docstring, and read the first document as a check.
 
     Args:
         sources: values of `inputs`, at least one.
@@ -191,7 +191,7 @@ def open_corpus(
         takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
-        BadInput: no source; a source that is missing, unreadable or given twice; no text in any
+        BadInput: No source; a source that is missing, unreadable or given twice; no text in any
             source; an invalid weight, or one that is not accepted; an argument that no source uses.
     """
     if not sources:
@@ -201,7 +201,7 @@ def open_corpus(
     for source in sources:
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
-            raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
+            raise BadInput(f"{source}: weights are for make-data. Leave ={weight:g} out")
         if place.startswith("tfds:"):
             parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
         elif place.startswith("hf:"):
@@ -221,7 +221,7 @@ def _check_used(
     """Check that no source is given twice, and that each argument applies to a source.
 
     Raises:
-        BadInput: the source or the argument.
+        BadInput: The source or the argument.
     """
     every = corpus.opened
     for label, count in Counter(corpus.sources).items():
@@ -238,16 +238,16 @@ def _check_used(
         (encoding != UTF_8 and not lines, "encoding", "is a file of lines"),
     ):
         if is_unused:
-            raise BadInput(f"`{parameter}`: none of `inputs` {needed}: leave it out")
+            raise BadInput(f"`{parameter}`: none of `inputs` {needed}. Leave it out")
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
-    """Split SRC=WEIGHT into source and weight; the weight is None if there is none.
+    """Split SRC=WEIGHT into source and weight, None without one.
 
     A path may contain "=" itself: an existing file is a path.
 
     Raises:
-        BadInput: the weight is out of range.
+        BadInput: The weight is out of range.
     """
     match = re.fullmatch(r"(.+)=(\d[-+.\de]*)", source)
     if match is None or os.path.lexists(source):
@@ -256,8 +256,8 @@ def split_weight(source: str) -> tuple[str, float | None]:
         if _MIN_WEIGHT <= float(match[2]) <= _MAX_WEIGHT:
             return match[1], float(match[2])
     raise BadInput(
-        f"`inputs` {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000: write"
-        " SRC=WEIGHT, such as news.jsonl=0.5 (a path that ends in = and a number itself: PATH=1)"
+        f"`inputs` {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000. Write"
+        " SRC=WEIGHT, such as news.jsonl=0.5 (PATH=1 for a path that ends in = and a number itself)"
     )
 
 
@@ -266,7 +266,9 @@ def _sha256(digests: list[bytes]) -> str:
 
 
 def _has_text(source: TextSource) -> bool:
-    """Return whether a source has any text; files are read up to their first document with text.
+    """Return whether a source contains any text.
+
+    Files are read up to their first document with text.
 
     For a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
@@ -280,7 +282,7 @@ def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
     """Open the splits that `source` names, joined by "+".
 
     Raises:
-        BadInput: another form, an unknown split, or a data set that is not prepared.
+        BadInput: Another form, an unknown split, or a data set that is not prepared.
     """
     match = _TFDS.fullmatch(source)
     if not match:
@@ -293,14 +295,15 @@ def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
             builder.info.splits[split.strip()]
         except (ValueError, KeyError, AssertionError) as error:
             raise BadInput(
-                f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
+                f"{source}: no split {split.strip()!r}. Its splits are"
+                f" {', '.join(builder.info.splits)}"
             ) from error
         opened.append(TfdsSource(f"{name}:{builder.version}", prepared_dir, split.strip()))
     return tuple(opened)
 
 
 def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Find a prepared data set; return its folder and its builder."""
+    """Find a prepared data set and return its folder and its builder."""
     import tensorflow_datasets as tfds
 
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
@@ -338,7 +341,10 @@ def _builder(name: str, data_dir: str) -> Any:
 
 
 def _public_copy_answers() -> bool:
-    """Return whether the public copy is reachable; TensorFlow's client would retry for minutes."""
+    """Return whether the public copy is reachable.
+
+    TensorFlow's client would retry for minutes.
+    """
     import urllib.request
 
     try:

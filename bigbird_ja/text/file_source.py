@@ -42,26 +42,27 @@ _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
 # A larger .txt file is taken for more than one document: the longest novels have 5 MB.
 _MAX_BOOK_BYTES = 8 << 20
-_ROWS_OF_NUMBERS = 10  # a column that begins with so many numbers contains no text
+# A column that begins with so many numbers contains no text.
+_ROWS_OF_NUMBERS = 10
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """File of documents; picklable."""
+    """Picklable file of documents."""
 
     path: str
-    txt_documents: str = BLANK_LINE  # for a .txt file
-    text_fields: tuple[str, ...] = TEXT_FIELDS  # for other files
-    encoding: str = UTF_8  # of lines
+    txt_documents: str = BLANK_LINE
+    text_fields: tuple[str, ...] = TEXT_FIELDS
+    encoding: str = UTF_8
 
     @property
     def label(self) -> str:
-        """Return its name in messages and manifests."""
+        """Name in messages and manifests."""
         return self.path
 
     @property
     def is_text(self) -> bool:
-        """Return whether it is a .txt file."""
+        """Whether it is a .txt file."""
         return containers.kind_of(self.path) == ".txt"
 
     @property
@@ -70,14 +71,14 @@ class FileSource:
 
     @property
     def is_column(self) -> bool:
-        """Return whether it is a Parquet or Arrow file."""
+        """Whether it is a Parquet or Arrow file."""
         return containers.has_suffix(self.path, containers.ARROW_SUFFIXES)
 
     def texts(self) -> Iterator[str]:
         """Yield the documents in order.
 
         Raises:
-            BadInput: invalid content; the message names file, and line or column.
+            BadInput: Invalid content; the message names file, and line or column.
         """
         if self.is_column:
             for row, text in enumerate(containers.read_rows(self.path, self.text_fields), 1):
@@ -118,7 +119,7 @@ class FileSource:
         """Yield number (from 1) and text of each line, without its line break.
 
         Raises:
-            BadInput: another encoding, a line that is too long, or a damaged compressed file.
+            BadInput: Another encoding, a line that is too long, or a damaged compressed file.
         """
         # Bytes of another encoding become lone surrogates, so that the message can name the line.
         encoding = "utf-8-sig" if self.encoding == UTF_8 else self.encoding
@@ -135,7 +136,7 @@ class FileSource:
                     byte = ord(line[error.start]) - 0xDC00
                     raise BadInput(
                         f"{self.path} line {number}: not {self.encoding.upper()} (byte"
-                        f" 0x{byte:02x}): {_conversion(line, self.encoding)}"
+                        f" 0x{byte:02x}). {_conversion(line, self.encoding)}"
                     ) from error
                 if size > MAX_DOCUMENT_BYTES:
                     _refuse_long(self.path, number, "line")
@@ -164,7 +165,7 @@ class FileSource:
         """Yield the texts of a column of a CSV or TSV file.
 
         Raises:
-            BadInput: no such column, a column of numbers, a row of another length, or an
+            BadInput: No such column, a column of numbers, a row of another length, or an
                 unterminated quote.
         """
         csv.field_size_limit(MAX_DOCUMENT_BYTES)
@@ -184,20 +185,20 @@ class FileSource:
             first = list(itertools.islice(texts(), _ROWS_OF_NUMBERS))
             if any(first) and all(text.strip().isdecimal() for text in first if text):
                 raise BadInput(
-                    f"{self.path}: column {field} contains numbers, no text: name another column"
+                    f"{self.path}: column {field} contains numbers, no text. Name another column"
                     f" with `text_fields`{containers.HEADER_ADVICE}"
                 )
             yield from first
             yield from texts()
         except csv.Error as error:
             where = f"{self.path} line {rows.line_num}"
-            raise BadInput(f"{where}: {error}: correct its quotes") from error
+            raise BadInput(f"{where}: {error}. Correct its quotes") from error
 
 
 def _conversion(line: str, encoding: str) -> str:
     """Return advice on a file's encoding, by a line of it that is not in `encoding`."""
     if encoding != UTF_8:
-        return "give the encoding of these files as `encoding`"
+        return "Give the encoding of these files as `encoding`"
     data = line.encode("utf-8", "surrogateescape")
     looks = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     for other in () if looks else _OTHERS_ENCODINGS:
@@ -205,8 +206,8 @@ def _conversion(line: str, encoding: str) -> str:
             data.decode(other)
             looks = looks or other
     if not looks:
-        return "convert the file to UTF-8, or name its `encoding`"
-    return f"it looks like {looks}, which `encoding` can name"
+        return "Convert the file to UTF-8, or name its `encoding`"
+    return f"It looks like {looks}, which `encoding` can name"
 
 
 def check_encoding(encoding: str) -> str:
@@ -218,19 +219,21 @@ def check_encoding(encoding: str) -> str:
     with contextlib.suppress(LookupError, UnicodeError):
         "".encode(encoding)  # refuses codecs of bytes
         return codecs.lookup(encoding).name
-    raise BadInput(f"`encoding` {encoding!r}: Python has no such encoding: cp932 is one")
+    raise BadInput(
+        f"`encoding` {encoding!r}: Python has no such encoding. One that it has is cp932"
+    )
 
 
 def _refuse_long(path: str, line: int, what: str) -> None:
     limit = MAX_DOCUMENT_BYTES >> 20
-    raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB: split it")
+    raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB. Split it")
 
 
 def _text_of_json(content: str, fields: Sequence[str]) -> str:
-    """Return the text of a line of a .jsonl file; "" for null, as in a column.
+    """Return the text of a line of a .jsonl file, "" for null, as in a column.
 
     Raises:
-        BadInput: the problem of the line.
+        BadInput: The problem of the line.
     """
     try:
         value = json.loads(content)
@@ -242,7 +245,7 @@ def _text_of_json(content: str, fields: Sequence[str]) -> str:
     field = next((name for name in fields if name in value), None)
     if field is None:
         names = ", ".join(list(value)[:20]) or "none"
-        raise BadInput(f"no field {' or '.join(fields)}: {containers.add_field(names)}")
+        raise BadInput(f"no field {' or '.join(fields)}. {containers.add_field(names)}")
     text = value[field]
     if text is None:
         return ""
@@ -279,7 +282,7 @@ def open_files(
     """Open the files that a source names: one file, a folder's, or those of a pattern.
 
     Raises:
-        BadInput: no file, an unreadable one, or a suffix that does not state a format.
+        BadInput: No file, an unreadable one, or a suffix that does not state a format.
     """
     about = (txt_documents, tuple(text_fields), encoding)
     files = [FileSource(path, *about) for path in _paths(source)]
@@ -310,7 +313,7 @@ def _paths(source: str) -> list[str]:
 
 
 def _files_of_folder(folder: str) -> list[str]:
-    """List a folder's files by name; for a `datasets` folder with splits those of `train`."""
+    """List a folder's files by name, or the `train` files of a `datasets` folder with splits."""
     names = storage.list_tree(folder)
     if "dataset_dict.json" in names:
         folder = storage.join(folder, "train")

@@ -39,7 +39,7 @@ from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
-FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
+FIRST_BYTES = b"PK\x03\x04"  # a zip archive
 VOCABULARY = "vocabulary.json"
 DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
@@ -77,7 +77,7 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
     """Return the files of an archive of `pack`.
 
     Raises:
-        BadInput: a damaged archive.
+        BadInput: A damaged archive.
     """
     kind = "a whole archive of a tokenizer"
     with (
@@ -85,7 +85,7 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * MAX_BYTES:
-            raise BadInput(f"{source}: holds more than {2 * MAX_BYTES:,} bytes: no tokenizer")
+            raise BadInput(f"{source}: more than {2 * MAX_BYTES:,} bytes, so no tokenizer")
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 
@@ -96,19 +96,19 @@ def loading(source: str) -> Iterator[None]:
         with decode.made_by_others(source, "a tokenizer that transformers can load", _ADVICE):
             yield
     except ImportError as error:
-        advice = "pip install 'bigbird-ja[huggingface,words]', or the package that it names"
-        raise BadInput(f"{source}: {summary_line(error)}: {advice}") from error
+        advice = "pip install 'bigbird-ja[huggingface,words]', or install the package that it names"
+        raise BadInput(f"{source}: {summary_line(error)}. Run {advice}") from error
 
 
 def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]]:
-    """Load a tokenizer with transformers; return it and tokenizer_config.json."""
+    """Load a tokenizer with transformers, and return it with its tokenizer_config.json."""
     require("transformers")
     import transformers
 
     transformers.logging.set_verbosity_error()
     config = json.loads(content.get(CONFIG, b"{}"))
     if (config.get("mecab_kwargs") or {}).get("mecab_option"):
-        raise BadInput(f"{source}/{CONFIG}: mecab_option can write files: leave it out")
+        raise BadInput(f"{source}/{CONFIG}: mecab_option can write files. Leave it out")
     only = {"local_files_only": True, "trust_remote_code": False}
     with scratch_directory() as folder:
         for name, data in content.items():
@@ -120,7 +120,7 @@ class FolderTokenizer(Tokenizer):
     """Tokenizer of a Hugging Face folder.
 
     Raises:
-        BadInput: a damaged archive.
+        BadInput: A damaged archive.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
@@ -189,7 +189,7 @@ class FolderTokenizer(Tokenizer):
         """Load the encoder: (texts, whether to recognize special tokens in them) -> ids.
 
         Raises:
-            BadInput: a package is not installed, or cannot read the files.
+            BadInput: A package is not installed, or cannot read the files.
         """
         # Each worker has one core.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -225,7 +225,10 @@ class FolderTokenizer(Tokenizer):
         return encode
 
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
+        """Implement `Tokenizer.encode_arrays`.
+
+        The library chooses the number of threads.
+        """
         check_encodable(texts)
         with loading(self.source):  # encoding may fail, as without an unknown token
             result = [np.array(ids, np.int32) for ids in self._encode([*texts], False)]
@@ -267,7 +270,7 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _shown(data: bytes) -> str:
-    """Return bytes as readable characters, "▁" for a space; incomplete ones as hex."""
+    """Return bytes as readable characters, with "▁" for a space and hex for incomplete ones."""
     text = _text_of(data)
     if text is None:
         return "".join(f"<0x{byte:02X}>" for byte in data)

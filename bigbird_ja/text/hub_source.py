@@ -19,14 +19,15 @@ _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # HTTP statuses; a retry may help w
 
 @dataclass(frozen=True)
 class HubSource:
-    """Split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
+    """Picklable split of a data set on the Hugging Face Hub, streamed by `datasets`."""
 
-    label: str  # with its commit
-    place: tuple[str, str | None, str, str]  # as `_rows` takes it
+    label: str
+    # Arguments of `_rows`.
+    place: tuple[str, str | None, str, str]
     text_fields: tuple[str, ...]
 
     def texts(self) -> Iterator[str]:
-        """Yield the documents in order; null is an empty one.
+        """Yield the documents in order, an empty one for null.
 
         Raises:
             BadInput: A row has no such field, or no text in it.
@@ -35,9 +36,9 @@ class HubSource:
             field = next((field for field in self.text_fields if field in row), "")
             text = row.get(field, False)
             if text is not None and not isinstance(text, str):
-                fields, advice = " or ".join(self.text_fields), "add one to `text_fields`"
+                fields, advice = " or ".join(self.text_fields), "Add one to `text_fields`"
                 raise BadInput(
-                    f"{self.label}: no text in {fields}: its fields are {', '.join(row)}: {advice}"
+                    f"{self.label}: no text in {fields}, of the fields {', '.join(row)}. {advice}"
                 )
             yield text or ""
 
@@ -47,7 +48,7 @@ class HubSource:
 
 
 def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
-    """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit; by default `train`.
+    """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit, by default `train`.
 
     Raises:
         BadInput: Another form; or as in `_pinned`.
@@ -62,7 +63,7 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
 
 
 def _pinned(name: str, revision: str | None) -> str:
-    """Return the commit of a data set's revision; None stands for the newest.
+    """Return the commit of a data set's revision, by default the newest.
 
     Raises:
         BadInput: No client, no `datasets`, no network, or no such data set; names the command to
@@ -77,10 +78,10 @@ def _pinned(name: str, revision: str | None) -> str:
 
         return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
     except ImportError as error:
-        why = f"no {error.name} here: pip install {error.name}"
+        why = f"{error.name} is missing (pip install {error.name})"
     except Exception as error:  # of the client or its HTTP library
         why = summary_line(error)
-    raise BadInput(f"`inputs` hf:{name}: {why}: {advice}")
+    raise BadInput(f"`inputs` hf:{name}: {why}. {advice}")
 
 
 def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ def tokenizer_of(data: bytes, source: str) -> Tokenizer:
     with it: these share one object, which takes a second to load for a large vocabulary.
 
     Raises:
-        BadInput: neither of the two.
+        BadInput: Neither of the two.
     """
     if data.startswith(folder_tokenizer.FIRST_BYTES):
         return folder_tokenizer.FolderTokenizer(data, source)

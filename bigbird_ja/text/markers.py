@@ -14,5 +14,5 @@ _START = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_\n?")
 
 
 def without_markers(text: str) -> str:
-    """Remove Wiki40b's markers from a text; `NEWLINE` becomes a line break."""
+    """Remove Wiki40b's markers from a text, and replace `NEWLINE` by a line break."""
     return _START.sub("", text).replace(NEWLINE, "\n")

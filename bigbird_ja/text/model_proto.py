@@ -32,7 +32,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of p
 SCORE_STEP = 1 / 64
 
 # Field, number, type. Trainer and normalizer are bytes in a Model, and so stay unchanged.
-_DEFAULTS = {"INT32": "1", "BOOL": "true"}  # of all fields of these types: unigram, normal, on
+_DEFAULTS = {"INT32": "1", "BOOL": "true"}  # all fields of these types: unigram, normal, on
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Piece": (("name", 1, "STRING"), ("score", 2, "FLOAT"), ("kind", 3, "INT32")),
     "Model": (("pieces", 1, "MESSAGE"), ("trainer", 2, "BYTES"), ("normalizer", 3, "BYTES")),
@@ -99,7 +99,7 @@ def settings(model: bytes) -> ModelSettings:
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece of a vocabulary; its id is its position."""
+    """Piece of a vocabulary, whose id is its position."""
 
     name: str
     score: float  # log-probability (unigram), or minus the rank of its merge (BPE)
@@ -154,10 +154,10 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         The model, and a description of each change by our name of the piece.
 
     Raises:
-        BadInput: neither a unigram nor a BPE model.
+        BadInput: Neither a unigram nor a BPE model.
     """
     if settings(model).model_type not in (UNIGRAM, BPE):
-        raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
+        raise BadInput(f"{source}: neither a unigram nor a BPE model. Train one with `tokenize`")
     ours = pieces(model)
     changes: dict[str, str] = {}
     wanted = [(name, others, CONTROL) for name, (_, others) in PARTS.items()]

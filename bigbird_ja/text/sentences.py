@@ -136,7 +136,7 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int
 
 
 def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
-    """Return whether end marks end a sentence; those of decimals, URLs and initials don't."""
+    """Return whether end marks end a sentence, unlike in decimals, URLs and initials."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
         inside_word = token.isascii() and following.isascii() and following not in _SPACE_OR_END

@@ -29,7 +29,7 @@ _KANA_SHARE = 0.05
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the special tokens of a tokenizer; None for missing ones."""
+    """Ids of the special tokens of a tokenizer, None for missing ones."""
 
     pad: int
     bos: int | None
@@ -57,7 +57,7 @@ CORE = ("pad", "cls", "sep", "mask")  # required of every tokenizer
 
 
 class Tokenizer(abc.ABC):
-    """Base class of tokenizers; `load.read_tokenizer` loads one.
+    """Base class of tokenizers, loaded by `load.read_tokenizer`.
 
     Attributes:
         model_bytes: content of DATA_DIR/tokenizer.model.
@@ -104,7 +104,7 @@ class Tokenizer(abc.ABC):
         """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] for each.
 
         Raises:
-            BadInput: a text has a lone surrogate.
+            BadInput: A text contains a lone surrogate.
         """
 
     @abc.abstractmethod
@@ -128,12 +128,12 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Return the SHA-256 of the model in hex."""
+        """SHA-256 of the model in hex."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     @functools.cached_property
     def is_japanese(self) -> bool:
-        """Return whether the vocabulary is for Japanese, by its share of tokens with kana."""
+        """Whether the vocabulary is for Japanese, by its share of tokens with kana."""
         with_kana = sum(any("ぁ" <= character <= "ヿ" for character in t) for t in self.tokens)
         return with_kana > _KANA_SHARE * len(self.tokens)
 
@@ -155,7 +155,7 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece model; our special tokens are added if they are missing, see `changes`.
+    """SentencePiece model, with the special tokens added that it lacks (see `changes`).
 
     Raises:
         BadInput: `model` is not a SentencePiece model, or neither unigram nor BPE.
@@ -191,7 +191,7 @@ class SentencePieceTokenizer(Tokenizer):
         Whole documents are encoded faster (25 MB/s a core) than sentences (14 MB/s).
 
         Raises:
-            BadInput: a text holds a lone surrogate, which is no character.
+            BadInput: A text contains a lone surrogate, which is no character.
         """
         try:
             return self._processor.EncodeAsNumpy(list(texts), num_threads=1)
@@ -201,7 +201,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _token_lengths(self) -> np.ndarray:
-        """Return the characters of each token in text: int32 [vocab_size]; 0 if unknown."""
+        """Characters of each token in text: int32 [vocab_size], 0 if unknown."""
         lengths = np.array([len(token) for token in self.tokens], np.int32)
         return np.where(self.is_text_token | np.isin(self.tokens, MARKERS), lengths, 0)
 
@@ -216,7 +216,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`; an unknown token replaces at least one character."""
+        """Implement `Tokenizer.characters`.
+
+        An unknown token replaces at least one character.
+        """
         return np.maximum(self._token_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
@@ -264,7 +267,7 @@ def check_encodable(texts: Sequence[str]) -> None:
     """Check that texts have no lone surrogates, which UTF-8 cannot encode.
 
     Raises:
-        BadInput: a lone surrogate and the text before it.
+        BadInput: A lone surrogate and the text before it.
     """
     for text in texts:
         try:

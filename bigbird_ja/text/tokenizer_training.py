@@ -60,9 +60,9 @@ _PREFIX = "`output_prefix`"
 
 @dataclass(frozen=True)
 class TokenizerResult:
-    """Trained model; the figures are of lines that it was trained on."""
+    """Trained model, with figures of the lines that it was trained on."""
 
-    model: str  # path
+    model: str
     vocab_size: int
     characters_per_token: float
     unknown_rate: float
@@ -141,7 +141,7 @@ def tokenize(
 def make_model(
     corpus: Corpus, settings: TokenizeConfig, files: ModelFiles, overwrite: bool
 ) -> ModelRecord:
-    """Train a model and write its files, unless they are there; return its record.
+    """Train a model and write its files, unless they are there, and return its record.
 
     Raises:
         BadInput: As in `tokenize`.
@@ -165,7 +165,7 @@ def make_model(
 
 
 def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
-    """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_TOKENS."""
+    """Return the arguments of SentencePiece's trainer, with ids in the order of SPECIAL_TOKENS."""
     pad, bos, eos, unk, *control = CONTROL_TOKENS
     return {
         "vocab_size": settings.vocab_size,
@@ -189,7 +189,7 @@ def train(
         The model, and figures for its `ModelRecord`: `lines`, and statistics of a sample of them.
 
     Raises:
-        BadInput: a vocabulary size that does not suit the text.
+        BadInput: A vocabulary size that does not suit the text.
     """
     total = 0
     with Progress(0, "lines counted") as progress:
@@ -297,7 +297,7 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
 
 
 def _coverage_advice(settings: TokenizeConfig, sample: list[str]) -> str:
-    """Return advice on `character_coverage` for text in an alphabet; "" for other text."""
+    """Return advice on `character_coverage` for text in an alphabet, "" for other text."""
     characters = len(set("".join(sample)))
     if settings.character_coverage == 1 or characters > _MAX_ALPHABET:
         return ""
@@ -349,9 +349,9 @@ class ModelRecord:
     vocab_size: decode.Count
     special_ids: dict[str, int]
     normalization: str
-    lines: decode.Count  # trained on
+    lines: decode.Count
     model_sha256: decode.Sha256
-    sentencepiece: str  # version
+    sentencepiece: str
     characters_per_token: decode.Amount
     unknown_rate: decode.Amount
     longest_piece: str
@@ -363,27 +363,27 @@ class ModelFiles:
     """The three files of a prefix, on disk or gs://."""
 
     def __init__(self, prefix: str) -> None:
-        """Name the files; read none."""
+        """Name the files without reading them."""
         self.prefix = prefix
         self.model = f"{prefix}.model"
         self.vocab = f"{prefix}.vocab"  # tokens and scores, as text
         self.record = f"{prefix}.json"
 
     def read_record(self) -> ModelRecord | None:
-        """Read the record; None if there is no valid one."""
+        """Read the record, None if there is no valid one."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, BadInput):
             data = storage.read_bytes(self.record)
             return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
         return None
 
     def check(self, replaces: bool) -> None:
-        """Check that the three files can be written; change nothing.
+        """Check that the three files can be written, without changing anything.
 
         Args:
             replaces: whether existing files will be replaced, and so must be ours.
 
         Raises:
-            BadInput: one path has a file that `tokenize` did not make or that was changed, a link,
+            BadInput: One path has a file that `tokenize` did not make or that was changed, a link,
                 a folder or a special file, or is not writable.
         """
         for path in (self.record, self.model, self.vocab):
@@ -393,7 +393,7 @@ class ModelFiles:
         """Return the record of a complete model of these settings, or None.
 
         Raises:
-            BadInput: a model of other settings.
+            BadInput: A model of other settings.
         """
         stored = self.read_record()
         if stored is None:
@@ -416,7 +416,7 @@ class ModelFiles:
         return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
-        """Write all three files; `record` has the other fields of `ModelRecord`."""
+        """Write all three files, with `record` for the other fields of `ModelRecord`."""
         made = ModelRecord(
             format_version=decode.FORMAT_VERSION,
             sentencepiece=sentencepiece.__version__,
@@ -440,11 +440,11 @@ class ModelFiles:
         A model with a flipped bit can usually be read, and is another tokenizer.
 
         Raises:
-            BadInput: another model.
+            BadInput: Another model.
         """
         stored = self.read_record()
         if stored is not None and stored.model_sha256 != tokenizer.sha256:
             raise BadInput(
-                f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
+                f"{self.model}: not the model that {self.record} describes. Restore it from a copy,"
                 f" or remove {self.record} if you have put another model there"
             )

@@ -91,7 +91,7 @@ def mecab_boundaries(text: str) -> np.ndarray:
     White space belongs to the following word.
 
     Raises:
-        BadInput: the extra `words` is not installed.
+        BadInput: The extra `words` is not installed.
     """
     parse = _mecab_parser()
     offsets: list[int] = []
@@ -118,7 +118,7 @@ def _mecab_parser() -> Callable[[str], str]:
     """Return a function that separates the words of a text by spaces, by MeCab.
 
     Raises:
-        BadInput: fugashi or unidic-lite is not installed.
+        BadInput: The package fugashi or unidic-lite is not installed.
     """
     require("fugashi")
     import fugashi
@@ -186,7 +186,7 @@ class ScriptMarker:
         self._starts = table.reshape(-1)
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Mark words as a `WordMarker`; `texts` is not used."""
+        """Mark words as a `WordMarker`, without use of `texts`."""
         if not ids:
             return []
         lengths = np.array([len(x) for x in ids])
@@ -258,7 +258,7 @@ def script_boundaries(text: str) -> np.ndarray:
 
 
 class TextMarker:
-    """Marks words by the words of the normalized text; with MeCab a few MB per second."""
+    """Marker of the words of the normalized text, at a few MB per second with MeCab."""
 
     def __init__(
         self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray], divides: bool = False

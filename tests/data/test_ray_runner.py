@@ -52,7 +52,7 @@ def test_ray_makes_the_same_bytes_as_one_machine(
 
     monkeypatch.setattr(blocks, "packed", lost)
     lost = making.request(sample_corpus, tokenizer_path, str(tmp_path / "lost"))
-    with pytest.raises(StorageError, match="an actor died: run the same command again"):
+    with pytest.raises(StorageError, match=r"an actor died\. Rerun the same command"):
         build.make_data(dataclasses.replace(lost, pack=pack))
 
 

@@ -59,7 +59,7 @@ def test_a_data_set_of_a_name_is_streamed_at_its_commit(tmp_path):
 
 def test_a_data_set_without_its_library_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BadInput, match=r"no datasets here: .* `hf download me/x --repo-type"):
+    with pytest.raises(BadInput, match=r"datasets is missing .* `hf download me/x --repo-type"):
         open_corpus(["hf:me/x"])
 
 

@@ -88,9 +88,6 @@ def test_a_program_that_cannot_be_copied_is_an_error(run_dir, monkeypatch):
         raise StorageError("the bucket fails")
 
     monkeypatch.setattr(storage, "upload", fails)
-    with (
-        pytest.raises(StorageError, match="run the same command again"),
-        keeping(run_dir) as folder,
-    ):
+    with pytest.raises(StorageError, match="rerun the same command"), keeping(run_dir) as folder:
         os.mkdir(folder)
         storage.write_bytes(f"{folder}/jit_replica_step-1-cache", b"native code")

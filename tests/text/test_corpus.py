@@ -115,7 +115,7 @@ def test_tfds_splits_have_their_order_and_fingerprint(prepared):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("tfds:wiki40b/ja:dev", "no split 'dev': there are .*train"),
+        ("tfds:wiki40b/ja:dev", "no split 'dev'. Its splits are .*train"),
         ("tfds:wiki40b/ja:train[", "no split"),
         ("tfds:wiki40b/xx", "not prepared in .*gsutil -m cp -r"),
         ("tfds:wiki40b/ja:2.0.0", "not prepared in"),

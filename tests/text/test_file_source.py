@@ -125,7 +125,7 @@ def test_each_file_is_read_by_the_first_field_that_it_has(tmp_path):
     ]
     assert texts(*paths, text_fields=["text", "本文"]) == ["一", "二", "三", "四"]
     with pytest.raises(
-        BadInput, match=r"a\.jsonl line 1: no field 本文: its fields are text: add one"
+        BadInput, match=r"a\.jsonl line 1: no field 本文. Its fields are text. Add one"
     ):
         texts(*paths, text_fields=["本文"])
 
@@ -183,7 +183,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         (
             "a.jsonl",
             lines_of("一") + b'{"a": "x", "b": 1}\n',
-            "no field text: its fields are a, b: add one to `text_fields`",
+            "no field text. Its fields are a, b. Add one to `text_fields`",
         ),
         ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: field text contains a list, no"),
         ("a.jsonl", b'{"text": 7}\n', "line 1: field text contains a number, no string"),
@@ -198,13 +198,13 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ),
         ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
         ("a.txt", "日本語の文章です。\n".encode("cp932"), "like cp932, which `encoding` can name"),
-        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like euc_jp"),
-        ("a.txt", "日本語".encode("utf-16"), "it looks like utf-16"),
+        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "It looks like euc_jp"),
+        ("a.txt", "日本語".encode("utf-16"), "It looks like utf-16"),
         ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
-        ("a.csv", b"id,body\n1,a\n", "no column text: its fields are id, body: .* a header line"),
-        ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text: its fields are 0, x+ \.\.\.: add"),
+        ("a.csv", b"id,body\n1,a\n", "no column text. Its fields are id, body. .* a header line"),
+        ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text. Its fields are 0, x+ \.\.\.. Add"),
         ("a.csv", b"text,b\n1,x\n\n2,y\n", "column text contains numbers, no text: name another"),
         ("a.zip", b"PK", "a.zip is not an archive"),
         (
