@@ -78,7 +78,10 @@ def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
 
 
 def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Return the seconds of each step of a class of transformers; run it in another process."""
+    """Return the seconds of each step of a class of transformers.
+
+    Run it in another process.
+    """
     call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
     done = subprocess.run(
         [*call, json.dumps([name, settings, more])],
@@ -92,7 +95,7 @@ def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) ->
 
 
 def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Train `{name}ForMaskedLM` on random tokens; return the seconds of each step."""
+    """Train `{name}ForMaskedLM` on random tokens, and return the seconds of each step."""
     import torch
     import transformers
 

@@ -26,7 +26,7 @@ _VERB = re.compile(r"(?:[A-Z][a-z]+(?<!s)s (?:the|a|an|all|each|also|only|every)
 
 
 def main() -> int:
-    """Print the findings in the files that git tracks; return 1 if there are any."""
+    """Print the findings in the files that git tracks, and return 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", action="store_true", help="print numbers only")
     parser.add_argument("files", nargs="*", help="the files to check; by default all")

@@ -36,7 +36,7 @@ def write_rows(path, rows):
 
 
 def rows(task, corpus):
-    """Return rows of the sample's texts; most are longer than the model's 256 tokens."""
+    """Return rows of the sample's texts, most of them longer than the model's 256 tokens."""
     lines = Path(corpus).read_text("utf-8").splitlines()[:20]
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
     if task == "classification":
