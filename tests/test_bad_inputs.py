@@ -44,7 +44,7 @@ CASES = (
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --encoding=cp99", "--encoding 'cp99': Python has no"),
-    (_TOKENIZE + " --input={w}/corpus.jsonl --text_field=body", "text: add one to --text_field"),
+    (_TOKENIZE + " --input={w}/corpus.jsonl --text_field=body", "text. Add one to --text_field"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --tfds_data_dir={w}", "none of --input is tfds:"),
     (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data. Leave =2 out"),
     (_MAKE + "=0", "Write SRC=WEIGHT"),
