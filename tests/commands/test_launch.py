@@ -71,7 +71,10 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
     [
         (["--accelerator_type=v5litepod-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
-        (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "of that size: v6e-1, v6e-4, v6e-8"),
+        (
+            ["--accelerator_type=v6e-2", "--zones=us-east5-b"],
+            "of that size (use v6e-1, v6e-4, v6e-8",
+        ),
         (["--accelerator_type=v7x-64"], "docs/pods.md"),
         (["--accelerator_type=v7x-8", "--queued"], "the Cloud TPU API does not rent v7x-8"),
         (["--accelerator_type=v5e-8", "--service=compute"], "Compute Engine does not rent v5e-8"),
