@@ -71,6 +71,10 @@ def check(words):
 
 def check_flags(source, words):
     text = source.read_text("utf-8")
+    # An example may declare flags by a function of another one next to it.
+    imported = re.findall(r"(?m)^(?:import|from) (\w+)", text)
+    beside = [source.with_name(f"{name}.py") for name in imported]
+    text += "".join(path.read_text("utf-8") for path in beside if path.exists())
     for flag in [word.partition("=")[0] for word in words if word.startswith("--")]:
         assert f'"{flag}"' in text, f"{source.name} has no {flag}"
 
