@@ -101,16 +101,14 @@ class Cloud(SimulatedCloud):
         self.lock = (content, f"{self.now}/{self.tokens}")
         return self.lock[1]
 
-    def create_exclusive(self, path, content):
-        return self.lock is None and bool(self._put(content))
-
     def read_with_token(self, path, most=0):
         if self.lock is None:
             raise FileNotFoundError(path)
         return self.lock
 
     def replace_if(self, path, content, token):
-        return self._put(content) if self.lock is not None and self.lock[1] == token else None
+        there = self.lock[1] if self.lock is not None else ""  # "": create what is not there
+        return self._put(content) if there == token else None
 
     def delete_if(self, path, token):
         if self.lock is not None and self.lock[1] == token:
