@@ -72,10 +72,11 @@ test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engi
 wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new environment elsewhere
 	@scripts/check_wheel.sh
 
-lint: $(STAMP) ## ruff; import order; links of the pages
+lint: $(STAMP) ## ruff; language; import order; links of the pages
 	@$(BIN)/ruff check $(PYTHON_CODE)
 	@$(BIN)/ruff format --check $(PYTHON_CODE)
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
+	@$(BIN)/python -m scripts.check_language
 	@$(BIN)/codespell $(PYTHON_CODE) docs notebooks .github .ci Makefile pyproject.toml mkdocs.yml *.md
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site

@@ -5,7 +5,7 @@
 
 Rules: the summary of a docstring is one statement, without a semicolon. The entries of `Raises:`
 begin with a capital. An error message contains at most one colon that introduces something. All
-switches are described in one mood, as noun phrases.
+switches are described in one mood, as imperatives.
 """
 
 import argparse
@@ -21,8 +21,8 @@ FOLDERS = ("bigbird_ja", "scripts", "testkit", "tests")
 # A colon that introduces an advice or a reason. Times, ratios and addresses contain others.
 _COLON = re.compile(r":(?=\s)")
 _RAISES = re.compile(r"^\s+(?P<kind>[A-Z]\w+): (?P<text>\S.*)")
-# A description of a switch that begins with a verb: "Moves ..." or "Print ...".
-_VERB = re.compile(r"(?:[A-Z][a-z]+(?<!s)s (?:the|a|an|all|each|also|only|every)|Print|Show) ?\b")
+# A description of a switch that begins with a verb of the third person: "Moves an existing run".
+_VERB = re.compile(r"[A-Z][a-z]+(?<!s)s (?:the|a|an|all|each|also|only|every)\b")
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def check_file(path: str) -> Iterator[tuple[str, str, str]]:
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "switch":
             text = _literal(node.args[1]) if len(node.args) > 1 else ""
             if _VERB.match(text):
-                yield f"{path}:{node.lineno}", "a switch that is no noun phrase", text
+                yield f"{path}:{node.lineno}", "a switch that is no imperative", text
 
 
 def _check_docstring(path: str, node: ast.AST) -> Iterator[tuple[str, str, str]]:

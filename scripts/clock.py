@@ -120,7 +120,10 @@ def _drop(x: Any, key: Any, rate: float) -> Any:
 
 
 def _dense(q: Any, k: Any, v: Any, spec: Spec, key: Any) -> Any:
-    """Attend over [batch, heads, length, size]; encoders see all, decoders what came before."""
+    """Attend over [batch, heads, length, size].
+
+    Encoders see all, decoders what came before.
+    """
     logits = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(spec["scores"]) * q.shape[-1] ** -0.5
     if not spec["predictions"]:
         logits = jnp.where(jnp.tri(q.shape[2], dtype=bool), logits, -1e30)
@@ -229,7 +232,10 @@ ATTENTION: Mapping[str, Any] = {
 
 
 def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
-    """Return the mean cross entropy; with `tile`, of so many logits of a token at a time."""
+    """Return the mean cross entropy.
+
+    With `tile`, of so many logits of a token at a time.
+    """
     if not tile:
         scores = (x @ table.astype(x.dtype).T).astype("float32")
         right = jnp.take_along_axis(scores, ids[..., None], -1)[..., 0]
@@ -251,7 +257,10 @@ def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
 
 
 def weights_of(spec: Spec, layers: int) -> dict[str, Any]:
-    """Return shapes and dtypes of a model's weights, by name; those of layers are stacked."""
+    """Return shapes and dtypes of a model's weights, by name.
+
+    Those of layers are stacked.
+    """
     width, mlp, heads, size = (spec[key] for key in ("width", "mlp", "heads", "size"))
     groups = spec["kv_heads"] or heads
     one = {"norm1": (width,), "norm2": (width,), "q": (width, heads * size)}
@@ -467,7 +476,10 @@ WRITERS = {
 
 @functools.cache
 def _listings() -> Path:
-    """Make the folder for libtpu's listings; libtpu reads its name once, when it is loaded."""
+    """Make the folder for libtpu's listings.
+
+    Libtpu reads its name once, when it is loaded.
+    """
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     os.environ |= compiler.ENVIRONMENT
@@ -481,7 +493,10 @@ def _is_shape(one: Any) -> bool:
 
 
 def compile_parts(spec: Spec) -> dict[str, Counts]:
-    """Compile a program for one device; count its milliseconds in layers and in the rest."""
+    """Compile a program for one device.
+
+    Count its milliseconds in layers and in the rest.
+    """
     folder = _listings()
     for file in folder.iterdir():  # of the program before
         file.unlink()
@@ -560,7 +575,10 @@ def flops(spec: Spec) -> float:
 
 
 def total(spec: Spec, programs: Mapping[str, Spec], known: Mapping[str, Any]) -> Counts | None:
-    """Return the counts of a program on one device of its slice; None if it was not compiled."""
+    """Return the counts of a program on one device of its slice.
+
+    The result is None if it was not compiled.
+    """
     own = programs[str(spec.get("like", spec["name"]))]
     if own["name"] in known:
         parts = known[own["name"]]
@@ -623,7 +641,10 @@ def published_ms(spec: Spec) -> float | None:
 
 
 def predicted_ms(spec: Spec, counts: Counts, reached: float = measured.REACHED) -> float:
-    """Return the time of a program; other work hides the links."""
+    """Return the time of a program.
+
+    Other work hides the links.
+    """
     kernels, code, estimate, links = (
         counts[key] / 1e3 for key in ("kernels", "code", "estimate", "links")
     )
@@ -697,7 +718,9 @@ def interval(judged: Sequence[Judged]) -> tuple[float, float]:
 
 
 def predict(specs: Sequence[Spec], counts: Mapping[str, Counts], known: Mapping[str, Any]) -> None:
-    """Write the predictions of set 2 that are missing; those that are there stay as they are.
+    """Write the predictions of set 2 that are missing.
+
+    Those that are there stay as they are.
 
     If steps of the same repository have published times, their median ratio is applied.
     """

@@ -14,6 +14,7 @@ import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.errors import STATUS_OF_REASON
+from bigbird_ja.storage.ownership import MANIFEST_NAME
 from bigbird_ja.text import articles
 from testkit import runs, tokenizer_folders
 
@@ -107,7 +108,8 @@ def problem(ended, before, after):
     last = (ended.err.rstrip().splitlines() or [""])[-1]
     if ended.status not in STATUSES or "Traceback (most recent call last)" in ended.err:
         return f"status {ended.status}: {last[:300]}"  # None for a timeout
-    own = ("in/model/eval", "in/model/events.jsonl")  # files to which `evaluate` appends
+    # Files to which `evaluate` appends, and the manifest that lists its file for TensorBoard.
+    own = ("in/model/eval", "in/model/events.jsonl", f"in/model/{MANIFEST_NAME}")
     for name in before:
         if before[name] != after.get(name) and not (ended.status == 0 and name.startswith(own)):
             return f"touched what was there: {name}"

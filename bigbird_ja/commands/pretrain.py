@@ -22,6 +22,7 @@ from bigbird_ja.errors import CommandError
 from bigbird_ja.settings.variants import used_by
 
 if TYPE_CHECKING:
+    from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.train.job import PretrainResult
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
@@ -77,6 +78,7 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> PretrainResult:
     """Train or resume, and name the command that comes next."""
     from bigbird_ja.cli.spelling import spell_flags
+    from bigbird_ja.plan.compare import describe_rate
     from bigbird_ja.process import console, streams
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.start import pretrain
@@ -86,7 +88,17 @@ def run(args: Args) -> PretrainResult:
         error.args = (spell_flags(str(error), set(args)),)
         streams.leave(error)
 
-    result = pretrain(
+    def summarize(manifest: Manifest) -> None:
+        """Log the measured rate next to the planned one, and the command that comes next."""
+        if rate := describe_rate(args.model_dir, manifest):
+            console.log(rate)
+        data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)
+        command = f"export --model_dir {model} --output_dir NEW_FOLDER"
+        if args.mode == "train" and manifest.eval.sequences:
+            command = f"evaluate --model_dir {model} --data_dir {data}"
+        console.log(f"next: bigbird-ja {command}")
+
+    return pretrain(
         data_dir=args.data_dir,
         model_dir=args.model_dir,
         config=args.config or None,
@@ -104,17 +116,5 @@ def run(args: Args) -> PretrainResult:
         overwrite=args.overwrite,
         profile_steps=args.profile_steps,
         wandb=args.wandb,
-        deps=Dependencies(leave=leave),
+        deps=Dependencies(leave=leave, summarize=summarize),
     )
-    from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.plan.compare import describe_rate
-
-    manifest = manifest_lib.load(args.data_dir)
-    if rate := describe_rate(args.model_dir, manifest):
-        console.log(rate)
-    data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)
-    command = f"export --model_dir {model} --output_dir NEW_FOLDER"
-    if args.mode == "train" and manifest.eval.sequences:
-        command = f"evaluate --model_dir {model} --data_dir {data}"
-    console.log(f"next: bigbird-ja {command}")
-    return result

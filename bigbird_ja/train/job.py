@@ -30,6 +30,7 @@ class Dependencies:
 
     `timer(seconds, act)` returns an object with `start` and `cancel`. `leave` ends the process with
     an error if the main thread is stuck. It is None in a user's program, which goes on.
+    `summarize(manifest)` displays more about a run that has finished.
     """
 
     log: Callable[[str], None] = console.log
@@ -37,6 +38,7 @@ class Dependencies:
     monotonic: Callable[[], float] = time.monotonic
     leave: Callable[[CommandError], None] | None = None
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
+    summarize: Callable[[Manifest], None] = lambda manifest: None
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,11 @@ def _prepare_and_train(
             profiled=profiled,
             deps=deps,
         )
-        return train(job, model_dir, stop, exit_process)
+        result = train(job, model_dir, stop, exit_process)
+        # A run that has finished is finished, whether or not its summary can be displayed.
+        with contextlib.suppress(Exception):
+            deps.summarize(manifest)
+        return result
 
 
 def _settings(

@@ -71,7 +71,9 @@ def test_json_has_plain_numbers_and_no_credential():
 def test_logs_of_a_run_are_masked(tmp_path):
     message = f"RuntimeError: {FORMS[0]}"
     log.EventLog(str(tmp_path)).append("failed", message=message, deep={"list": [message]})
-    log.Heartbeat(str(tmp_path), "run").update({"state": "stopped", "message": message})
+    heartbeat = log.Heartbeat(str(tmp_path), "run")
+    heartbeat.update(state="stopped", message=message)
+    heartbeat.write()
     log.append_eval(str(tmp_path), {"step": 1, "note": message})
     for name in (log.EVENTS, log.HEARTBEAT, log.EVAL):
         text = (tmp_path / name).read_text()

@@ -55,10 +55,10 @@ def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(tmp_path,
         settings = TokenizeConfig(vocab_size=vocab_size, model_type=model_type)
         return tokenizer_training.train(corpus, settings)[0]
 
-    advice = "--vocab_size 1000 is too large for this corpus: use --vocab_size "
+    advice = "`vocab_size` 1000 is too large for this corpus: use `vocab_size` "
     with pytest.raises(BadInput, match=advice) as error:
         train(1000)
-    largest = int(str(error.value).split("--vocab_size ")[2].split()[0])
+    largest = int(str(error.value).split("`vocab_size` ")[2].split()[0])
     assert train(largest).vocab_size == largest
     with pytest.raises(BadInput, match="too small"):
         train(20)

@@ -293,7 +293,7 @@ def launched(place, fake_gcs, metadata_server):
         run = replace(
             run, accelerator_type=accelerator_type, **{"vm_python": rented.python(), **more}
         )
-        run = session.store(run, fit_to_data(config, data, overrides, "d"), data, False)
+        run = session.store(run, fit_to_data(config, data, overrides, "d"), data)
         vm = rented.make_vm(metadata_server, fake_gcs.url)
         state = RunState(zone="z", attempt=1, machine_limit=7200.0)
         return run, startup.metadata(run, vm, state)["startup-script"]

@@ -39,8 +39,8 @@ def machine(monkeypatch):
         ("", None, "auto", 1, "pjrt", "no TPU v2 or v3"),
         ("jax", None, "auto", 1, "estimator", "auto: jax is not installed"),
         ("tensorflow_estimator", None, "auto", 1, "pjrt", "needs TensorFlow 2.15"),
-        ("", None, "pjrt", 1, "pjrt", "--engine pjrt"),
-        ("", "v5litepod-8", "estimator", 1, "estimator", "--engine estimator"),
+        ("", None, "pjrt", 1, "pjrt", "`engine` pjrt"),
+        ("", "v5litepod-8", "estimator", 1, "estimator", "`engine` estimator"),
         ("", "v3-8", "auto", 2, "pjrt", "several processes"),
     ],
 )
@@ -68,7 +68,7 @@ def test_estimator_refuses_kernels_and_another_tensorflow(machine):
     config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
-    with pytest.raises(BadInput, match=f"^{setting} needs --engine pjrt: "):
+    with pytest.raises(BadInput, match=f"^{setting} needs `engine` pjrt: "):
         choose("estimator", False, config)
     del machine.packages["tensorflow_estimator"]
     with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[estimator\]'"):
