@@ -109,18 +109,25 @@ def show(rows: Rows, args: argparse.Namespace) -> None:
     asked = [row for row in read(args.questions, "query", "id") if row["id"] in places]
     asked = sorted(asked, key=lambda row: zlib.crc32(row["query"].encode()))[: args.most]
     queries, right = [row["query"] for row in asked], np.array([places[r["id"]] for r in asked])
-    if len({*right}) < 2:
-        raise BadInput(f"{args.questions} asks for fewer than two of the judged documents")
-    whole = index(row["text"] for row in rows)
-    value = gains(np.stack([whole.get_scores(grams(query)) for query in queries]), right).mean()
-    print(f"{len(rows)} documents, {len(asked)} questions on {len({*right})} of them\n")
-    print("| | nDCG@10 | minus passages, BM25 | minus first model | vectors | kB | ms |")
-    print(f"|---|---|---|---|---|---|---|\n| documents, BM25 | {value:.3f} | | | | | |")
     first: dict[str, Any] = {}
     for folder in args.model:
         model = load(folder, args)
         model[-1].pool_factor = 1
-        found = judge(Passages(model, rows, args.cache), queries, right)
+        passages = Passages(model, rows, args.cache)
+        if args.hard and not first:
+            best = [passages.index.get_scores(grams(query)).argmax() for query in queries]
+            kept = np.flatnonzero(passages.document[best] != right)
+            queries, right = [queries[i] for i in kept], right[kept]
+        if len({*right}) < 2:
+            raise BadInput(f"{args.questions} asks for fewer than two of the judged documents")
+        found = judge(passages, queries, right)
+        if not first:
+            whole = index(row["text"] for row in rows)
+            scores = np.stack([whole.get_scores(grams(query)) for query in queries])
+            found = {"documents, BM25": (gains(scores, right), "| | |"), **found}
+            print(f"{len(rows)} documents, {len(queries)} questions on {len({*right})} of them\n")
+            print("| | nDCG@10 | minus passages, BM25 | minus first model | vectors | kB | ms |")
+            print("|---|---|---|---|---|---|---|")
         for name, (values, cells) in found.items():
             minus = interval(values - found["passages, BM25"][0], right)
             change = interval(values - first[name][0], right) if first else ""
@@ -134,6 +141,7 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, required=True, help="`query` and `id`")
     parser.add_argument("--judged", type=number(float, 0, 1), default=0.15, help="of documents")
     parser.add_argument("--most", type=number(int, 2), default=1200, help="questions to judge by")
+    parser.add_argument("--hard", action="store_true", help="those that BM25 alone gets wrong")
     args = parser.parse_args()
     show(read(args.documents, "id", "text"), args)
 

@@ -79,6 +79,9 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     found = (tmp_path / "vectors").rglob("*.npy")
     assert {path: path.stat().st_mtime_ns for path in found} == saved
 
+    with pytest.raises(SystemExit, match="fewer than two of the judged documents"):
+        example(judge, *words, "--hard")  # BM25 is right
+
     printed = example(search, made, asked[0], "--query", f"番号{7 * 7919}の合言葉は", cache)
     assert re.match(r"1\. 7 \(\d\.\d\d\)\n   .*合言葉は、東の海", printed)
     assert len(printed.splitlines()) == 6
