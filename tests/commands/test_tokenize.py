@@ -87,5 +87,5 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name)
     for flags in ([], ["--overwrite"]):
         refused = tokenize(f"--output_prefix={folder}/ja", *flags)
         assert refused.status == 2
-        assert f"{name}: a file that this program did not make" in refused.stderr
+        assert f"{name} is a file that this program did not make" in refused.stderr
         assert os.listdir(folder) == [name]

@@ -11,6 +11,7 @@ import yaml
 from bigbird_ja.export import model_card
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.huggingface import description
+from bigbird_ja.text.tokenizer import Tokenizer
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -25,6 +26,7 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
     """State mask token, vocabulary and example of the tokenizer."""
     special = SimpleNamespace(mask=0)
     theirs = SimpleNamespace(tokens=tokens, written=["<mask>"], special=special, vocab_size=7)
+    theirs.is_japanese = Tokenizer.is_japanese.func(theirs)
     other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
     assert front(card).get("language") == code

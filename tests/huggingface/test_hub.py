@@ -41,7 +41,7 @@ def test_a_tokenizer_is_fetched_without_weights_and_offline_the_command_is_named
         env = there.environ(tmp_path / "empty")
     ended = command_line.run(sys.executable, "-c", _FETCH, env=env)
     assert "`hf download me/model --local-dir model`" in ended.stderr
-    assert "not fetched ([Errno 111] Connection refused):" in ended.stderr  # not the cache's advice
+    assert "not fetched ([Errno 111] Connection refused)." in ended.stderr  # not the cache's advice
 
 
 def test_a_data_set_of_a_name_is_streamed_at_its_commit(tmp_path):

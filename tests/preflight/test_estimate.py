@@ -108,7 +108,7 @@ def test_slices_by_name():
 
 @pytest.mark.parametrize("name", ["2x4", "v5e:8", "v9:2x2", "v5e:2x4x2x2"])
 def test_unknown_slice_is_refused(name):
-    shown = "such as v5e:2x4" if name.startswith("v5e") else "chips: v2, v3"
+    shown = "such as v5e:2x4" if name.startswith("v5e") else "the chips are v2, v3"
     with pytest.raises(BadInput, match=f"`topology` .{name}. is not a topology .*{shown}"):
         compile_lib.of_topology(name)
 
