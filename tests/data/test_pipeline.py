@@ -151,7 +151,8 @@ def test_a_shard_that_vanishes_while_a_run_reads_is_one_line(tmp_path):
     batches = pipeline.batches(config_of(), manifest, str(tmp_path))
     gone = tmp_path / manifest.train_shards[1].name
     gone.unlink()
-    expected = pytest.raises(StorageError, match=f"^refused in mid run .{gone}; No such file or dir")
+    words = f"^refused in mid run .{gone}; No such file or dir"
+    expected = pytest.raises(StorageError, match=words)
     with expected as caught, mid_run():
         list(batches.take(9).as_numpy_iterator())
     assert len(str(caught.value)) < len(str(gone)) + 130

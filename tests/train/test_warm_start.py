@@ -199,7 +199,7 @@ def test_damaged_source_is_refused(google):
     nan = np.full_like(values[name], np.nan)
     for wrong, message in ((np.array(["text"], object), "no numbers"), (nan, "NaN or infinite")):
         write_variables(prefix, values | {name: wrong})
-        with pytest.raises(BadInput, match=f"{name} holds {message}"):
+        with pytest.raises(BadInput, match=f"{name} in `init_from`.* contains {message}"):
             load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
