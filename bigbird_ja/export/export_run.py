@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode, export_folder
+from bigbird_ja.version import VERSION
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -183,7 +184,7 @@ def _record(request: _Request, model: TrainedModel, manifest: Manifest | None) -
     """Return the inputs that determine the export."""
     return {
         "format_version": decode.FORMAT_VERSION,
-        "bigbird_ja": __version__,
+        "bigbird_ja": VERSION,
         "step": model.meta.step,
         "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
         # Not the folder's name: this record is published with the model.
