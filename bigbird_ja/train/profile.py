@@ -117,9 +117,12 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
     """Start a profile, without calls of Python functions, and return the function to stop it."""
     import jax
 
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    jax.profiler.start_trace(folder, profiler_options=options)
+    options: dict[str, Any] = {}
+    # The jax next to TensorFlow 2.15 has no such options.
+    if hasattr(jax.profiler, "ProfileOptions"):
+        options["profiler_options"] = jax.profiler.ProfileOptions()
+        options["profiler_options"].python_tracer_level = 0
+    jax.profiler.start_trace(folder, **options)
     return jax.profiler.stop_trace
 
 
