@@ -83,7 +83,10 @@ def read_config(path: str) -> tuple[Config, Data]:
     values, _ = _read(path, path, is_ours=True)
     pad_id = values.pop(PAD_ID, 0)
     stated = {o.key: o.value for o in read_layer(Layer(path, values))}
-    config = replace_settings(Config(), stated)
+    try:
+        config = replace_settings(Config(), stated)
+    except TypeError as error:  # msgspec's, for a setting that the chosen class lacks
+        raise BadInput(f"{path} is not valid ({error}). {_RESTORE.capitalize()}") from error
     validate_config(config)
     if type(pad_id) is not int or pad_id < 0:
         shown = f"{PAD_ID}={shortened(pad_id)}"

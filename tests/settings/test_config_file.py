@@ -54,3 +54,12 @@ def test_presets_resolve_and_have_a_header(path):
     assert fitted_config.model.vocab_size == config.tokenize.vocab_size
     header = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert all(f"# {word}:" in header for word in ("For", "Hardware", "Time", "Expect"))
+
+
+def test_a_setting_that_the_stated_choice_lacks_is_refused(tmp_path):
+    text = config_to_yaml(*with_data(resolve_config(None)[0]))
+    path = write(
+        tmp_path, text.replace("  masking: dynamic", "  masking: dynamic\n  dupe_factor: 2")
+    )
+    with pytest.raises(BadInput, match="dupe_factor"):
+        read_config(path)
