@@ -15,6 +15,7 @@ Functions of this package raise them in Python, too; a command prints the messag
 The command line maps exceptions of Python and of libraries to these (`process.classify`).
 """
 
+import os
 from typing import Any
 
 
@@ -103,3 +104,13 @@ def interrupted(signal_name: str) -> str:
     """Format the message for a command that a signal ended."""
     by = f" ({signal_name})" if signal_name else ""
     return f"interrupted{by}: nothing half-written is left, so rerun the same command"
+
+
+def check_is_list(name: str, values: object) -> None:
+    """Refuse one text in place of a list, which would be read as a list of its characters.
+
+    Raises:
+        BadInput: The parameter is one text or path.
+    """
+    if isinstance(values, str | bytes | os.PathLike):
+        raise BadInput(f"`{name}` must be a list: write [{values!r}]")

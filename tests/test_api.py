@@ -81,3 +81,18 @@ def test_config_explains_the_settings_with_their_source():
     assert result.settings["model.num_layers"].source == "preset tiny-cpu"
     with pytest.raises(errors.BadInput, match=r"`overrides`: unknown setting .training\.lr"):
         bigbird_ja.config(overrides={"training.lr": 1})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bigbird_ja.tokenize(inputs="a.jsonl", output_prefix="ja"),
+        lambda: bigbird_ja.make_data(inputs="a.jsonl", tokenizer="ja.model", output_dir="data"),
+        lambda: bigbird_ja.trim(encoder="e5", inputs="a.jsonl", output_dir="out"),
+        lambda: bigbird_ja.fill_mask(model_dir="run", texts="[MASK]"),
+        lambda: bigbird_ja.report(model_dirs="run", output="report.html"),
+    ],
+)
+def test_one_text_in_place_of_a_list_is_refused(call):
+    with pytest.raises(errors.BadInput, match="must be a list"):
+        call()

@@ -11,7 +11,7 @@ from typing import Any
 from bigbird_ja.data import build, ray_runner
 from bigbird_ja.data.inspect import DataSetResult, data_summary
 from bigbird_ja.data.manifest import spec_of
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.huggingface import hub
 from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model.flops import check_length
@@ -113,6 +113,7 @@ def make_data(
         raise BadInput(
             f"no model can be trained on this data: {problem}, or another model.block_size"
         )
+    check_is_list("inputs", inputs)
     known = _load_tokenizer(hub.fetch_model(os.fspath(tokenizer), "`tokenizer`"))
     sources = [os.fspath(each) for each in inputs]
     corpus = open_corpus(

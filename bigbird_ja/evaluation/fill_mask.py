@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.model_dir.model import load_run
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -58,6 +58,7 @@ def fill_mask(
     Raises:
         BadInput: A text has no mask, or more tokens than the model accepts.
     """
+    check_is_list("texts", texts)
     model = load_run(os.fspath(model_dir), step)
     texts = [with_our_mask(text, model.tokenizer) for text in texts]
     from bigbird_ja.model.forward import Forward

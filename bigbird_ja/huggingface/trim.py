@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.huggingface import hub, state_dict
 from bigbird_ja.huggingface.tokenizer import WITH_TOKENS, build_tokenizer, read_folder
@@ -107,6 +107,7 @@ def trim(
         BadInput: See `read_encoder`, `check_size` and `trim_vocabulary`.
     """
     folder, target = os.fspath(encoder), os.fspath(output_dir)
+    check_is_list("inputs", inputs)
     sources = [os.fspath(each) for each in inputs]
     read = {f"`inputs` {path}": path for path in sources} | {"`encoder`": folder}
     export_folder.check(target, read)

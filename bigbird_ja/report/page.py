@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
+from bigbird_ja.errors import check_is_list
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
 from bigbird_ja.report.run_logs import RunLogs, name_apart
@@ -51,6 +52,7 @@ def report(
     output = os.fspath(output)
     outputs.check_output_file(output, "`output`")
     now = time.time()
+    check_is_list("model_dirs", model_dirs)
     runs = [RunLogs(os.fspath(model_dir), now) for model_dir in model_dirs]
     name_apart(runs)
     outputs.write(output, page(runs, now).encode())

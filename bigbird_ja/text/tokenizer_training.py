@@ -29,7 +29,7 @@ import msgspec
 import sentencepiece
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, log, waiting
@@ -113,6 +113,7 @@ def tokenize(
         BadInput: Files of other settings or of another program, or a vocabulary size that does not
             suit the text.
     """
+    check_is_list("inputs", inputs)
     corpus = open_corpus(
         [os.fspath(each) for each in inputs], tfds_data_dir, txt_documents, text_fields, encoding
     )
