@@ -75,7 +75,7 @@ wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new envi
 lint: $(STAMP) ## ruff; language; import order; links of the pages
 	@$(BIN)/ruff check $(PYTHON_CODE)
 	@$(BIN)/ruff format --check $(PYTHON_CODE)
-	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
+	@! grep -rnE '^ *r?"""(What|Which|How|Where)\b' bigbird_ja --include='*.py' # a docstring begins with a verb, a property's with a noun or "Whether"
 	@$(BIN)/python -m scripts.check_language
 	@$(BIN)/codespell $(PYTHON_CODE) docs notebooks .github .ci Makefile pyproject.toml mkdocs.yml *.md
 	@$(BIN)/lint-imports
