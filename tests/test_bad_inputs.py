@@ -5,6 +5,8 @@ by tests/test_hostile.py; what each reader refuses is tested next to it.
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,15 +18,24 @@ _FOUND_LATER = ("/no-text.jsonl", "--set=model.num_layers=3")
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
+    "no-effect.yaml": "model: {architecture: modernbert, block_size: 8}",
+    "huge.txt": "x" * (1 << 20 | 1),
+    # Files of the user's. A record alone proves nothing.
+    **dict.fromkeys(("a/ja.model", "b/ja.vocab", "c/ja.json", "c/model.ckpt-9.index"), "a thesis"),
+    "c/export.json": "{}",
 }
 _TOKENIZE = "tokenize --output_prefix={o}"
 _MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
 _RESUME = "pretrain --data_dir={w}/data --model_dir={w}/model"
 _LAUNCH = "launch --dry_run --max_cost=5 --config=modernbert-8192"
+_EIGHT = "launch --dry_run --max_hours=100 --config=tiny-cpu --set=training.global_batch_size=8"
+_RENT = "launch --name=a --project=p --bucket=gs://b --data_dir=gs://b/d"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
 _EXPORT = "export --model_dir={w}/model --output_dir={o}"
+_FOREIGN_FILE = "is a file that this program did not make"
+_FOREIGN_FOLDER = "contains files that this program did not make, such as "
 # Command and flags, and words of the message. {t} holds bad files, {w} good ones, {o} is a path
 # that nothing must write to.
 CASES = (
@@ -101,6 +112,57 @@ CASES = (
     (_EXPORT + " --license=MIT,BSD", "such as apache-2.0"),
     (_EXPORT + " --language=Japanese", "--language Japanese: use language codes, such as ja"),
     (_EXPORT + " --output_dir={w}/data", "made (data set)"),
+    (_EXPORT + " --data_dir={t}/other", "is not the data set that"),
+    ("config {t}/no-effect.yaml", "no-effect.yaml: model.block_size=8 has no effect"),
+    (_FILL + " --input={t}/huge.txt", "huge.txt has more than 1,048,576 bytes"),
+    (_EVALUATE + " --model_dir={t}/a", "transformers loads what `export` made"),
+    ("fill-mask --model_dir={t}/a --text=[MASK]", "transformers loads what `export` made"),
+    (_MAKE + " --tokenizer={t}/damaged/ja.model", "not the model that"),
+    # Only outputs of the command itself are replaced.
+    ("report --model_dir={w}/model --output={t}/a/ja.model", _FOREIGN_FILE),
+    ("preflight --output={t}/a/ja.model", _FOREIGN_FILE),
+    ("sample --documents=3 --output={t}/huge.txt --overwrite", _FOREIGN_FILE),
+    (_TOKENIZE + " --input={w}/corpus.jsonl --output_prefix={t}/a/ja", _FOREIGN_FILE),
+    (_TOKENIZE + " --input={w}/corpus.jsonl --output_prefix={t}/b/ja --overwrite", _FOREIGN_FILE),
+    (_TOKENIZE + " --input={w}/corpus.jsonl --output_prefix={t}/c/ja --overwrite", _FOREIGN_FILE),
+    ("preflight --dump_hlo={t}/c", _FOREIGN_FOLDER),
+    ("demo --work_dir={t}/c", _FOREIGN_FOLDER),
+    (_EXPORT + " --output_dir={t}/c --overwrite", _FOREIGN_FOLDER),
+    (_TRAIN + " --model_dir={t}/c --overwrite", _FOREIGN_FOLDER),
+    # A machine is rented for what can train there, and for a limit.
+    *((start, "--config is needed") for start in ("launch --dry_run", _RENT)),
+    *((start + " --max_cost=5", "--config is needed") for start in ("launch --dry_run", _RENT)),
+    *(
+        (f"{start} --config=tiny-cpu{grant}", "needed: --max_cost or --max_hours")
+        for start in ("launch --dry_run", _RENT)
+        for grant in ("", " --price_per_hour=0")
+    ),
+    (_EIGHT + " --accelerator_type=v5litepod-8 --engine=estimator", "90807"),
+    (_EIGHT + " --accelerator_type=v3-32", "estimator engine uses one"),
+    (
+        _EIGHT + " --accelerator_type=v6e-2 --zones=us-east5-b",
+        "of that size (use v6e-1, v6e-4, v6e",
+    ),
+    (_EIGHT + " --accelerator_type=v7x-64", "docs/pods.md"),
+    (_EIGHT + " --accelerator_type=v7x-8 --queued", "the Cloud TPU API does not rent v7x-8"),
+    (_EIGHT + " --accelerator_type=v5e-8 --service=compute", "Compute Engine does not rent v5e-8"),
+    (_EIGHT + " --accelerator_type=v6e-8 --service=compute --queued", "has no queue"),
+    (_EIGHT + " --pricing=flex-start", "one of spot, on_demand"),
+    (_EIGHT + " --name=Bad_Name", "lower-case"),
+    (_EIGHT + " --data_dir=/tmp/data --bucket=gs://b", "with gs://b/data or by"),
+    (_EIGHT + " --bucket=/tmp/b", "gs:// only"),
+    (_EIGHT + " --spot", "rents spot TPUs without a flag"),
+    (_EIGHT + " --price_per_hour=0 --max_cost=3", "has no effect with"),
+    # Input that a rented machine would refuse.
+    (_EIGHT + " --accelerator_type=v5e-32", "by 32 cores x 1 micro-batches"),
+    (_EIGHT + " --accelerator_type=v3-8 --set=tpu.num_cores=4", "and v3-8 has 8"),
+    (
+        _EIGHT + " --accelerator_type=v3-8 --set=model.attention_implementation=kernel",
+        "attention_implementation=kernel needs",
+    ),
+    # A stored value must not contain free text, and the message does not show it.
+    (_EIGHT + " --data_dir=gs://b/d?access_token=ya29.secret", "belong there"),
+    (_EIGHT + " --vm_python=python3;secret", "belong there"),
 )
 
 
@@ -111,7 +173,13 @@ def world(tmp_path_factory, small_run):
     runs.copy_inputs(small_run, world / "good")
     (world / "bad").mkdir()
     for name, text in _FILES.items():
+        (world / "bad" / name).parent.mkdir(exist_ok=True)
         (world / "bad" / name).write_text(text)
+    tokenizer = Path(small_run.tokenizer)
+    damaged = shutil.copytree(tokenizer.parent, world / "bad/damaged") / tokenizer.name
+    content = bytearray(damaged.read_bytes())
+    content[-50] ^= 16
+    damaged.write_bytes(content)
     config = (world / "good/model/config.yaml").read_text()
     clipped = config.replace("clip_norm: 1.0", "clip_norm: 2.0")
     (world / "bad/clip.yaml").write_text(clipped)
@@ -135,9 +203,9 @@ def test_bad_input_is_one_line_and_changes_nothing(case, words, world, tmp_path,
     assert cli.run_command_line([*arguments, "--json"]) == 2
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
-    assert last.startswith("bigbird-ja: ") and words in last
+    assert last.startswith("bigbird-ja: ") and words in last and "secret" not in last
     assert "Traceback" not in err and "INTERNAL" not in err
-    is_early = case.startswith(("make-data", "pretrain")) and not case.startswith(_RESUME)
+    is_early = case.startswith(("make-data", "pretrain", "launch")) and not case.startswith(_RESUME)
     if is_early and not case.endswith(_FOUND_LATER):
         assert err.splitlines() == [last], "settings were shown before what is wrong with them"
     assert json.loads(out)["reason"] == "bad_input"

@@ -143,6 +143,9 @@ def test_only_a_positional_argument_is_accepted():
         ("pretrain", "--lr=1", "learning_rate"),
         ("config", "--set=training.lr=1", "did you mean 'training.learning_rate'?"),
         ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),
+        ("config", "--set=training.batch_size=1", "did you mean 'training.global_batch_size'"),
+        ("config", "--set=num_layer=1", "did you mean 'model.num_layers'"),
+        ("config", "--set=training.save_every_step=1", "did you mean 'checkpoints.save_every_step"),
     ],
 )
 def test_flags_of_other_trainers_are_answered(command, words, answer):

@@ -1,7 +1,6 @@
 """`fill-mask` from flag, file and standard input."""
 
 import functools
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -35,13 +34,6 @@ def test_the_mask_of_the_models_own_tokenizer_is_a_mask():
     assert with_our_mask("日本の<mask>は[MASK]", tokenizer) == "日本の[MASK]は[MASK]"  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"contains no \[MASK\] or <mask>: "):
         with_our_mask("日本", tokenizer)  # type: ignore[arg-type]
-
-
-def test_huge_input_is_refused(fill_mask, tmp_path):
-    (tmp_path / "t.txt").write_bytes(b"[MASK]")
-    os.truncate(tmp_path / "t.txt", 64 << 30)
-    ended = fill_mask(f"--input={tmp_path}/t.txt")
-    assert ended.status == 2 and "t.txt has more than 1,048,576 bytes" in ended.stderr
 
 
 def test_control_characters_are_escaped(fill_mask):

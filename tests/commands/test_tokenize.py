@@ -77,15 +77,3 @@ def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monk
         assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
     assert tokenize(prefix, "--vocab_size=1300").status == 0, "it continues"
     assert read_tokenizer(f"{trained}/ja.model").vocab_size == 1300
-
-
-@pytest.mark.parametrize("name", sorted(NAMES - {MANIFEST_NAME}))
-def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name):
-    folder = tmp_path / "foreign"
-    folder.mkdir()
-    (folder / name).write_bytes(b"[" * 10_000)
-    for flags in ([], ["--overwrite"]):
-        refused = tokenize(f"--output_prefix={folder}/ja", *flags)
-        assert refused.status == 2
-        assert f"{name} is a file that this program did not make" in refused.stderr
-        assert os.listdir(folder) == [name]

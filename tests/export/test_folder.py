@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import cli
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import encode, masked_lm_logits, next_sentence_logits
@@ -108,12 +107,6 @@ def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monke
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
-
-
-def test_evaluate_and_fill_mask_refuse_an_exported_folder(exported, small_run, capsys):
-    for words in (["evaluate", f"--data_dir={small_run.data_dir}"], ["fill-mask", "--text=[MASK]"]):
-        assert cli.run_command_line([*words, f"--model_dir={exported[0]}"]) == 2
-        assert "transformers loads what `export` made" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

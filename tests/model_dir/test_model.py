@@ -67,15 +67,6 @@ def _other_data(run, folder, **changes):
     return str(folder)
 
 
-def test_export_puts_no_other_data_set_into_the_card(small_run, tmp_path, run):
-    data = _other_data(small_run, tmp_path / "data", seed=77)
-    places = f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/out"
-    ended = run("export", *places, f"--data_dir={data}")
-    assert ended.status == 2, ended.stderr
-    assert "is not the data set that" in ended.stderr and "leave --data_dir out" in ended.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
     copy, other_tokenizer, tmp_path, run
 ):

@@ -14,19 +14,6 @@ from tests.settings.support import DATA, completed, run, write
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("training.batch_size", "training.global_batch_size"),
-        ("num_layer", "model.num_layers"),
-        ("training.save_every_step", "checkpoints.save_every_steps"),
-    ],
-)
-def test_an_unknown_setting_names_the_nearest_ones(name, meant):
-    with pytest.raises(BadInput, match=f"did you mean '{meant}'"):
-        resolve_config(None, [f"{name}=1"])
-
-
 def test_settings_of_another_programs_model_are_read_by_their_declarations():
     """Validate the values of a config.json, as `--init_from` reads it."""
     adopted = [("hf/config.json", {"model.num_layers": 10**9})]
@@ -87,19 +74,6 @@ def test_a_setting_that_depends_on_a_choice_is_refused_without_it(key):
         else:
             with pytest.raises(BadInput, match=f"{key}=.* has no effect with {other}={choice}"):
                 resolve_config(None, sets)
-
-
-def test_a_value_that_a_choice_excludes_is_refused():
-    sets = ["model.initializer=subspaces", "model.architecture=modernbert"]
-    expected = "model.initializer=subspaces has no effect with model.architecture=modernbert"
-    with pytest.raises(BadInput, match=expected):
-        resolve_config(None, sets)
-
-
-def test_a_file_cannot_state_a_setting_without_effect(tmp_path):
-    path = write(tmp_path, "model: {architecture: modernbert, block_size: 8}")
-    with pytest.raises(BadInput, match=r"config\.yaml: model\.block_size=8 has no effect"):
-        resolve_config(path)
 
 
 def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplog):

@@ -52,8 +52,9 @@ def test_places_of_no_file_are_refused(name, reason, tmp_path):
     with pytest.raises(BadInput, match=reason):
         _check_file(f"{tmp_path}/{name}")
     _check_folder(tmp_path / "new")
-    with pytest.raises(BadInput, match="a file of that name exists"):
-        _check_folder(tmp_path / "thesis")
+    for place, why in (("thesis", "a file of that name exists"), ("nowhere", "leads nowhere")):
+        with pytest.raises(BadInput, match=why):
+            _check_folder(tmp_path / place)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
