@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch.account import accrue
-from bigbird_ja.launch.launched_run import Machine
-from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
 from tests.launch.support import RECORD
 
@@ -32,9 +30,3 @@ def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_bee
     after = accrue(state, seen, RECORD)
     assert after.billed_seconds == billed and after.cost_usd == billed / 3600 * 2.4
     assert (after.elapsed_seconds, after.billing, after.absences) == (360_000.0, False, 1)
-
-
-def test_money_is_counted_at_the_price_at_which_a_machine_was_rented():
-    state = RunState(Phase.RUNNING, zone="zone-a", billing=True, machine=Machine.of(RECORD))
-    seen = Observation(3600.0, 3600.0, tpus=[Tpu("run", "zone-a", Presence.READY, "READY")])
-    assert accrue(state, seen, replace(RECORD, usd_per_hour=0.6)).cost_usd == 2.4

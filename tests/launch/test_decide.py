@@ -20,7 +20,7 @@ from bigbird_ja.launch import account, decide
 from bigbird_ja.launch.decide import is_refused_everywhere
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase, RunState
-from bigbird_ja.launch.supervise import Event, Stop, describe
+from bigbird_ja.launch.supervise import Detached, Event, Stop, describe
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch import support
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
@@ -49,7 +49,10 @@ def live(story):
             `deletions`, what creations and deletions come to; `run` and `cloud`, changed fields of
             `LaunchedRun` and `SimulatedCloud`; `patience`, other constants of `launch/state.py`;
             `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
-            the hour of Ctrl-C.
+            the hour of Ctrl-C, and `detach`, that of its other answer; `happens`, each time [hour,
+            "nap" of the supervisor, "clock" that is set or "repair" of the machine, hours]; `then`,
+            further launches with their own `run`, `cloud`, `stop` and `detach`, after a `pause` of
+            hours.
     """
     constants = {"SERVICE_TIMEOUT": decide, "MAX_LIFETIME": account}
     with contextlib.ExitStack() as stack:
@@ -60,29 +63,70 @@ def live(story):
 
 def _live(story):
     get = story.get
-    changed = {k: tuple(v) if isinstance(v, list) else v for k, v in get("run", {}).items()}
-    record = replace(RECORD, **changed)
+    record = _changed(RECORD, story)
     trainer = replace(TRAINER, target_step=record.target_step)
     cloud = SimulatedCloud(trainer, lifetimes(*get("hours", ())), **get("cloud", {}))
     cloud.script, cloud.delete_script = words(get("script", "")), words(get("deletions", ""))
-    stop = HOUR * get("stop", math.inf)
+    fails, launches = get("fails", ()), (story, *get("then", ()))
 
     def interfere(act, zone):
-        for acts, where, start, end, fault in get("fails", ()):
+        for acts, where, start, end, fault in fails:
             if act in acts and where in ("", zone) and start <= cloud.now / HOUR < end:
                 raise FAULTS[fault]
 
     cloud.interfere = interfere
-    cloud.wake = [stop, *(HOUR * at for fault in get("fails", ()) for at in fault[2:4])]
-    ctrl_c = lambda: Stop.DELETE if cloud.now >= stop else Stop.NO  # noqa: E731
-    state = msgspec.to_builtins(supervised(cloud, record, stop=ctrl_c))
+    hours = [hour for fault in fails for hour in fault[2:4]]
+    hours += [launch[key] for launch in launches for key in ("stop", "detach") if key in launch]
+    cloud.wake = [HOUR * hour for hour in hours]
+    lines, state = _launched(cloud, record, story)
+    for launch in launches[1:]:
+        cloud.advance(cloud.now + HOUR * launch.get("pause", 0))
+        vars(cloud).update(launch.get("cloud", {}))
+        record = _changed(record, launch)
+        more, state = _launched(cloud, record, launch)
+        lines += more
     first = msgspec.to_builtins(RunState())
-    lines = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
     lines += [f"{key}: {value}" for key, value in state.items() if value != first[key]]
     assert {(line["source"], line["run"]) for line in cloud.events} == {("supervisor", "run")}
+    assert not cloud.foreign_touched
     cloud.advance(cloud.now + 13 * HOUR)
     rented = f"{cloud.rented_seconds / HOUR:.2f} hours of {cloud.creations} machines"
     return [*lines, f"{rented}, {cloud.most_at_once} at once; 13 hours later {len(cloud.nodes)}"]
+
+
+def _changed(record, launch):
+    changes = launch.get("run", {})
+    return replace(
+        record, **{k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    )
+
+
+def _launched(cloud, record, launch):
+    """Supervise until the run ends or the user detaches, and return the events and the state."""
+    count, said, coming = len(cloud.events), [], [*launch.get("happens", ())]
+
+    def sleep(seconds):
+        while coming and coming[0][0] * HOUR <= cloud.now:
+            _, what, hours = coming.pop(0)
+            seconds += HOUR * hours if what == "nap" else 0.0
+            cloud.wall_offset += HOUR * hours if what == "clock" else 0.0
+            if what == "repair":
+                cloud.nodes[0].ready_at = cloud.now + HOUR * hours
+        cloud.sleep(seconds)
+
+    def ctrl_c():
+        for answer, key in ((Stop.DELETE, "stop"), (Stop.DETACH, "detach")):
+            if cloud.now >= HOUR * launch.get(key, math.inf):
+                return answer
+        return Stop.NO
+
+    how = {"project": record.project, "sleep": sleep, "stop": ctrl_c, "log": said.append}
+    try:
+        state = msgspec.to_builtins(supervised(cloud, record, **how))
+    except Detached:
+        state = cloud.state
+    events = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
+    return [*([f"again: {said[0]}"] if count else []), *events[count:]], state
 
 
 def _of_line(line):

@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-from bigbird_ja.launch.account import accrue
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.launched_run import Machine
-from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence, Tpu, labels_of
 from bigbird_ja.launch.state import Observation, Phase, RunState
 from tests.launch.support import RECORD
@@ -19,14 +17,3 @@ def test_only_the_machine_that_was_requested_last_is_adopted():
     assert (decision.state.zone, decision.deletions) == ("zone-b", (old,))
     decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[old]), RECORD)
     assert decision.state.phase is Phase.REMOVING
-
-
-def test_a_zone_of_the_last_service_that_does_not_answer_holds_the_next_machine_up():
-    state = RunState(used_zones=("zone-x",), attempt=1, machine=Machine.of(RECORD))
-    fault = ServiceFault(Kind.UNAVAILABLE, "no answer")
-    seen = Observation(5.0, 5.0, 0.0, silent={"zone-x": fault}, checkpoint_step=-1)
-    moved = replace(RECORD, project="q")
-    assert decide(state, seen, RECORD).rents and not decide(state, seen, moved).rents
-    assert accrue(state, seen, moved).trouble_seconds == 5.0  # for a day at most
-    decision = decide(state, replace(seen, silent={}), moved)
-    assert decision.rents and decision.state.used_zones == ("zone-a",)
