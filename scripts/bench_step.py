@@ -21,16 +21,22 @@ import yaml
 from bigbird_ja.accelerators.chips import CHIPS, Chip, find
 from bigbird_ja.accelerators.measured import HOST_SECONDS
 from bigbird_ja.accelerators.prices import load_prices
+from bigbird_ja.model import pattern
 from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.kernels import backward_kernel, forward_kernel
+from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile_rows
+from bigbird_ja.preflight import compile as compiler
+from bigbird_ja.preflight import estimate
 from bigbird_ja.process.console import log, print_log, table
 from scripts import clock
-from scripts.clock import KERNEL_TOKENS as TOKENS
 from scripts.learn import command
 from testkit.configs import fitted, with_data
 
 BENCH = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPES = BENCH["by_length"]["shapes"]
 LAYERS = 12
+TOKENS = 16384  # of a step by length
+HEAD = 64  # size of a head by length
 LENGTHS = (512, 1024, 4096, 8192, 16384)
 CODE_CHIPS = ("v5e", "v6e")
 PICTURE = "docs/images/cost-by-length.png"
@@ -102,7 +108,7 @@ def by_length() -> Iterator[dict[str, Any]]:
     """Price both shapes by machine code: cycles and dollars per token, memory, share of the peak.
 
     With as many tokens in a step nothing but attention's kernels depends on the length: these are
-    compiled for each (`clock.layer_kernel`) and take the place of those in the step. Dollars are of
+    compiled for each (`kernel_shape`) and take the place of those in the step. Dollars are of
     spot chips in the cheapest zone, with the time that `plan` expects of so many cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
@@ -150,10 +156,43 @@ def by_length() -> Iterator[dict[str, Any]]:
                 }
 
 
+def kernel_shape(what: str, length: int, backward: bool) -> LayerShape:
+    """Return the shape of a base model's layer, with the package's tiles and order of work.
+
+    Args:
+        what: BigBird's layers (`rolled`), ModernBERT's global (`full`) or local ones. Only
+            ModernBERT's keep documents apart, as in the presets.
+        length: tokens of a sequence.
+        backward: whether the shape is that of the gradients.
+    """
+    heads, num_shifts = 768 // HEAD, None
+    order: Order | None = ORDERS[what][backward]
+    reach = 64 if what == "local" else None
+    rows = tile_rows(length, reach)
+    if what == "rolled":
+        sets = [f"make_data.seq_length={length}", f"model.num_attention_heads={heads}"]
+        plans = pattern.random_plan(fitted("base-4096", sets), length)
+        rows, num_shifts = (256, None) if plans is None else (128, plans.shape[2])
+        order = None if plans is None else order
+    sizes = TOKENS // length, length // rows, heads, HEAD, rows
+    has_documents = what != "rolled"
+    return LayerShape(*sizes, num_shifts, has_documents, "bfloat16", reach, backward, order)
+
+
 def _kernel_cycles(chip: Chip, what: str, length: int, backward: bool) -> float:
-    about = {"what": what, "size": 64, "length": length, "backward": backward, "chip": chip.name}
-    counts = clock.compile_parts(clock.DEFAULTS | about | {"kind": "kernel", "name": what})
-    return counts["rest"]["kernels"] * chip.clock_hz / 1e3
+    """Count the cycles of one layer's kernel for `TOKENS` tokens."""
+    shape = kernel_shape(what, length, backward)
+    arrays: list[Any] = [(shape.sequence, shape.dtype)] * (5 if shape.is_backward else 3)
+    arrays += [(shape.statistics, "float32")] if shape.is_backward else []
+    arrays += [(shape.key_marks, "int32" if shape.has_documents else "float32")]
+    arrays += [(shape.query_marks, "int32")] if shape.has_documents else []
+    arrays += [(shape.bounds, "int32")] if shape.runs else []
+    arrays += [((shape.heads * shape.num_shifts,), "int32")] if shape.num_shifts else []
+    make = backward_kernel.backward if shape.is_backward else forward_kernel.forward
+    trips = [estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0]] if shape.runs else []
+    target = compiler.of_chip(chip.name)
+    parts = clock.count(clock.lower(make(shape), arrays, target), target, trips=trips)
+    return parts["rest"]["kernels"] * chip.clock_hz / 1e3
 
 
 def draw(points: Sequence[dict[str, Any]]) -> None:

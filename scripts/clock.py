@@ -9,14 +9,12 @@ chips by published rates of links.
 
 Then it compares `measured.step_seconds` with the published times. `fit` computes the constants of
 that function from all sources but one, and judges them by that one. The tables and the picture of
-docs/lab/clock.md, and the predictions of programs without a time (docs/lab/clock_blind2.json), are
-written anew.
+docs/lab/clock.md are written anew.
 """
 
 import argparse
 import atexit
 import collections
-import datetime
 import functools
 import json
 import math
@@ -25,15 +23,14 @@ import shutil
 import statistics
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
-import yaml
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -45,51 +42,127 @@ from matplotlib.figure import Figure
 
 from bigbird_ja.accelerators import measured
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, link_seconds
-from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels import backward_kernel, forward_kernel
-from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile_rows
 from bigbird_ja.preflight import compile as compiler
-from bigbird_ja.preflight import costs, estimate, hlo, machine_code, roofline
+from bigbird_ja.preflight import costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
-from bigbird_ja.settings.resolve import base_layers, given_layers, resolve_config
 
-PROGRAMS = Path(__file__).with_name("clock.yaml")
+PROGRAMS = Path(__file__).with_suffix(".yaml")
 CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
-BLIND = {
-    number: Path(f"docs/lab/clock_blind{number if number > 1 else ''}.json") for number in (1, 2)
-}
+BLIND = {1: Path("docs/lab/clock_blind.json"), 2: Path("docs/lab/clock_blind2.json")}
 PICTURE = Path("docs/images/clock.png")
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
 UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}  # of a parameter, read and written in HBM
 LAYER = "one_layer"  # scope of a layer's ops
-COUNTS = ("kernels", "code", "estimate", "matrix", "uncounted")  # kernels are not in the others
-KERNEL_TOKENS = 16384  # of a kernel of ours
 BLOCK = 1024  # of attention in blocks, without a kernel
-Spec = dict[str, Any]
-Counts = dict[str, float]
-DEFAULTS: Spec = {
-    "kv_heads": 0, "mlp_kind": "gated", "norm": "rms", "rotary": True, "attention": "dense",
-    "window": 0, "scores": "float32", "dtype": "bfloat16", "weights": "float32", "keeps": "all",
-    "compiled": 1, "core": False, "tied": False, "parts": 1, "predictions": 0, "dropout": 0.0,
-    "one_hot": False, "embedding": 0, "rank": 0, "value_tables": False, "gradient": True,
-    "optimizer": "adam", "microsteps": 1, "divided": False, "extra": 1.0, "also": [],
-    "again": 1.0, "block": 512,
-}  # fmt: skip
+Counts = dict[
+    str, float
+]  # milliseconds of kernels (by code), and of other ops by code and estimate
 
 
-def load() -> list[Spec]:
-    """Read the programs, each with the defaults of its group, whose name is the source."""
-    groups = yaml.safe_load(PROGRAMS.read_text(encoding="utf-8"))
-    specs = [
-        DEFAULTS | group["all"] | one | {"group": name}
+class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Public program: an entry of scripts/clock.yaml."""
+
+    name: str
+    group: str  # repository; programs of one repository and chip err together
+    kind: str  # step, attention, matmul, loss or copy
+    chip: str
+    source: str = ""
+    date: str = ""
+    versions: str = ""
+    blind: int = 0  # set of a program whose time nobody here had seen when it was predicted
+    measured_ms: float | None = None
+    tflops: float | None = None  # of a chip, from which the time follows
+    # How it is priced.
+    like: str = ""  # program whose layers are compiled, for another number of tokens
+    work_of: str = ""  # program whose rate of floating-point operations counts if not compiled
+    again: float = 1.0  # work of a layer, relative to that of `like` or `work_of`
+    extra: float = 1.0  # time of a step with Muon, relative to one with Adam
+    also: tuple[str, ...] = ()  # programs of the same step
+    compiled: int = 1  # layers
+    core: bool = False  # one of v4's two cores is compiled, not the joined chip
+    options: dict[str, str] = {}  # of the compiler
+    # Single ops: [batch, heads, length, size], [tokens, width, vocabulary] or any.
+    shape: tuple[int, ...] = ()
+    size: int = 0  # of a matrix, or of a head: 0 is width / heads
+    tiles: tuple[int, ...] = ()
+    transposed: bool = False
+    relu: bool = False
+    backward: bool = False
+    on_device: bool = False  # the time is without the call from Python
+    # Model.
+    layers: int = 0
+    width: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    mlp: int = 0
+    mlp_kind: str = "gated"
+    norm: str = "rms"
+    rotary: bool = True
+    attention: str = "dense"
+    scores: str = "float32"
+    block: int = 512  # of splash attention
+    vocabulary: int = 0
+    embedding: int = 0  # width of the table if it is not that of the layers
+    tied: bool = False
+    one_hot: bool = False  # embeddings by a product
+    value_tables: bool = False  # embeddings that are added to the values of every other layer
+    rank: int = 0  # of LoRA
+    dropout: float = 0.0
+    # Training. Encoders have predictions, decoders predict each token.
+    batch: int = 0  # of a device and microstep
+    length: int = 0
+    predictions: int = 0
+    microsteps: int = 1
+    parts: int = 1  # of a batch's loss, one after the other
+    tile: int = 0  # logits of a token at a time
+    keeps: str = "all"  # from the forward pass: all, products, recipe or nothing
+    dtype: str = "bfloat16"
+    weights: str = "float32"
+    gradient: bool = True
+    optimizer: str = "adam"
+    slice: str = ""
+    divided: bool = False  # whether weights are divided over the slice
+
+    @property
+    def errs_with(self) -> tuple[str, str]:
+        """Repository and chip: what errs together."""
+        return self.group, self.chip
+
+    @property
+    def head_size(self) -> int:
+        """Size of a head."""
+        return self.size or self.width // self.heads
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a device's microstep."""
+        return self.batch * self.length
+
+    @property
+    def logits(self) -> int:
+        """Logits of the loss, which the work outside of layers is in proportion to."""
+        return self.batch * (self.predictions or self.length) * self.vocabulary
+
+    @property
+    def published_ms(self) -> float | None:
+        """Published time, or the time that follows from a published rate."""
+        if self.tflops is None:
+            return self.measured_ms
+        weights = sum(map(math.prod, weights_of(self, self.layers).values()))
+        attention = 12 * self.layers * self.length * self.heads * self.head_size
+        return self.tokens * (6 * weights + attention) / self.tflops / 1e9
+
+
+def load() -> dict[str, Program]:
+    """Read the programs by name. Each has the keys of its group."""
+    groups = msgspec.yaml.decode(PROGRAMS.read_bytes())
+    given = [
+        group["all"] | one | {"group": name}
         for name, group in groups.items()
         for one in group["programs"]
     ]
-    for spec in specs:
-        if spec["kind"] == "step":
-            spec.setdefault("size", spec["width"] // spec["heads"])
-    return specs
+    return {one.name: one for one in msgspec.convert(given, list[Program])}
 
 
 # --- programs ------------------------------------------------------------------------------------
@@ -119,39 +192,37 @@ def _drop(x: Any, key: Any, rate: float) -> Any:
     return jnp.where(bits > int(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)
 
 
-def _dense(q: Any, k: Any, v: Any, spec: Spec, key: Any) -> Any:
+def _dense(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
     """Attend over [batch, heads, length, size].
 
     Encoders see all, decoders what came before.
     """
-    logits = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(spec["scores"]) * q.shape[-1] ** -0.5
-    if not spec["predictions"]:
+    logits = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(p.scores) * q.shape[-1] ** -0.5
+    if not p.predictions:
         logits = jnp.where(jnp.tri(q.shape[2], dtype=bool), logits, -1e30)
-    weights = _drop(jax.nn.softmax(logits, -1).astype(v.dtype), key, spec["dropout"])
+    weights = _drop(jax.nn.softmax(logits, -1).astype(v.dtype), key, p.dropout)
     return jnp.einsum("bhqk,bhkd->bhqd", weights, v)
 
 
-def _flash(q: Any, k: Any, v: Any, spec: Spec, key: Any = None) -> Any:
-    if not spec.get("tiles"):
+def _flash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
+    if not p.tiles:
         return flash.flash_attention(q, k, v)
-    rows, major, keys = spec["tiles"]
+    rows, major, keys = p.tiles
     backward = {"block_q_major_dkv": rows, "block_k_major_dkv": major, "block_k_dkv": keys}
     backward |= {"block_q_dkv": keys, "block_k_major_dq": major, "block_k_dq": keys}
     sizes = flash.BlockSizes(rows, major, keys, 1, **backward, block_q_dq=keys)
     return flash.flash_attention(q, k, v, causal=True, block_sizes=sizes)
 
 
-def _splash(q: Any, k: Any, v: Any, spec: Spec, key: Any = None) -> Any:
+def _splash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
     # The memory that recipes set for all ops; XLA's own ops take as many cycles with it.
     roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
     splash_attention_kernel.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
-    heads, length, window = q.shape[1], q.shape[2], spec["window"]
-    shape = (length, length)
-    mask = splash.LocalMask(shape, (window, 0), 0) if window else splash.CausalMask(shape)
+    heads, length = q.shape[1:3]
     fields = "q kv kv_compute q_dkv kv_dkv kv_dkv_compute"
-    sizes = {f"block_{name}": min(spec["block"], length) for name in fields.split()}
+    sizes = {f"block_{name}": min(p.block, length) for name in fields.split()}
     kernel = splash.make_splash_mha(
-        splash.MultiHeadMask([mask] * heads),
+        splash.MultiHeadMask([splash.CausalMask((length, length))] * heads),
         head_shards=1,
         q_seq_shards=1,
         block_sizes=splash.BlockSizes(**sizes, use_fused_bwd_kernel=True),
@@ -223,11 +294,11 @@ def _blocks_backward(kept: Any, given: Any) -> Any:
 
 
 _blocks.defvjp(_blocks_forward, _blocks_backward)
-ATTENTION: Mapping[str, Any] = {
+ATTENTION: Mapping[str, Callable[..., Any]] = {
     "dense": _dense,
     "flash": _flash,
     "splash": _splash,
-    "blocks": lambda q, k, v, spec, key: _blocks(q * q.shape[-1] ** -0.5, k, v),
+    "blocks": lambda p, q, k, v, key: _blocks(q * q.shape[-1] ** -0.5, k, v),
 }
 
 
@@ -256,152 +327,144 @@ def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
     return (logs - (x * table[ids].astype(x.dtype)).sum(-1).astype("float32")).mean()
 
 
-def weights_of(spec: Spec, layers: int) -> dict[str, Any]:
-    """Return shapes and dtypes of a model's weights, by name.
-
-    Those of layers are stacked.
-    """
-    width, mlp, heads, size = (spec[key] for key in ("width", "mlp", "heads", "size"))
-    groups = spec["kv_heads"] or heads
-    one = {"norm1": (width,), "norm2": (width,), "q": (width, heads * size)}
-    one |= {"k": (width, groups * size), "v": (width, groups * size), "o": (heads * size, width)}
-    one |= {"up": (width, mlp), "down": (mlp, width)}
-    one |= {"gate": (width, mlp)} if spec["mlp_kind"] == "gated" else {}
-    thin = {name: shape for name, shape in one.items() if len(shape) == 2 and spec["rank"]}
-    narrow = spec["embedding"] or width
-    whole = {"table": (spec["vocabulary"], narrow), "norm": (width,)}
-    whole |= {"widen": (narrow, width)} if spec["embedding"] else {}
-    whole |= {} if spec["tied"] else {"last": (spec["vocabulary"], width)}
-    kind = "bfloat16" if spec["rank"] else spec["weights"]
-    tree: dict[str, Any] = {name: (shape, kind) for name, shape in whole.items()}
-    every = one | {f"{name}_a": (shape[0], spec["rank"]) for name, shape in thin.items()}
-    every |= {f"{name}_b": (spec["rank"], shape[1]) for name, shape in thin.items()}
-    if spec["value_tables"]:  # of every other layer
-        tree["values"] = ((layers // 2, spec["vocabulary"], groups * size), kind)
-    return tree | {f"layer_{name}": ((layers, *shape), kind) for name, shape in every.items()}
+def weights_of(p: Program, layers: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's weights by name, those of its layers stacked."""
+    size, groups = p.head_size, p.kv_heads or p.heads
+    one = {"norm1": (p.width,), "norm2": (p.width,), "q": (p.width, p.heads * size)}
+    one |= dict.fromkeys("kv", (p.width, groups * size)) | {"o": (p.heads * size, p.width)}
+    one |= {"up": (p.width, p.mlp), "down": (p.mlp, p.width)}
+    one |= {"gate": (p.width, p.mlp)} if p.mlp_kind == "gated" else {}
+    thin = {name: shape for name, shape in one.items() if len(shape) == 2 and p.rank}
+    one |= {f"{name}_a": (shape[0], p.rank) for name, shape in thin.items()}
+    one |= {f"{name}_b": (p.rank, shape[1]) for name, shape in thin.items()}
+    tree = {f"layer_{name}": (layers, *shape) for name, shape in one.items()}
+    tree |= {"table": (p.vocabulary, p.embedding or p.width), "norm": (p.width,)}
+    tree |= {"widen": (p.embedding, p.width)} if p.embedding else {}
+    tree |= {} if p.tied else {"last": (p.vocabulary, p.width)}
+    tables = {"values": (layers // 2, p.vocabulary, groups * size)}
+    return tree | (tables if p.value_tables else {})
 
 
-def step(spec: Spec) -> tuple[Any, list[Any]]:
+def _is_trained(p: Program, name: str) -> bool:
+    return not p.rank or name.endswith(("_a", "_b"))
+
+
+def step(p: Program) -> tuple[Any, list[Any]]:
     """Write the loss of a transformer and its gradients, as far as its page describes them."""
-    batch, length, size = spec["batch"], spec["length"], spec["size"]
-    groups, dtype = spec["kv_heads"] or spec["heads"], spec["dtype"]
-    layers = spec["compiled"]
 
     def look_up(table: Any, ids: Any) -> Any:
-        if spec["one_hot"]:
-            return jax.nn.one_hot(ids, len(table), dtype=dtype) @ table.astype(dtype)
-        return table[ids].astype(dtype)
+        if p.one_hot:
+            return jax.nn.one_hot(ids, len(table), dtype=p.dtype) @ table.astype(p.dtype)
+        return table[ids].astype(p.dtype)
 
     def heads(x: Any) -> Any:
-        return x.reshape(batch, length, -1, size)
+        return x.reshape(p.batch, p.length, -1, p.head_size)
 
     @jax.named_scope(LAYER)
     def layer(x: Any, given: Any, extra: Any = None) -> tuple[Any, None]:
         w, keys = given
-        w = {name: value.astype(dtype) for name, value in w.items()}
-        norm = functools.partial(_norm, centered=spec["norm"] == "layer")
+        w = {name: value.astype(p.dtype) for name, value in w.items()}
+        norm = functools.partial(_norm, centered=p.norm == "layer")
 
         def product(y: Any, name: str) -> Any:
-            thin = (y @ w[f"{name}_a"]) @ w[f"{name}_b"] if spec["rank"] else 0
+            thin = (y @ w[f"{name}_a"]) @ w[f"{name}_b"] if p.rank else 0
             return checkpoint_name(y @ w[name] + thin, name)
 
         y = norm(x, w["norm1"])
         q, k, v = heads(product(y, "q")), heads(product(y, "k")), heads(product(y, "v"))
         if extra is not None:
             v = v + heads(extra)
-        if spec["rotary"]:
+        if p.rotary:
             q, k = _rotate(q), _rotate(k)
-        k, v = (jnp.repeat(each, spec["heads"] // groups, 2) for each in (k, v))
+        k, v = (jnp.repeat(each, p.heads // (p.kv_heads or p.heads), 2) for each in (k, v))
         moved = (each.swapaxes(1, 2) for each in (q, k, v))
-        y = ATTENTION[spec["attention"]](*moved, spec, keys[0]).swapaxes(1, 2)
-        x = x + _drop(product(y.reshape(batch, length, -1), "o"), keys[1], spec["dropout"])
+        y = ATTENTION[p.attention](p, *moved, keys[0]).swapaxes(1, 2)
+        x = x + _drop(product(y.reshape(p.batch, p.length, -1), "o"), keys[1], p.dropout)
         y = norm(x, w["norm2"])
         inner = product(y, "up")
-        if spec["mlp_kind"] == "gated":
+        if p.mlp_kind == "gated":
             inner = jax.nn.silu(product(y, "gate")) * inner
         else:
-            inner = jax.nn.gelu(inner) if spec["mlp_kind"] == "gelu" else jax.nn.relu(inner) ** 2
-        return x + _drop(product(inner, "down"), keys[2], spec["dropout"]), None
+            inner = jax.nn.gelu(inner) if p.mlp_kind == "gelu" else jax.nn.relu(inner) ** 2
+        return x + _drop(product(inner, "down"), keys[2], p.dropout), None
 
-    if spec["keeps"] != "all":
+    if p.keeps != "all":
         policies = {
             "nothing": None,
             "products": jax.checkpoint_policies.dots_saveable,
             "recipe": jax.checkpoint_policies.save_only_these_names("q", "k", "v", "o"),
         }
-        layer = jax.checkpoint(layer, policy=policies[spec["keeps"]])
+        layer = jax.checkpoint(layer, policy=policies[p.keeps])
 
     def loss(trained: Any, w: Any, ids: Any, places: Any, keys: Any) -> Any:
         w = w | trained
         x = look_up(w["table"], ids)
-        x = x @ w["widen"].astype(dtype) if spec["embedding"] else x
-        x = _drop(x, keys[0, 0], spec["dropout"])
+        x = x @ w["widen"].astype(p.dtype) if p.embedding else x
+        x = _drop(x, keys[0, 0], p.dropout)
         stack = {name[6:]: value for name, value in w.items() if name.startswith("layer_")}
-        for number in range(layers):
+        for number in range(p.compiled):
             given = {name: value[number] for name, value in stack.items()}, keys[number]
-            has_values = spec["value_tables"] and number % 2
+            has_values = p.value_tables and number % 2
             more = (look_up(w["values"][number // 2], ids),) if has_values else ()
             x = layer(x, given, *more)[0]
         last = w.get("last", w["table"])
-        x, labels = _norm(x, w["norm"].astype(dtype)), jnp.roll(ids, -1, 1)
-        if spec["predictions"]:
+        x, labels = _norm(x, w["norm"].astype(p.dtype)), jnp.roll(ids, -1, 1)
+        if p.predictions:
             x = jnp.take_along_axis(x, places[..., None], 1)
             labels = jnp.take_along_axis(ids, places, 1)
-        x = x @ w["widen"].astype(dtype).T if spec["embedding"] else x
-        if spec["parts"] == 1:
-            return cross_entropy(x, last, labels, spec.get("tile", 0))
-        shape = (spec["parts"], -1)
+        x = x @ w["widen"].astype(p.dtype).T if p.embedding else x
+        if p.parts == 1:
+            return cross_entropy(x, last, labels, p.tile)
+        shape = (p.parts, -1)
         each = x.reshape(*shape, x.shape[-1]), labels.reshape(*shape)
         part = jax.checkpoint(lambda sum_, one: (sum_ + cross_entropy(one[0], last, one[1]), None))
         return jax.lax.scan(part, jnp.float32(0), each)[0]
 
-    weights = weights_of(spec, layers)
-    is_trained = {n: not spec["rank"] or n.endswith(("_a", "_b")) for n in weights}
+    kind = "bfloat16" if p.rank else p.weights
+    weights = {name: (shape, kind) for name, shape in weights_of(p, p.compiled).items()}
     trained, frozen = (
-        {name: shape for name, shape in weights.items() if is_trained[name] is one}
-        for one in (True, False)
+        {name: one for name, one in weights.items() if _is_trained(p, name) is which}
+        for which in (True, False)
     )
-    given: list[Any] = [trained, frozen, ((batch, length), "int32")]
-    given += [((batch, spec["predictions"]), "int32"), ((layers, 3, 4), "uint32")]
-    return jax.value_and_grad(loss) if spec["gradient"] else loss, given
+    given: list[Any] = [trained, frozen, ((p.batch, p.length), "int32")]
+    given += [((p.batch, p.predictions), "int32"), ((p.compiled, 3, 4), "uint32")]
+    return jax.value_and_grad(loss) if p.gradient else loss, given
 
 
-def matmul(spec: Spec) -> tuple[Any, list[Any]]:
+def matmul(p: Program) -> tuple[Any, list[Any]]:
     """Write a product: XLA's, or the kernel of JAX's documentation."""
-    size, tiles = spec["size"], spec.get("tiles")
-    shape = [((size, size), spec.get("dtype", "bfloat16"))] * 2
-    act = jax.nn.relu if spec.get("relu") else lambda x: x
-    if tiles is None:
+    shape = [((p.size, p.size), p.dtype)] * 2
+    act = jax.nn.relu if p.relu else lambda x: x
+    if not p.tiles:
         return lambda x, y: act(x @ y), shape
-    rows, inner, columns = tiles
-    turned = spec.get("transposed", False)
+    rows, inner, columns = p.tiles
 
     def kernel(x: Any, y: Any, z: Any, total: Any) -> None:
         @pl.when(pl.program_id(2) == 0)
         def _() -> None:
             total[...] = jnp.zeros_like(total)
 
-        dims = (((1,), (1 if turned else 0,)), ((), ()))
+        dims = (((1,), (1 if p.transposed else 0,)), ((), ()))
         total[...] += jax.lax.dot_general(x[...], y[...], dims, preferred_element_type="float32")
 
-        @pl.when(pl.program_id(2) == size // inner - 1)
+        @pl.when(pl.program_id(2) == p.size // inner - 1)
         def _() -> None:
             z[...] = act(total[...]).astype(z.dtype)
 
-    right = (columns, inner) if turned else (inner, columns)
+    right = (columns, inner) if p.transposed else (inner, columns)
     call = pl.pallas_call(
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=0,
             in_specs=[
                 pl.BlockSpec((rows, inner), lambda i, j, k: (i, k)),
-                pl.BlockSpec(right, lambda i, j, k: (j, k) if turned else (k, j)),
+                pl.BlockSpec(right, lambda i, j, k: (j, k) if p.transposed else (k, j)),
             ],
             out_specs=pl.BlockSpec((rows, columns), lambda i, j, k: (i, j)),
             scratch_shapes=[pltpu.VMEM((rows, columns), jnp.float32)],
-            grid=(size // rows, size // columns, size // inner),
+            grid=(p.size // rows, p.size // columns, p.size // inner),
         ),
-        out_shape=jax.ShapeDtypeStruct((size, size), jnp.bfloat16),
+        out_shape=jax.ShapeDtypeStruct((p.size, p.size), jnp.bfloat16),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary")
         ),
@@ -409,65 +472,31 @@ def matmul(spec: Spec) -> tuple[Any, list[Any]]:
     return call, shape
 
 
-def op(spec: Spec) -> tuple[Any, list[Any]]:
-    """Write attention, a loss with gradients, or a copy."""
-    dims = spec["shape"]
-    if spec["kind"] == "copy":
-        return jnp.copy, [(tuple(dims), "bfloat16")]
-    if spec["kind"] == "loss":
-        tokens, width, vocabulary = dims
-        arrays: list[Any] = [((tokens, width), "bfloat16"), ((vocabulary, width), "float32")]
-        loss = functools.partial(cross_entropy, tile=spec.get("tile", 0))
-        return jax.value_and_grad(loss, (0, 1)), [*arrays, ((tokens,), "int32")]
-    attend = ATTENTION[spec["attention"]]
-    arrays = [(tuple(dims), "bfloat16")] * 3
-    if not spec.get("backward"):
-        return lambda q, k, v: attend(q, k, v, spec, None), arrays
-    total = lambda q, k, v: attend(q, k, v, spec, None).astype("float32").sum()  # noqa: E731
-    return jax.grad(total, (0, 1, 2)), arrays
+def copy(p: Program) -> tuple[Any, list[Any]]:
+    """Write a copy in HBM."""
+    return jnp.copy, [(p.shape, "bfloat16")]
 
 
-def layer_kernel(spec: Spec) -> tuple[Any, list[Any]]:
-    """Write a kernel of ours: BigBird's layers (`rolled`), ModernBERT's global or local ones.
-
-    Cycles of one layer for `KERNEL_TOKENS` tokens, with the package's tiles and order of work.
-    Only ModernBERT's keep documents apart, as in the presets.
-    """
-    shape = kernel_shape(spec["what"], spec["size"], spec["length"], spec["backward"])
-    arrays: list[Any] = [(shape.sequence, shape.dtype)] * (5 if shape.is_backward else 3)
-    arrays += [(shape.statistics, "float32")] if shape.is_backward else []
-    arrays += [(shape.key_marks, "int32" if shape.has_documents else "float32")]
-    arrays += [(shape.query_marks, "int32")] if shape.has_documents else []
-    arrays += [(shape.bounds, "int32")] if shape.runs else []
-    arrays += [((shape.heads * shape.num_shifts,), "int32")] if shape.num_shifts else []
-    make = backward_kernel.backward if shape.is_backward else forward_kernel.forward
-    return make(shape), arrays
+def loss_alone(p: Program) -> tuple[Any, list[Any]]:
+    """Write a loss with gradients of activations and table."""
+    tokens, width, vocabulary = p.shape
+    arrays = [((tokens, width), "bfloat16"), ((vocabulary, width), "float32"), ((tokens,), "int32")]
+    return jax.value_and_grad(functools.partial(cross_entropy, tile=p.tile), (0, 1)), arrays
 
 
-def kernel_shape(what: str, size: int, length: int, backward: bool) -> LayerShape:
-    """Return the shape of a base model's layer with heads of a size."""
-    heads, num_shifts = 768 // size, None
-    order: Order | None = ORDERS[what][backward]
-    reach = 64 if what == "local" else None
-    rows = tile_rows(length, reach)
-    if what == "rolled":
-        sets = {"make_data.seq_length": length, "model.num_attention_heads": heads}
-        config, _ = resolve_config([*base_layers("base-4096"), *given_layers(sets)])
-        plans = pattern.random_plan(config, length)
-        rows, num_shifts = (256, None) if plans is None else (128, plans.shape[2])
-        order = None if plans is None else order
-    sizes = KERNEL_TOKENS // length, length // rows, heads, size, rows
-    has_documents = what != "rolled"
-    return LayerShape(*sizes, num_shifts, has_documents, "bfloat16", reach, backward, order)
+def attention_alone(p: Program) -> tuple[Any, list[Any]]:
+    """Write attention, or its gradients."""
+    attend = functools.partial(ATTENTION[p.attention], p, key=None)
+    total = lambda q, k, v: attend(q, k, v).astype("float32").sum()  # noqa: E731
+    return jax.grad(total, (0, 1, 2)) if p.backward else attend, [(p.shape, "bfloat16")] * 3
 
 
 WRITERS = {
-    "kernel": layer_kernel,
     "step": step,
     "matmul": matmul,
-    "copy": op,
-    "loss": op,
-    "attention": op,
+    "copy": copy,
+    "loss": loss_alone,
+    "attention": attention_alone,
 }
 
 
@@ -492,309 +521,217 @@ def _is_shape(one: Any) -> bool:
     return isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], str)
 
 
-def compile_parts(spec: Spec) -> dict[str, Counts]:
-    """Compile a program for one device.
+def lower(function: Any, shapes: Any, target: compiler.Target) -> Any:
+    """Lower a function of arrays, given by shape and dtype, for one device."""
+    _listings()
+    place = SingleDeviceSharding(compiler.devices_of(target.topology, target.options)[0])
+    arrays = jax.tree.map(
+        lambda one: jax.ShapeDtypeStruct(*one, sharding=place), shapes, is_leaf=_is_shape
+    )
+    return jax.jit(function).lower(*arrays)
 
-    Count its milliseconds in layers and in the rest.
+
+def target_of(p: Program) -> compiler.Target:
+    """Return the device that a program is compiled for."""
+    is_joined = p.chip in MEGACORE and not p.core
+    return (
+        compiler.of_topology(MEGACORE[p.chip].topology) if is_joined else compiler.of_chip(p.chip)
+    )
+
+
+def count(
+    lowered: Any,
+    target: compiler.Target,
+    options: Mapping[str, str] | None = None,
+    trips: Sequence[Sequence[float]] = (),
+) -> dict[str, Counts]:
+    """Compile, and count the milliseconds in layers and in the rest.
+
+    Args:
+        lowered: program for one device.
+        target: the device.
+        options: options of the compiler.
+        trips: see `machine_code.collect`.
     """
     folder = _listings()
     for file in folder.iterdir():  # of the program before
         file.unlink()
-    name = spec["chip"]
-    joined = name in MEGACORE and not spec["core"]
-    target = compiler.of_topology(MEGACORE[name].topology) if joined else compiler.of_chip(name)
-    place = SingleDeviceSharding(compiler.devices_of(target.topology, target.options)[0])
-    program, shapes = WRITERS[spec["kind"]](spec)
-    arrays = jax.tree.map(
-        lambda one: jax.ShapeDtypeStruct(*one, sharding=place), shapes, is_leaf=_is_shape
-    )
-    compiled = jax.jit(program).lower(*arrays).compile(compiler_options=spec.get("options"))
+    compiled = lowered.compile(compiler_options=options)
     module = hlo.parse(compiler.optimized(compiled, folder))
-    priced = costs.costs(module)
-    trips: list[tuple[float, ...]] = []
-    if spec["kind"] == "kernel":
-        shape = kernel_shape(spec["what"], spec["size"], spec["length"], spec["backward"])
-        trips = [estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0]] if shape.runs else []
     listed = machine_code.collect(str(folder), trips)
-    code = roofline.code_costs(module, priced, listed, target.chip)
+    code = roofline.code_costs(module, costs.costs(module), listed, target.chip)
     if reason := roofline.not_counted(code):
         raise ValueError(reason)
-    time = roofline.step_time(module, code, target.chip)
-    parts = {part: dict.fromkeys(COUNTS, 0.0) for part in ("layer", "rest")}
-    for one in code:
-        op = one.instruction
-        counts = parts["layer" if LAYER in op.op_name else "rest"]
-        if roofline.is_kernel(one):
-            counts["kernels"] += one.cycles * _blocks_share(spec)
-            continue
-        counts["code"] += one.cycles
-        counts["estimate"] += one.estimated + one.priced
-        counts["matrix"] += one.cycles * (one.bound_by == "matrix unit")
-        counts["uncounted"] += one.cycles * (one.bundle_cycles is None)
-    parts["layer" if parts["layer"]["code"] else "rest"]["code"] += time.waiting
+    waiting = roofline.step_time(module, code, target.chip).waiting
+    inside = [one for one in code if LAYER in one.instruction.op_name]
+    outside = [one for one in code if LAYER not in one.instruction.op_name]
+    parts = {"layer": roofline.inputs_of_time(inside), "rest": roofline.inputs_of_time(outside)}
+    parts["layer" if parts["layer"]["code"] else "rest"]["code"] += waiting
     to_ms = 1e3 / target.chip.clock_hz
-    return {
-        part: {key: round(n * to_ms, 5) for key, n in each.items()} for part, each in parts.items()
-    }
+    return {part: {key: n * to_ms for key, n in each.items()} for part, each in parts.items()}
 
 
-def _blocks_share(spec: Spec) -> float:
-    """Return the share of a splash kernel's blocks that its mask, data to it, doesn't leave out."""
-    if spec.get("attention") != "splash":
-        return 1.0
-    length = spec["length"] if "length" in spec else spec["shape"][2]
-    block = min(spec["block"], length)
-    count = length // block
-    reach = -(-int(spec["window"] or length) // block)
-    return sum(min(row, reach) + 1 for row in range(count)) / count / min(count, reach + 1)
+def compile_parts(p: Program) -> dict[str, Counts]:
+    """Compile a program for one device, and count its parts."""
+    target = target_of(p)
+    parts = count(lower(*WRITERS[p.kind](p), target), target, p.options or None)
+    if p.attention == "splash":  # its mask is data: the share of blocks that it doesn't leave out
+        length = p.length or p.shape[2]
+        blocks = length // min(p.block, length)
+        for counts in parts.values():
+            counts["kernels"] *= (blocks + 1) / 2 / blocks
+    return {part: {key: round(n, 5) for key, n in each.items()} for part, each in parts.items()}
 
 
-def tokens(spec: Spec) -> int:
-    """Count a device's tokens in a microstep."""
-    return int(spec["batch"] * spec["length"])
-
-
-def scores(spec: Spec) -> int:
-    """Count the scores of the loss, which the work outside of layers is in proportion to."""
-    length = spec["predictions"] or spec["length"]
-    return int(spec["batch"] * length * spec["vocabulary"])
-
-
-def flops(spec: Spec) -> float:
+def flops(p: Program) -> float:
     """Count the floating-point operations of a device's microstep."""
-    matrices = {name: shape for name, (shape, _) in weights_of(spec, 1).items() if len(shape) > 1}
+    matrices = {name: shape for name, shape in weights_of(p, 1).items() if len(shape) > 1}
     layer = sum(math.prod(shape[1:]) for name, shape in matrices.items() if "layer_" in name)
-    seen = spec["length"] if spec["predictions"] else spec["length"] / 2
-    work = spec["layers"] * (2 * layer + 4 * seen * spec["heads"] * spec["size"]) * tokens(spec)
-    again = spec["again"] * (4 / 3 if spec["keeps"] == "nothing" else 1)
-    ends = 2 * scores(spec) * spec["width"]
+    seen = p.length if p.predictions else p.length / 2
+    work = p.layers * (2 * layer + 4 * seen * p.heads * p.head_size) * p.tokens
+    again = p.again * (4 / 3 if p.keeps == "nothing" else 1)
+    ends = 2 * p.logits * p.width
     # Ids have no gradient.
-    ends += 2 * tokens(spec) * math.prod(matrices["table"]) * spec["one_hot"] * 2 / 3
-    times = (3 if not spec["rank"] else 2) if spec["gradient"] else 1
-    return float(times * (again * work + ends))
+    ends += 2 * p.tokens * math.prod(matrices["table"]) * p.one_hot * 2 / 3
+    return ((2 if p.rank else 3) if p.gradient else 1) * (again * work + ends)
 
 
-def total(spec: Spec, programs: Mapping[str, Spec], known: Mapping[str, Any]) -> Counts | None:
-    """Return the counts of a program on one device of its slice.
-
-    The result is None if it was not compiled.
-    """
-    own = programs[str(spec.get("like", spec["name"]))]
-    if own["name"] in known:
-        parts = known[own["name"]]
-    elif "work_of" in own:
-        other = programs[own["work_of"]]
+def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any]) -> Counts | None:
+    """Return the counts of a program on one device of its slice, None if it was not compiled."""
+    own = programs[p.like or p.name]
+    if own.name in known:
+        layer, rest = (known[own.name][part] for part in ("layer", "rest"))
+        if p.kind != "step":
+            return dict(rest)
+        deep = p.layers / own.compiled * p.tokens / own.tokens * (p.again if p.like else 1)
+        counts = {key: deep * layer[key] + p.logits / own.logits * rest[key] for key in rest}
+    elif own.work_of:
+        other = programs[own.work_of]
         counted = total(other, programs, known)
         if counted is None:
             return None
-        again = spec["again"] * (own["again"] if own is not spec else 1)
-        ratio = flops(spec | {"again": again}) / CHIPS[spec["chip"]].peak_flops
-        ratio /= flops(other) / CHIPS[other["chip"]].peak_flops * other["microsteps"]
-        parts = {"rest": {key: ratio * counted[key] for key in COUNTS}}
-        parts["layer"] = dict.fromkeys(COUNTS, 0.0)
-        own = spec
+        again = p.again * (own.again if p.like else 1)
+        ratio = flops(msgspec.structs.replace(p, again=again)) / CHIPS[p.chip].peak_flops
+        ratio /= flops(other) * other.microsteps / CHIPS[other.chip].peak_flops
+        counts = {key: ratio * counted[key] for key in ("kernels", "code", "estimate")}
     else:
         return None
-    if spec["kind"] != "step":
-        return {**parts["rest"], "update": 0.0, "links": 0.0}
-    again = 1 if own is spec else spec["again"]
-    deep = spec["layers"] / own["compiled"] * again * tokens(spec) / tokens(own)
-    wide = scores(spec) / scores(own)
-    often = spec["microsteps"] * spec["extra"]
-    counts = {k: often * (deep * parts["layer"][k] + wide * parts["rest"][k]) for k in COUNTS}
-    target = compiler.of_topology(spec.get("slice", CHIPS[spec["chip"]].topology))
-    devices = target.devices if "slice" in spec else 1
-    shapes = [
-        shape
-        for name, (shape, _) in weights_of(spec, spec["layers"]).items()
-        if not spec["rank"] or name.endswith(("_a", "_b"))
-    ]
-    weights = sum(map(math.prod, shapes))
-    held = weights / (devices if spec["divided"] else 1)
-    moved = held * UPDATE_BYTES[spec["optimizer"]]
-    counts["update"] = moved / target.chip.hbm_bytes_per_second * 1e3
-    # Weights gathered twice and gradients scattered, in bfloat16, layer by layer; or one sum.
-    often = spec["microsteps"] if spec["divided"] else 1
-    sent = weights * (3 * 2 * often if spec["divided"] else 2 * 4) * (1 - 1 / devices)
-    hops = 3 * spec["layers"] * often if spec["divided"] else 1
-    on_links = link_seconds(target.chip, spec.get("slice", ""), sent, hops) if devices > 1 else 0
-    counts["links"] = on_links * 1e3
-    for name in spec["also"]:
-        same = {key: spec[key] for key in ("batch", "length", "predictions", "vocabulary")}
-        added = total(programs[name] | same | {"name": "", "like": name}, programs, known)
+    counts = {key: p.microsteps * p.extra * value for key, value in counts.items()} | traffic(p)
+    for name in p.also:
+        same = {key: getattr(p, key) for key in ("batch", "length", "predictions", "vocabulary")}
+        also = msgspec.structs.replace(programs[name], **same, like=name)
+        added = total(also, programs, known)
         if added is None:
             return None
         counts = {key: value + added[key] for key, value in counts.items()}
     return counts
 
 
-def published_ms(spec: Spec) -> float | None:
-    """Return the published time, or the time that follows from a published rate."""
-    if "tflops" not in spec:
-        return spec.get("measured_ms")
-    weights = sum(math.prod(shape) for shape, _ in weights_of(spec, spec["layers"]).values())
-    attention = 12 * spec["layers"] * spec["length"] * spec["heads"] * spec["size"]
-    return float(tokens(spec) * (6 * weights + attention) / spec["tflops"] / 1e9)
+def traffic(p: Program) -> Counts:
+    """Return the milliseconds of the update of weights in HBM, and those of the links."""
+    target = compiler.of_topology(p.slice or CHIPS[p.chip].topology)
+    devices = target.devices if p.slice else 1
+    shapes = weights_of(p, p.layers).items()
+    weights = sum(math.prod(shape) for name, shape in shapes if _is_trained(p, name))
+    moved = weights / (devices if p.divided else 1) * UPDATE_BYTES[p.optimizer]
+    # Weights gathered twice and gradients scattered, in bfloat16, layer by layer; or one sum.
+    sent = weights * (3 * 2 * p.microsteps if p.divided else 2 * 4) * (1 - 1 / devices)
+    hops = 3 * p.layers * p.microsteps if p.divided else 1
+    links = link_seconds(target.chip, p.slice, sent, hops) if devices > 1 else 0.0
+    return {"update": moved / target.chip.hbm_bytes_per_second * 1e3, "links": links * 1e3}
 
 
 # --- the time of a step --------------------------------------------------------------------------
 
 
-def predicted_ms(spec: Spec, counts: Counts, reached: float = measured.REACHED) -> float:
-    """Return the time of a program.
-
-    Other work hides the links.
-    """
-    kernels, code, estimate, links = (
-        counts[key] / 1e3 for key in ("kernels", "code", "estimate", "links")
-    )
-    if spec["kind"] != "step":
-        call = 0.0 if spec.get("on_device") else DISPATCH_MS
-        return measured.device_seconds(kernels, code, estimate, reached) * 1e3 + call
-    busy = measured.device_seconds(kernels, code, estimate, reached) + counts["update"] / 1e3
-    return (max(busy, links) + measured.HOST_SECONDS) * 1e3
+def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) -> float:
+    """Return the time of a program. Other work hides the links of a step."""
+    parts = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
+    seconds = measured.device_seconds(*parts, reached)
+    if p.kind != "step":
+        return seconds * 1e3 + (0.0 if p.on_device else DISPATCH_MS)
+    busy = max(seconds * 1e3 + counts["update"], counts["links"])
+    return busy + measured.HOST_SECONDS * 1e3
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Published step, and its time by constants that were fitted to other sources."""
-
-    spec: Spec
-    published: float
-    predicted: float
-
-    @property
-    def ratio(self) -> float:
-        """Return the published time, relative to the predicted one."""
-        return self.published / self.predicted
-
-
-def source_of(spec: Spec) -> tuple[str, str]:
-    """Return repository and chip: what errs together."""
-    return spec["group"], spec["chip"]
-
-
-def fit(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> float:
+def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
     """Fit `measured.REACHED`: the median ratio of published to counted times, each source once."""
     ratios = []
-    for spec in specs:
-        fixed = predicted_ms(spec, counts[spec["name"]], 0.0)
-        slope = predicted_ms(spec, counts[spec["name"]], 1.0) - fixed
-        ratios.append(((published_ms(spec) or 0.0) - fixed) / max(slope, 1e-9))
-    return quantile(specs, ratios, 0.5)
+    for p in steps:
+        fixed, whole = (predicted_ms(p, counts[p.name], reached) for reached in (0.0, 1.0))
+        ratios.append(((p.published_ms or 0.0) - fixed) / max(whole - fixed, 1e-9))
+    return quantile(steps, ratios, 0.5)
 
 
-def quantile(specs: Sequence[Spec], values: Sequence[float], q: float) -> float:
+def quantile(steps: Sequence[Program], values: Sequence[float], q: float) -> float:
     """Return a quantile of values, with the same weight for each source."""
-    sizes = collections.Counter(map(source_of, specs))
-    pairs = sorted((v, 1 / sizes[source_of(s)]) for s, v in zip(specs, values, strict=True))
-    weights = np.array([weight for _, weight in pairs])
-    places = (np.cumsum(weights) - weights / 2) / weights.sum()
-    return float(np.interp(q, places, [value for value, _ in pairs]))
+    sizes = collections.Counter(p.errs_with for p in steps)
+    pairs = sorted((value, 1 / sizes[p.errs_with]) for p, value in zip(steps, values, strict=True))
+    ordered, weights = np.array(pairs).T
+    return float(np.interp(q, (np.cumsum(weights) - weights / 2) / weights.sum(), ordered))
 
 
-def judge(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> list[Judged]:
-    """Predict each step by a constant that is fitted without its source."""
-    judged = []
-    for source in dict.fromkeys(map(source_of, specs)):
-        reached = fit([spec for spec in specs if source_of(spec) != source], counts)
-        judged += [
-            Judged(
-                spec, published_ms(spec) or 0.0, predicted_ms(spec, counts[spec["name"]], reached)
-            )
-            for spec in specs
-            if source_of(spec) == source
-        ]
-    return judged
+def judge(steps: Sequence[Program], counts: Mapping[str, Counts]) -> list[float]:
+    """Return published times, relative to those by a constant that is fitted without the source."""
+    fitted = {
+        source: fit([p for p in steps if p.errs_with != source], counts)
+        for source in {p.errs_with for p in steps}
+    }
+    return [
+        (p.published_ms or 0.0) / predicted_ms(p, counts[p.name], fitted[p.errs_with])
+        for p in steps
+    ]
 
 
-def interval(judged: Sequence[Judged]) -> tuple[float, float]:
+def interval(steps: Sequence[Program], ratios: Sequence[float]) -> tuple[float, float]:
     """Return the interval of ratios that covers 80 % of the left-out steps."""
-    specs, ratios = [one.spec for one in judged], [one.ratio for one in judged]
-    return quantile(specs, ratios, 0.1), quantile(specs, ratios, 0.9)
+    return quantile(steps, ratios, 0.1), quantile(steps, ratios, 0.9)
+
+
+def is_inside(ratio: float) -> bool:
+    """Return whether a published time is within the interval of `measured`."""
+    return measured.INTERVAL[0] <= ratio <= measured.INTERVAL[1]
 
 
 # --- the page ------------------------------------------------------------------------------------
 
 
-def predict(specs: Sequence[Spec], counts: Mapping[str, Counts], known: Mapping[str, Any]) -> None:
-    """Write the predictions of set 2 that are missing.
-
-    Those that are there stay as they are.
-
-    If steps of the same repository have published times, their median ratio is applied.
-    """
-    entries = json.loads(BLIND[2].read_text(encoding="utf-8"))
-    by_name = {spec["name"]: spec for spec in specs}
-    for entry in entries:
-        spec = by_name[entry["name"]]
-        if entry["prediction_ms"] is not None or spec["name"] not in counts:
-            continue
-        ratios = [
-            (published_ms(one) or 0.0) / predicted_ms(one, counts[one["name"]])
-            for one in specs
-            if one["group"] == spec["group"] and one["kind"] == "step" and published_ms(one)
-            if one["name"] in counts
-        ]
-        ratio = statistics.median(ratios) if ratios else 1.0
-        time = ratio * predicted_ms(spec, counts[spec["name"]])
-        own = by_name[str(spec.get("like", spec["name"]))]
-        entry |= {
-            "prediction_ms": round(time, 3),
-            "interval_ms": [round(end * time, 3) for end in measured.INTERVAL],
-            "method": _method(spec, own, known),
-            "ratio_of_source": round(ratio, 3),
-            "predicted_on": datetime.date.today().isoformat(),
-        }
-    text = json.dumps(entries, indent=1, ensure_ascii=False)
-    BLIND[2].write_text(f"{text}\n", encoding="utf-8")
-
-
-def _method(spec: Spec, own: Spec, known: Mapping[str, Any]) -> str:
-    if own["name"] not in known:
-        return f"not compiled, rate of {own['work_of']}"
-    return "compiled" if own is spec else f"layers of {own['name']}"
-
-
-def report(specs: Sequence[Spec], counts: Mapping[str, Counts]) -> None:
-    """Write the tables of the page, and draw the picture."""
-    steps = [spec for spec in specs if spec["name"] in counts and published_ms(spec)]
-    whole = [spec for spec in steps if spec["kind"] == "step"]
-    judged = judge(whole, counts)
-    low, high = interval(judged)
+def tables(programs: Mapping[str, Program], counts: Mapping[str, Counts]) -> list[str]:
+    """Return the lines of the page's tables."""
+    steps = [p for p in programs.values() if p.kind == "step" and p.published_ms]
+    steps = [p for p in steps if p.name in counts]
+    ratios = judge(steps, counts)
+    sources = list(dict.fromkeys(p.errs_with for p in steps))
+    low, high = interval(steps, ratios)
     lines = [
-        f"{len(judged)} steps of {len(set(map(source_of, whole)))} sources. Fitted to all of them:"
-        f" REACHED {fit(whole, counts):.3f}; interval {low:.2f} to {high:.2f}.",
+        f"{len(steps)} steps of {len(sources)} sources. Fitted to all of them:"
+        f" REACHED {fit(steps, counts):.3f}; interval {low:.2f} to {high:.2f}.",
         "",
-        "| left out | steps | published / predicted | median error | within the interval |",
-        "|---|---|---|---|---|",
+        *_head("left out", "steps", "published / predicted", "median error", "within the interval"),
     ]
-    for source in dict.fromkeys(map(source_of, whole)):
-        ratios = [one.ratio for one in judged if source_of(one.spec) == source]
-        inside = sum(measured.INTERVAL[0] <= ratio <= measured.INTERVAL[1] for ratio in ratios)
-        error = statistics.median(abs(ratio - 1) for ratio in ratios)
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        lines.append(_row(", ".join(source), len(ratios), spread, f"{error:.0%}", inside))
-    lines += ["", "| set 1 | predicted then | interval then | published | held | by the formula |"]
-    lines.append("|---|---|---|---|---|---|")
-    by_name = {spec["name"]: spec for spec in specs}
+    for source in sources:
+        own = [r for p, r in zip(steps, ratios, strict=True) if p.errs_with == source]
+        error = statistics.median(abs(ratio - 1) for ratio in own)
+        cells = len(own), f"{min(own):.2f} to {max(own):.2f}", f"{error:.0%}"
+        lines.append(_row(", ".join(source), *cells, sum(map(is_inside, own))))
+    then = "predicted then", "interval then"
+    lines += ["", *_head("set 1", *then, "published", "held", "by the formula")]
     for entry in json.loads(BLIND[1].read_text(encoding="utf-8")):
-        spec, name = by_name[entry["name"]], entry["name"]
-        then, ends = entry["prediction_ms"], entry.get("interval_ms")
-        now = f"{predicted_ms(spec, counts[name]):.4g}" if name in counts else "not compiled"
-        real = published_ms(spec) or 0.0
+        p, ends = programs[entry["name"]], entry.get("interval_ms")
+        real = p.published_ms or 0.0
         held = "" if not ends else "yes" if ends[0] <= real <= ends[1] else "no"
-        link = f"[{name}]({spec['source']})"
-        lines.append(_row(link, _time(then), _ends(ends), _time(real), held, now))
-    lines += ["", "| set 2 | prediction, ms | interval | by |", "|---|---|---|---|"]
+        now = _time(predicted_ms(p, counts[p.name])) if p.name in counts else "not compiled"
+        cells = _time(entry["prediction_ms"]), _ends(ends), _time(real), held, now
+        lines.append(_row(f"[{p.name}]({p.source})", *cells))
+    lines += ["", *_head("set 2", "prediction, ms", "interval", "by")]
     for entry in json.loads(BLIND[2].read_text(encoding="utf-8")):
-        cells = _time(entry["prediction_ms"]), _ends(entry["interval_ms"])
-        lines.append(_row(entry["name"], *cells, entry.get("method", "")))
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    page = before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2]
-    PAGE.write_text(page, encoding="utf-8")
-    draw([(s, published_ms(s) or 0.0, predicted_ms(s, counts[s["name"]])) for s in steps])
+        cells = _time(entry["prediction_ms"]), _ends(entry["interval_ms"]), entry["method"]
+        lines.append(_row(entry["name"], *cells))
+    return lines
+
+
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells), "|---" * len(cells) + "|"]
 
 
 def _row(*cells: Any) -> str:
@@ -809,14 +746,14 @@ def _ends(ends: Sequence[float] | None) -> str:
     return " to ".join(map(_time, ends)) if ends else ""
 
 
-def draw(pairs: Sequence[tuple[Spec, float, float]]) -> None:
+def draw(pairs: Sequence[tuple[Program, float]]) -> None:
     """Draw predicted against published times, both axes logarithmic."""
     figure = Figure(figsize=(7, 6))
     axes = figure.subplots()
-    for source in dict.fromkeys(source_of(spec) for spec, _, _ in pairs):
-        times = [(now, real) for spec, real, now in pairs if source_of(spec) == source]
+    for source in dict.fromkeys(p.errs_with for p, _ in pairs):
+        times = [(now, p.published_ms) for p, now in pairs if p.errs_with == source]
         axes.scatter(*zip(*times, strict=True), label=", ".join(source), alpha=0.8)
-    shown = [value for _, *both in pairs for value in both]
+    shown = [value for p, now in pairs for value in (p.published_ms or now, now)]
     ends = (0.6 * min(shown), 1.7 * max(shown))
     axes.plot(ends, ends, color="black", linewidth=0.8)
     low, high = measured.INTERVAL
@@ -830,26 +767,32 @@ def draw(pairs: Sequence[tuple[Spec, float, float]]) -> None:
     figure.savefig(PICTURE, dpi=110)
 
 
+def all_counts(programs: Mapping[str, Program]) -> dict[str, Counts]:
+    """Return the counts of all programs that can be priced by the stored ones."""
+    known = json.loads(CACHE.read_text(encoding="utf-8"))
+    totals = {name: total(p, programs, known) for name, p in programs.items()}
+    return {name: found for name, found in totals.items() if found is not None}
+
+
 def main() -> None:
-    """Compile what is missing, predict, compare, draw."""
+    """Compile what is missing, compare, draw."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="compile programs whose name contains this")
     parser.add_argument("--report", action="store_true", help="compile nothing")
     args = parser.parse_args()
-    specs = load()
-    programs = {spec["name"]: spec for spec in specs}
-    for spec in specs:
+    programs = load()
+    for p in () if args.report else programs.values():
         known = json.loads(CACHE.read_text(encoding="utf-8"))
-        is_wanted = args.only in spec["name"] and not args.report
-        if is_wanted and "like" not in spec and spec["name"] not in known:
-            log(f"{spec['name']} ...")
-            known[spec["name"]] = compile_parts(spec)
+        if args.only in p.name and not p.like and p.name not in known:
+            log(f"{p.name} ...")
+            known[p.name] = compile_parts(p)
             CACHE.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    known = json.loads(CACHE.read_text(encoding="utf-8"))
-    totals = {spec["name"]: total(spec, programs, known) for spec in specs}
-    counts = {name: found for name, found in totals.items() if found is not None}
-    predict(specs, counts, known)
-    report(specs, counts)
+    counts = all_counts(programs)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    text = "\n".join(tables(programs, counts)) + "\n"
+    PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
+    priced = [p for p in programs.values() if p.name in counts and p.published_ms]
+    draw([(p, predicted_ms(p, counts[p.name])) for p in priced])
 
 
 if __name__ == "__main__":

@@ -224,14 +224,13 @@ def _with_time(
     if listed:
         time = roofline.step_time(module, code, chip)
         result = replace(result, **figures.code_figures(code, time))
-    kernels = sum(one.cycles for one in code if roofline.is_kernel(one))
-    others = [one for one in code if not roofline.is_kernel(one)]
-    by_code = sum(one.cycles for one in others) + (result.code_waiting_cycles or 0)
+    inputs = roofline.inputs_of_time(code)
+    by_code = inputs["code"] + (result.code_waiting_cycles or 0)
     is_counted = (result.code_coverage or 0.0) >= measured.COUNTED
     seconds, basis = measured.step_seconds(
-        kernels / chip.clock_hz,
+        inputs["kernels"] / chip.clock_hz,
         by_code / chip.clock_hz if is_counted else None,
-        sum(one.estimated + one.priced for one in others) / chip.clock_hz,
+        inputs["estimate"] / chip.clock_hz,
         (result.collective_link_ms or 0) / 1e3,
     )
     tokens = result.batch_per_core * result.gradient_accumulation_steps * result.seq_length

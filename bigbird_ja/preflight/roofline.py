@@ -113,6 +113,23 @@ def is_kernel(cost: Cost) -> bool:
     return cost.instruction.attribute("custom_call_target") == KERNEL
 
 
+def inputs_of_time(costs: Iterable[CodeCost]) -> dict[str, float]:
+    """Return the cycles that determine a step's time, without its waits for copies.
+
+    Returns:
+        `kernels` by machine code, and the other ops by machine code (`code`) and by the compiler's
+        estimate (`estimate`): the arguments of `measured.device_seconds`.
+    """
+    sums = {"kernels": 0.0, "code": 0.0, "estimate": 0.0}
+    for one in costs:
+        if is_kernel(one):
+            sums["kernels"] += one.cycles
+        else:
+            sums["code"] += one.cycles
+            sums["estimate"] += one.estimated + one.priced
+    return sums
+
+
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
     """Return the kernel whose cycles cannot be counted: only its bundles could price it."""
     for code in costs:

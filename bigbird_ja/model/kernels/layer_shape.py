@@ -21,7 +21,7 @@ def tile_rows(length: int, reach: int | None) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of a kernel's work, which `scripts/clock.py` prices."""
+    """Order of a kernel's work, which `make bench-length` prices."""
 
     # Tiles in an iteration: query tiles, or key tiles if a query tile sees all.
     at_once: int
