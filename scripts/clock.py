@@ -590,7 +590,7 @@ def flops(p: Program) -> float:
     seen = p.length if p.predictions else p.length / 2
     work = p.layers * (2 * layer + 4 * seen * p.heads * p.head_size) * p.tokens
     again = p.again * (4 / 3 if p.keeps == "nothing" else 1)
-    ends = 2 * p.logits * p.width
+    ends: float = 2 * p.logits * p.width
     # Ids have no gradient.
     ends += 2 * p.tokens * math.prod(matrices["table"]) * p.one_hot * 2 / 3
     return ((2 if p.rank else 3) if p.gradient else 1) * (again * work + ends)
@@ -646,8 +646,8 @@ def traffic(p: Program) -> Counts:
 
 def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) -> float:
     """Return the time of a program. Other work hides the links of a step."""
-    parts = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
-    seconds = measured.device_seconds(*parts, reached)
+    kernels, code, estimate = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
+    seconds = measured.device_seconds(kernels, code, estimate, reached)
     if p.kind != "step":
         return seconds * 1e3 + (0.0 if p.on_device else DISPATCH_MS)
     busy = max(seconds * 1e3 + counts["update"], counts["links"])
@@ -711,9 +711,9 @@ def tables(programs: Mapping[str, Program], counts: Mapping[str, Counts]) -> lis
     ]
     for source in sources:
         own = [r for p, r in zip(steps, ratios, strict=True) if p.errs_with == source]
-        error = statistics.median(abs(ratio - 1) for ratio in own)
-        cells = len(own), f"{min(own):.2f} to {max(own):.2f}", f"{error:.0%}"
-        lines.append(_row(", ".join(source), *cells, sum(map(is_inside, own))))
+        spread = f"{min(own):.2f} to {max(own):.2f}"
+        error = f"{statistics.median(abs(ratio - 1) for ratio in own):.0%}"
+        lines.append(_row(", ".join(source), len(own), spread, error, sum(map(is_inside, own))))
     then = "predicted then", "interval then"
     lines += ["", *_head("set 1", *then, "published", "held", "by the formula")]
     for entry in json.loads(BLIND[1].read_text(encoding="utf-8")):
@@ -721,12 +721,12 @@ def tables(programs: Mapping[str, Program], counts: Mapping[str, Counts]) -> lis
         real = p.published_ms or 0.0
         held = "" if not ends else "yes" if ends[0] <= real <= ends[1] else "no"
         now = _time(predicted_ms(p, counts[p.name])) if p.name in counts else "not compiled"
-        cells = _time(entry["prediction_ms"]), _ends(ends), _time(real), held, now
-        lines.append(_row(f"[{p.name}]({p.source})", *cells))
+        was = _time(entry["prediction_ms"]), _ends(ends)
+        lines.append(_row(f"[{p.name}]({p.source})", *was, _time(real), held, now))
     lines += ["", *_head("set 2", "prediction, ms", "interval", "by")]
     for entry in json.loads(BLIND[2].read_text(encoding="utf-8")):
-        cells = _time(entry["prediction_ms"]), _ends(entry["interval_ms"]), entry["method"]
-        lines.append(_row(entry["name"], *cells))
+        was = _time(entry["prediction_ms"]), _ends(entry["interval_ms"])
+        lines.append(_row(entry["name"], *was, entry["method"]))
     return lines
 
 

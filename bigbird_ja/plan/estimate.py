@@ -23,6 +23,9 @@ WIKI40B_JA_BYTES = 1.9e9
 # Two characters of Japanese UTF-8 text, with a vocabulary of 32,000.
 BYTES_PER_TOKEN = 6.0
 
+# Of a spot machine, assumed. Seven spot v2 and v3 had 42 in 677 hours of 2022, 0.04 to 0.12 an hour
+# (github.com/skypilot-org/skypilot/pull/1500); nobody publishes those of v5e and v6e.
+PREEMPTIONS_PER_HOUR = 0.25
 # Assumed (docs/design/launch.md): pause of training for a checkpoint; time from READY to the first
 # step (boot, install, compile, restore); time without a machine after a preemption, not billed.
 SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
@@ -37,7 +40,7 @@ class Plan:
     results: PreflightResult = field(
         default_factory=lambda: PreflightResult(versions=environment.COMPILER)
     )
-    preemptions_per_hour: float = 0.25  # of a spot machine, assumed
+    preemptions_per_hour: float = PREEMPTIONS_PER_HOUR
 
     @property
     def tokens(self) -> int:

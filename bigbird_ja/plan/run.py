@@ -30,8 +30,7 @@ from bigbird_ja.settings.resolve import (
 )
 from bigbird_ja.settings.variants import used_by
 
-# Assumed preemptions of a spot machine, and others for which hours are shown as well.
-PREEMPTIONS_PER_HOUR = 0.25
+# Rates of preemptions for which hours are shown as well.
 OTHER_PREEMPTIONS = (0.1, 1.0)
 
 
@@ -70,7 +69,7 @@ def plan(
     preflight: str | None = None,
     price_file: str | None = None,
     max_cost: float | None = None,
-    preemptions_per_hour: float = PREEMPTIONS_PER_HOUR,
+    preemptions_per_hour: float = estimate.PREEMPTIONS_PER_HOUR,
 ) -> PlanResult:
     """Estimate tokens, hours and cost of a run on each machine.
 

@@ -60,8 +60,7 @@ def _comparison(result: PlanResult) -> str:
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not row.is_free]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if row.is_free)
-    others = result.hours_by_preemptions.items()
-    hours = [f"{_short(n)} h at {rate}" if n else f"never at {rate}" for rate, n in others]
+    hours = _by_preemptions(result)
     of = "Wiki40b Japanese" if result.assumption else "the data set"
     epochs = f"{result.epochs:,.1f}" if result.epochs >= 1 else f"{result.epochs:.2g}"
     lines = [
@@ -78,7 +77,7 @@ def _comparison(result: PlanResult) -> str:
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {result.preemptions_per_hour:g} preemptions an hour, assumed, each costs"
         f" {result.minutes_per_preemption:g} minutes of work and restart"
-        + (f"; the cheapest takes {', '.join(hours)}" if hours else ""),
+        + (f"; the cheapest is rented for {', '.join(hours)}" if hours else ""),
         *([f"limits: {', '.join(pages)}"] if pages else []),
         *_ages(rented),
     ]
@@ -88,6 +87,17 @@ def _comparison(result: PlanResult) -> str:
         else textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
         for text in lines
     )
+
+
+def _by_preemptions(result: PlanResult) -> list[str]:
+    """Format hours and dollars of the cheapest machine by preemptions an hour."""
+    price = (result.cheapest.usd_per_hour if result.cheapest else None) or 0.0
+    return [
+        f"{_short(hours)} h ({_short(hours * price)} USD) at {rate}"
+        if hours
+        else f"no finite time at {rate}"
+        for rate, hours in result.hours_by_preemptions.items()
+    ]
 
 
 def _ages(rows: Sequence[Row]) -> list[str]:

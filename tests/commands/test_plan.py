@@ -39,6 +39,9 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
         assert f"  {between(low, high)}  " in f"{line}  "
     assert f"  {between(*rows['v3-8', 'spot']['wall_hours_range'])} h  " in line
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
+    price, text = ended.json["cheapest"]["usd_per_hour"], " ".join(ended.stderr.split())
+    for rate, hours in ended.json["hours_by_preemptions"].items():
+        assert f"{hours:.1f} h ({hours * price:.1f} USD) at {rate}" in text
 
 
 def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_have_warned_of(
