@@ -6,6 +6,8 @@ lie; before an act that others see the process may fall asleep, perhaps for ever
 is replayed from the answers that it has had, so a state is plain data: it is hashed, and none is
 visited twice. Breadth first: the trace of a violation is a shortest one.
 
+A walk takes one random way through the same world, with any number of faults, for days.
+
 Time goes in ticks of one poll. `faults` bounds what goes wrong in a history: with the above also
 answers of another form, deletions that are confirmed and never made, interrupts, preemptions, lost
 files, and machines of others (a copied folder's, too) that have the run's name. The second
@@ -16,6 +18,7 @@ import collections
 import contextlib
 import copy
 import hashlib
+import random
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,7 +31,7 @@ from bigbird_ja.launch import supervise
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, labels_of
-from bigbird_ja.launch.state import RunState
+from bigbird_ja.launch.state import MAX_LIFETIME, RunState
 from bigbird_ja.launch.supervise import Detached, Stop, SupervisorIO
 from bigbird_ja.storage import lease as lease_module
 from bigbird_ja.storage.decode import FORMAT_VERSION
@@ -45,10 +48,12 @@ FOREIGN = {
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("find", "create", "delete", "operation")
 _READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
+_WRITTEN = ("save_state", "renew_machine", "replace_if")
+_ACTS = (*_SERVICE, *_READ, *_WRITTEN)
 _LIES = {"find": None, "time": None, "operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "monotonic": ()}
 # None at a creation: of a request that is on its way no check can know any more.
-_SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
+_SLEEPS = ("delete", *_WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class System:
 
     def key(self):
         """Hash all values on which the successors depend."""
-        names = ("lifetime", "interfere", "trainer", "run", "past_nodes", "events")
+        names = ("lifetime", "interfere", "trainer", "run", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
         return hashlib.blake2b(data, digest_size=12).digest()
@@ -144,10 +149,12 @@ class _Turn:
         system: changed by it.
         process: one of the system's.
         script: how the next acts go; those after them are answered.
+        pick: in place of the script, chooses how an act goes by its name, of words.
     """
 
-    def __init__(self, system, process, script):
+    def __init__(self, system, process, script=(), pick=None):
         self._system, self._process, self._script = system, process, [*script]
+        self._pick = pick or (lambda name, words: self._script.pop(0) if self._script else "ok")
         self._past, self._log = [*process.past], [*process.past]
         self.offered: list[tuple[str, ...]] = []
         self.told: list[str] = []  # failures of this turn
@@ -228,7 +235,7 @@ class _Turn:
         words += ["malformed"] if name in (*_SERVICE, *_READ) else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))
-        word = self._script.pop(0) if self._script else "ok"
+        word = self._pick(name, words)
         if word != "ok":
             self._system.faults -= 1
             zone = next((f" {one}" for one in arguments if one in ZONES), "")
@@ -358,6 +365,66 @@ def begin(bounds):
     return System(bounds, cloud, processes, bounds.faults)
 
 
+def walk(bounds, seed):
+    """Take a random way of `ticks`, and then let every lease expire.
+
+    Acts fail for a while or now and then; supervisors come, go, are killed and come back.
+
+    Returns:
+        The names of the violated invariants, and what went wrong on the way.
+    """
+    rng, system, trace = random.Random(seed), begin(bounds), []
+    cloud, system.faults = system.cloud, 10**9
+    rarely, sometimes = rng.choice([0.0, 0.01, 0.1]), rng.choice([0.0, 0.01, 0.05])
+    span = bounds.ticks * POLL
+    troubles = [
+        (rng.choice(_ACTS), start, start + rng.expovariate(20 / span))
+        for start in (rng.uniform(0, span) for _ in range(rng.choice([0, 1, 2, 4])))
+    ]
+
+    def pick(name, words):
+        if any(name == act and start <= cloud.now < end for act, start, end in troubles):
+            return "fails"
+        return rng.choice(words) if words and rng.random() < rarely else "ok"
+
+    with _patched():
+        while cloud.now < span:
+            for process in system.processes:
+                if process.status == "over" or rng.random() < sometimes / 2:
+                    fresh = Process(process.name, process.offset)
+                    vars(process).update(vars(fresh))  # ended, or killed
+                if process.status in ("away", "sleeps") and rng.random() < 0.05:
+                    process.status = "runs"
+                if process.status == "runs":
+                    turn = _Turn(system, process, pick=pick)
+                    lease_module.storage = turn
+                    turn.live()
+                    trace += [f"{cloud.now / POLL:.0f} {process.name} {told}" for told in turn.told]
+            incidents = [*_incidents(cloud)] if rng.random() < sometimes else []
+            for label, change in incidents and [rng.choice(incidents)]:
+                change(cloud)
+                trace.append(f"{cloud.now / POLL:.0f} {label}")
+            cloud.tick()
+            for process in system.processes:
+                process.has_looked = False
+            if broken := cloud.broken(bounds.run):
+                return broken, trace
+        cloud.advance(cloud.now + MAX_LIFETIME + bounds.run.lease + 86_400.0)
+    left = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
+    return ["a machine is billed at the end of all time"] * left, trace
+
+
+@contextlib.contextmanager
+def _patched():
+    """Restore the lease's storage, and format no lines, which are only displayed, and slow."""
+    storage, describe = lease_module.storage, supervise.describe
+    supervise.describe = lambda event: ""
+    try:
+        yield
+    finally:
+        lease_module.storage, supervise.describe = storage, describe
+
+
 @dataclass
 class Found:
     """What an exploration has visited, and the shortest trace to each broken invariant."""
@@ -371,12 +438,9 @@ class Found:
 def explore(bounds, stop_at_first=False):
     """Visit every state within the bounds, or those before the first broken invariant."""
     found, began, first = Found(), time.process_time(), begin(bounds)
-    storage, describe = lease_module.storage, supervise.describe
-    # The lines are only displayed, and formatting them is slow.
-    supervise.describe = lambda event: ""
     waiting = collections.deque([(b"", first)])
     parents: dict[bytes, tuple[bytes, str]] = {b"": (b"", "")}
-    try:
+    with _patched():
         while waiting and not (stop_at_first and found.traces):
             here, system = waiting.popleft()
             for label, new in successors(system):
@@ -390,8 +454,6 @@ def explore(bounds, stop_at_first=False):
                     found.traces.setdefault(name, _trace(parents, key))
                 if not broken:
                     waiting.append((key, new))
-    finally:
-        lease_module.storage, supervise.describe = storage, describe
     found.states, found.seconds = len(parents), time.process_time() - began
     return found
 

@@ -37,7 +37,7 @@ class Cloud(SimulatedCloud):
         new = copy.copy(self)
         new.nodes = [copy.copy(node) for node in self.nodes]
         new.operations, new.foreign = {**self.operations}, {**self.foreign}
-        new.past_nodes, new.events, new.allowed = [], [], {**self.allowed}
+        new.events, new.allowed = [], {**self.allowed}
         return new
 
     def tick(self):

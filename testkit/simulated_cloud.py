@@ -70,10 +70,6 @@ class Node:
         """Return the end of all billing for it."""
         return min(self.dies_at, self.deleted_at)
 
-    def billed(self, until):
-        """Return begin and end of its billing, up to the virtual time."""
-        return self.ready_at, max(self.ready_at, min(until, self.ends_at))
-
 
 class InProject:
     """The service as a client of one project sees it, or of any project if None."""
@@ -118,7 +114,6 @@ class SimulatedCloud:
     now: float = 0.0
     wall_offset: float = 0.0
     nodes: list[Node] = field(default_factory=list)
-    past_nodes: list[Node] = field(default_factory=list)
     saved_step: float = 0.0
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
@@ -186,7 +181,6 @@ class SimulatedCloud:
             self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
-                self.past_nodes.append(node)
         self.now = until
 
     def _turning_points(self):

@@ -10,6 +10,7 @@ from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 from tests.text import HARD
+from tests.text.test_model_proto import KINDS, train
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
@@ -26,9 +27,14 @@ def _exported(folder, tokenizer):
     return transformers.AutoTokenizer.from_pretrained(str(folder))
 
 
-@pytest.fixture(scope="module")
-def ours(tokenizer_path):
-    return read_tokenizer(tokenizer_path)
+@pytest.fixture(scope="module", params=["ours", *KINDS])
+def ours(request, tokenizer_path, sample_corpus, tmp_path_factory):
+    """Return the tokenizer of the sample, and one of each kind of another project."""
+    if request.param == "ours":
+        return read_tokenizer(tokenizer_path)
+    path = tmp_path_factory.mktemp("kind") / "own.model"
+    path.write_bytes(train(sample_corpus, **KINDS[request.param]))
+    return read_tokenizer(str(path))
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from bigbird_ja.errors import StorageError
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.storage.lease import LeaseLost
-from testkit.histories import HOUR
 from testkit.simulated_cloud import START, SimulatedCloud
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
 
+HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(RECORD, target_step=DAYS.target_step)
 

@@ -1,5 +1,6 @@
-"""Every state within small bounds, and violations in code that is broken on purpose."""
+"""Every state within small bounds, walks of days, and violations in code broken on purpose."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from bigbird_ja.launch import account, decide, idle, supervise
 from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import MAX_LIFETIME, Decision, Phase
 from testkit import simulated_cloud
-from testkit.explore import Bounds, explore
+from testkit.explore import Bounds, explore, walk
 from testkit.explored import INVARIANTS
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
@@ -52,6 +53,23 @@ def test_every_invariant_holds_in_every_state(bounds):
 @pytest.mark.parametrize("bounds", NIGHTLY.values(), ids=NIGHTLY)
 def test_every_invariant_holds_in_every_state_of_larger_bounds(bounds):
     assert check(bounds).states > 20_000
+
+
+WALKS = {
+    "finishes": Bounds(ticks=300, target_step=50_000),
+    "compute": Bounds(ticks=300, target_step=ENDLESS, service="compute"),
+    "queue": Bounds(ticks=300, target_step=ENDLESS, queued=3),
+    "another record": replace(CHANGES, ticks=300),
+}
+NUMBER = int(os.environ.get("BIGBIRD_JA_WALKS", "12"))  # `make bench-leaks` takes more
+
+
+@pytest.mark.parametrize("bounds", WALKS.values(), ids=WALKS)
+@pytest.mark.parametrize("number", [NUMBER, pytest.param(600, marks=pytest.mark.slow)])
+def test_no_walk_of_a_day_breaks_an_invariant(bounds, number):
+    for seed in range(number):
+        polls, hours = ((6.0, 200.0), (25.0, 60.0), (120.0, 200.0))[seed % 3]
+        assert walk(replace(bounds, polls=polls, hours=hours), seed)[0] == [], seed
 
 
 def _rents_for_longer_than_it_stored(self):

@@ -72,23 +72,6 @@ def test_models_of_another_kind_are_refused(tmp_path, sample_corpus):
         model_proto.adapt(characters, (), "x")
 
 
-@pytest.mark.both
-@pytest.mark.parametrize("name", ["bpe", "bpe with bytes", "unigram with bytes", "other names"])
-def test_export_gives_transformers_the_same_ids(name, models, sample_corpus, tmp_path):
-    transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-    from bigbird_ja.export import tokenizer_files
-
-    (tmp_path / "own.model").write_bytes(models[name])
-    ours = read_tokenizer(str(tmp_path / "own.model"))
-    for file, data in tokenizer_files.files(ours, 512).items():
-        (tmp_path / file).write_bytes(data)
-    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    texts = [*plain_texts(sample_corpus), *open_corpus([sample_corpus]).texts()]
-    result = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    assert result == ours.encode_batch(texts)
-    assert theirs.mask_token_id == ours.special.mask
-
-
 # --- our own model, read as the protocol buffer it is ---
 
 
