@@ -1,25 +1,14 @@
 """A model that starts from a folder of transformers computes the same."""
 
-import numpy as np
 import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
-from tests.huggingface.folders import KINDS, adopted, made, ours_and_theirs, transformers
+from tests.huggingface.folders import adopted, made
 
 pytestmark = pytest.mark.both
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_folder_computes_the_same_here(kind, tmp_path):
-    theirs = made(kind, tmp_path)
-    ours, expected = ours_and_theirs(tmp_path, theirs)
-    gap = np.abs(ours - expected).max()
-    print(f"{kind}: logits differ by {gap:.1e}, transformers {transformers.__version__}")
-    np.testing.assert_allclose(ours, expected, atol=1e-4)
-    assert np.abs(expected).max() > 0.5
 
 
 def test_another_architecture_and_surplus_tensors(tmp_path):

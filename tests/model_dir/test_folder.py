@@ -45,14 +45,21 @@ def test_settings_may_differ_until_a_step_is_logged(tmp_path):
         start(tmp_path).check_settings(*other)
 
 
-def test_moving_aside_never_overwrites(tmp_path):
+def test_moving_aside_never_overwrites(base):
     for number in (1, 2):
-        start(tmp_path / "run")
-        run = ModelDir(str(tmp_path / "run"), overwrite=True)
+        run = ModelDir(f"{base}/run")
         with run.locked():
             run.begin()
-            assert (tmp_path / f"run.replaced-{number}" / "config.yaml").exists()
-    assert not ModelDir(str(tmp_path / "run")).has_work
+            run.events.append("started")
+            storage.write_bytes(f"{base}/run/{run_log.METRICS}", b'{"step": 1}\n')
+            storage.make_directory(f"{base}/run/eval")
+            storage.write_bytes(f"{base}/run/eval/events", b"")
+        before = storage.list_tree(f"{base}/run")
+        run = ModelDir(f"{base}/run", overwrite=True)
+        with run.locked():
+            run.begin()
+            assert storage.list_tree(f"{base}/run.replaced-{number}") == before
+    assert not ModelDir(f"{base}/run").has_work
 
 
 def test_events_between_opening_and_locking_are_read(tmp_path):
@@ -95,21 +102,6 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
         pass
     folders = {path.name for path in place.iterdir() if path.is_dir()}
     assert folders == {".tmp-thesis", "bigbird-ja-thesis"}
-
-
-def test_run_on_a_bucket_is_moved_aside(bucket):
-    for number in (1, 2):
-        run = ModelDir(f"{bucket}/run")
-        with run.locked():
-            run.begin()
-            run.events.append("started")
-            storage.write_bytes(f"{bucket}/run/{run_log.METRICS}", b'{"step": 1}\n')
-            storage.write_bytes(f"{bucket}/run/eval/events", b"")
-        before = storage.list_tree(f"{bucket}/run")
-        run = ModelDir(f"{bucket}/run", overwrite=True)
-        with run.locked():
-            run.begin()
-            assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before
 
 
 @pytest.mark.parametrize("with_overwrite", [True, False])
