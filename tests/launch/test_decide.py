@@ -70,6 +70,9 @@ def _live(story):
     fails, launches = get("fails", ()), (story, *get("then", ()))
 
     def interfere(act, zone):
+        assert act != "create" or cloud.state["phase"] == "creating", (
+            "stored before it is requested"
+        )
         for acts, where, start, end, fault in fails:
             if act in acts and where in ("", zone) and start <= cloud.now / HOUR < end:
                 raise FAULTS[fault]

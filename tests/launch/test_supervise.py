@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.errors import StorageError
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.storage.lease import LeaseLost
-from testkit.simulated_cloud import START, SimulatedCloud
+from testkit.simulated_cloud import SimulatedCloud
 from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
 
 HOUR = 3600.0
@@ -18,36 +17,9 @@ DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
-def breaking(cloud, act, start, end, error):
-    """Let an act fail between two times."""
-
-    def interfere(done, where):
-        if done == act and start <= cloud.now < end:
-            raise error
-
-    cloud.interfere, cloud.wake = interfere, (start, end)
-
-
 def stopped_at(cloud, moment, stop=Stop.DELETE):
     """Press Ctrl-C at a time."""
     return lambda: stop if cloud.now >= moment else Stop.NO
-
-
-@pytest.mark.parametrize(("act", "start"), [("renew_lock", HOUR), ("write", HOUR), ("write", 0.0)])
-def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, start):
-    cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
-    breaking(cloud, act, start, 5 * HOUR, StorageError("the bucket fails"))
-    fails = cloud.interfere
-
-    def interfere(done, zone):
-        fails(done, zone)
-        if done == "create":
-            assert cloud.state is not None and cloud.state["phase"] == "creating"
-
-    cloud.interfere = interfere
-    assert supervised(cloud).ending is Ending.FINISHED
-    created = [one["time"] - START for one in cloud.events if one["event"] == "creating"]
-    assert created and not [moment for moment in created if start <= moment < 5 * HOUR]
 
 
 @pytest.mark.parametrize("act", ["renew_lock", "find"])
