@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
+from bigbird_ja.model import head_attention
 from bigbird_ja.model.params import layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
@@ -109,8 +110,6 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
     """Normalize the last axis, with float32 statistics and the dtype of `inputs`.
 
     Nothing is added if the parameters contain no `beta`.
-
-    Without a `beta` among the parameters nothing is added.
     """
     with tf.name_scope("layer_norm"):
         values = tf.cast(inputs, tf.float32)
@@ -164,6 +163,12 @@ def dense_attention(
     Returns:
         Context [b, Q, heads, size], which is zero for a query that sees no key.
     """
+    queries = tokens.documents if query_documents is None else query_documents
+    if head_attention.is_used(int(query.shape[1]), int(key.shape[1])):
+        visible_to_head = head_attention.visible_keys(
+            tokens.mask, tokens.documents, queries, static_mask
+        )
+        return head_attention.attend_by_heads(query, key, value, visible_to_head, HIDDEN)
     with tf.name_scope("attention/scores"):
         scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
         scores = tf.cast(scores, tf.float32) * query.shape[-1] ** -0.5
@@ -171,7 +176,6 @@ def dense_attention(
         if static_mask is not None:
             visible = visible * tf.constant(static_mask[None], tf.float32)
         if tokens.documents is not None:
-            queries = tokens.documents if query_documents is None else query_documents
             same = tf.equal(queries[:, None, :, None], tokens.documents[:, None, None, :])
             visible = visible * tf.cast(same, tf.float32)
     with tf.name_scope("attention/softmax"):
@@ -343,8 +347,6 @@ def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the same tensors, across which a TPU's compiler merges and moves nothing.
 
     A CPU's compiler removes barriers early, so that they save no memory there.
-
-    A CPU's compiler removes barriers early, so that there they save no memory.
     """
     if compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model import forward
+from bigbird_ja.model import forward, head_attention
 from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.model.layers import activate, dropout, fold_in, keep_mask, make_key
+from bigbird_ja.model.layers import (
+    Tokens,
+    activate,
+    dense_attention,
+    dropout,
+    fold_in,
+    keep_mask,
+    make_key,
+)
 from bigbird_ja.model.modernbert import gated
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
@@ -52,6 +60,41 @@ def test_saved_gated_product_has_the_same_value_and_gradient(name, dtype):
     for value, wanted in zip(kept, run(tf.cast(given, tf.float32), upstream, False), strict=True):
         assert value.dtype == dtype
         np.testing.assert_allclose(tf.cast(value, tf.float32), wanted, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("has_documents", [False, True])
+@pytest.mark.parametrize("masked_heads", [0, 1, 2])
+def test_attention_head_by_head_equals_all_heads_at_once(
+    masked_heads, has_documents, dtype, monkeypatch
+):
+    monkeypatch.setattr(head_attention, "_MIN_SCORES", 1)
+    random, shape = np.random.default_rng(0), (2, 24, 2, 8)
+    given = [tf.cast(_random(*shape, seed=n), dtype) for n in range(3)]
+    upstream = tf.cast(_random(*shape, seed=3), dtype)
+    documents = np.sort(random.integers(1, 4, shape[:2]), axis=1).astype(np.int32)
+    documents[0, 15:] = 0  # Padding, whose queries see no key.
+    tokens = Tokens(
+        tf.constant(documents > 0, tf.float32), tf.constant(documents) if has_documents else None
+    )
+    static_mask = random.random((masked_heads, 24, 24)) < 0.5 if masked_heads else None
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(*given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            context = dense_attention(*given, tokens, static_mask)
+        return context, *tape.gradient(context, given, upstream)
+
+    expected = run(*given)
+    with head_attention.traced_for_a_cpu():
+        by_heads = tf.function(run.python_function, jit_compile=True, autograph=False)(*given)
+    tolerance = 1e-5 if dtype == tf.float32 else 0.05
+    for value, wanted in zip(by_heads, expected, strict=True):
+        assert value.dtype == dtype
+        np.testing.assert_allclose(
+            tf.cast(value, tf.float32), tf.cast(wanted, tf.float32), atol=tolerance, rtol=tolerance
+        )
 
 
 def _random(*shape, seed=0):

@@ -10,7 +10,7 @@ import importlib.metadata
 import re
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.model import pattern
+from bigbird_ja.model import head_attention, pattern
 from bigbird_ja.model.kernels.layer_shape import LANES, LayerShape, tile_rows
 from bigbird_ja.process.console import log
 from bigbird_ja.settings.data_facts import Data
@@ -93,8 +93,10 @@ def saves_derivatives(config: Config) -> bool:
 
 def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
     """Return the context in which to trace a resolved config for a platform."""
-    if platform != "cpu" or config.model.attention_implementation != "kernel":
+    if platform != "cpu":
         return contextlib.nullcontext()
+    if config.model.attention_implementation != "kernel":
+        return head_attention.traced_for_a_cpu()
     from bigbird_ja.model.kernels.kernel_attention import interpreted
 
     return interpreted()

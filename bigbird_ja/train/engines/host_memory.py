@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bigbird_ja.errors import OutOfMemory
+from bigbird_ja.model import head_attention
 from bigbird_ja.model.flops import visible_pairs
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.console import human_bytes
@@ -47,15 +48,22 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
     slots = 1 if config.training.optimizer == "muon" else 2
     widths = 3 if model.architecture == "modernbert" else 2  # Width of the MLP, gated or not.
     dense = tokens * (8 * hidden + widths * model.intermediate_size)
-    scores = [
-        2 * sequences * model.num_attention_heads * visible_pairs(config, layer, length)
-        for layer in range(model.num_layers)
-    ]
-    kept = sum(dense + pairs for pairs in scores)
+    scores = [_scores(config, layer, sequences, length) for layer in range(model.num_layers)]
+    most = max(at_once for _, at_once in scores)
+    kept = sum(dense + until_backward for until_backward, _ in scores)
     if config.training.gradient_checkpointing:
-        kept = model.num_layers * tokens * hidden + dense + max(scores)
+        kept = model.num_layers * tokens * hidden + dense + most
     predicted = 3 * sequences * train_predictions(config, data) * (model.vocab_size or 0)
-    return _FLOAT * (parameters * (2 + slots) + kept + max(scores) + predicted)
+    return _FLOAT * (parameters * (2 + slots) + kept + most + predicted)
+
+
+def _scores(config: Config, layer: int, sequences: int, length: int) -> tuple[int, int]:
+    """Return the numbers that a layer's attention keeps, and that it needs while it is computed."""
+    pairs, heads = visible_pairs(config, layer, length), config.model.num_attention_heads
+    if pairs == length * length and head_attention.suits(length, length):
+        # A head's scores, weights and their gradients, and copies of queries, keys, values, context.
+        return 4 * sequences * length * config.model.hidden_size, 4 * pairs
+    return 2 * sequences * heads * pairs, 2 * sequences * heads * pairs
 
 
 def refuse_if_too_large(needed: int) -> None:

@@ -314,7 +314,8 @@ class PjrtForward:
         return Forward(self.config, self.data, params).log_probabilities(input_ids, positions)
 
     def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
-        traced = program.evaluation(self.config, self.data, rows)
+        with kernels.traced_for(self.config, self._devices.platform):
+            traced = program.evaluation(self.config, self.data, rows)
         call = as_jax_function(traced, self._devices.platform)
 
         def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:

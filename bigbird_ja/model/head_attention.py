@@ -1,0 +1,157 @@
+"""Attention over all keys on a CPU, one head after the other.
+
+All scores of a layer at once take gigabytes, and a CPU waits for its memory: 4 sequences of 1,024
+tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. The scores
+of one head (4 MB) stay in its caches. As in FlashAttention (arXiv:2205.14135), the backward pass
+computes them again from the logarithm of each row's sum, so that a layer keeps none.
+
+A TPU has the kernels for this, and computes `layers.dense_attention` at once without them.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+# Below this number of scores in a head, all heads at once are as fast (`make bench-cpu`).
+_MIN_SCORES = 512 * 512
+
+_on_a_cpu = contextvars.ContextVar("on_a_cpu", default=False)
+
+
+@contextlib.contextmanager
+def traced_for_a_cpu() -> Iterator[None]:
+    """Let attention that is traced inside be computed by `attend_by_heads` where that is faster."""
+    token = _on_a_cpu.set(True)
+    try:
+        yield
+    finally:
+        _on_a_cpu.reset(token)
+
+
+def is_used(queries: int, keys: int) -> bool:
+    """Return whether attention that is traced now is computed head by head."""
+    return _on_a_cpu.get() and suits(queries, keys)
+
+
+def suits(queries: int, keys: int) -> bool:
+    """Return whether a head has enough scores to be computed by itself on a CPU."""
+    return queries * keys >= _MIN_SCORES
+
+
+def attend_by_heads(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    visible_to_head: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    hidden_score: float,
+) -> tf.Tensor:
+    """Compute softmax attention in float32, one head of one sequence at a time.
+
+    Args:
+        query: [b, Q, heads, size], float32 or bfloat16, not scaled.
+        key: [b, S, heads, size].
+        value: [b, S, heads, size].
+        visible_to_head: returns the keys that queries see, float32 0 or 1, [1 or Q, S], for int32
+            scalars: the number of the sequence, and of the head.
+        hidden_score: score of a hidden key, finite.
+
+    Returns:
+        Context [b, Q, heads, size], which is zero for a query that sees no key.
+    """
+    batch, _, heads, size = (int(n) for n in query.shape)
+    numbers = tf.range(batch * heads)
+
+    def split_heads(values: tf.Tensor) -> tf.Tensor:
+        """[b, S, heads, size] -> [b * heads, S, size]."""
+        moved = tf.transpose(tf.cast(values, tf.float32), [0, 2, 1, 3])
+        return tf.reshape(moved, [batch * heads, -1, size])
+
+    def join_heads(values: tf.Tensor) -> tf.Tensor:
+        split = tf.reshape(values, [batch, heads, -1, size])
+        return tf.cast(tf.transpose(split, [0, 2, 1, 3]), query.dtype)
+
+    def score(number: tf.Tensor, query: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the scores of a head, [Q, S], and its visible keys."""
+        visible = visible_to_head(number // heads, number % heads)
+        scores = tf.matmul(query, key, transpose_b=True)
+        return tf.where(visible > 0, scores, hidden_score), visible
+
+    @tf.custom_gradient
+    def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
+        with tf.name_scope("attention/by_heads"):
+            queries = split_heads(query) * size**-0.5
+            keys, values = split_heads(key), split_heads(value)
+
+            def attend(inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+                number, query, key, value = inputs
+                scores, visible = score(number, query, key)
+                maximum = tf.reduce_max(scores, axis=-1, keepdims=True)
+                weights = tf.exp(scores - maximum) * visible
+                total = tf.reduce_sum(weights, axis=-1, keepdims=True)
+                total = tf.where(total > 0, total, 1.0)
+                return tf.matmul(weights, value) / total, maximum + tf.math.log(total)
+
+            context, log_total = tf.map_fn(
+                attend,
+                [numbers, queries, keys, values],
+                fn_output_signature=(tf.float32, tf.float32),
+                parallel_iterations=1,
+            )
+
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
+            def differentiate(inputs: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+                number, query, key, value, context, log_total, upstream = inputs
+                scores, visible = score(number, query, key)
+                weights = tf.exp(scores - log_total) * visible
+                of_weights = tf.matmul(upstream, value, transpose_b=True)
+                mean = tf.reduce_sum(upstream * context, axis=-1, keepdims=True)
+                of_scores = weights * (of_weights - mean)
+                return (
+                    tf.matmul(of_scores, key),
+                    tf.matmul(of_scores, query, transpose_a=True),
+                    tf.matmul(weights, upstream, transpose_a=True),
+                )
+
+            with tf.name_scope("attention/by_heads"):
+                of_query, of_key, of_value = tf.map_fn(
+                    differentiate,
+                    [numbers, queries, keys, values, context, log_total, split_heads(upstream)],
+                    fn_output_signature=(tf.float32,) * 3,
+                    parallel_iterations=1,
+                )
+                return [join_heads(of_query * size**-0.5), join_heads(of_key), join_heads(of_value)]
+
+        return join_heads(context), gradient
+
+    return run(query, key, value)
+
+
+def visible_keys(
+    mask: tf.Tensor,
+    documents: tf.Tensor | None,
+    query_documents: tf.Tensor | None,
+    static_mask: np.ndarray | None,
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return the function `visible_to_head` of `attend_by_heads`.
+
+    Args:
+        mask: float32 [b, S], 1 for a token.
+        documents: int32 [b, S], documents of the keys, or None.
+        query_documents: int32 [b, Q], documents of the queries, or None.
+        static_mask: bool [heads or 1, Q, S], keys that queries see, or None for all.
+    """
+    static = None if static_mask is None else tf.constant(static_mask, tf.float32)
+
+    def visible_to_head(sequence: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
+        visible = mask[sequence][None]
+        if static is not None:
+            visible = visible * static[head % len(static_mask)]  # type: ignore[arg-type]
+        if documents is not None and query_documents is not None:
+            same = tf.equal(query_documents[sequence][:, None], documents[sequence][None])
+            visible = visible * tf.cast(same, tf.float32)
+        return visible
+
+    return visible_to_head
