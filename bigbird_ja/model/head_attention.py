@@ -1,8 +1,8 @@
-"""Attention over all keys on a CPU, one head after the other.
+"""Attention over all keys on a CPU, a few heads after the others.
 
 All scores of a layer at once take gigabytes, and a CPU waits for its memory: 4 sequences of 1,024
-tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. The scores
-of one head (4 MB) stay in its caches. As in FlashAttention (arXiv:2205.14135), the backward pass
+tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. Those of
+four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), the backward pass
 computes them again from the logarithm of each row's sum, so that a layer keeps none.
 
 A TPU has the kernels for this, and computes `layers.dense_attention` at once without them.
@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-# Below this number of scores in a head, all heads at once are as fast (`make bench-cpu`).
-_MIN_SCORES = 512 * 512
+# Below this number of scores in a head, all heads at once are as fast.
+_MIN_SCORES = 1024 * 1024
+# Scores of the heads that are computed together, as one head leaves cores of the CPU idle.
+_MAX_SCORES = 4 * 1024 * 1024
 
 _on_a_cpu = contextvars.ContextVar("on_a_cpu", default=False)
 
 
 @contextlib.contextmanager
 def traced_for_a_cpu() -> Iterator[None]:
-    """Let attention that is traced inside be computed by `attend_by_heads` where that is faster."""
+    """Let `attend_by_heads` compute attention that is traced inside, where that is faster."""
     token = _on_a_cpu.set(True)
     try:
         yield
@@ -37,45 +39,53 @@ def is_used(queries: int, keys: int) -> bool:
 
 
 def suits(queries: int, keys: int) -> bool:
-    """Return whether a head has enough scores to be computed by itself on a CPU."""
+    """Return whether a head has enough scores for `attend_by_heads`."""
     return queries * keys >= _MIN_SCORES
+
+
+def count_together(heads: int, queries: int, keys: int) -> int:
+    """Return the number of heads that are computed together, a divisor of `heads`."""
+    fitting = min(heads, max(1, _MAX_SCORES // (queries * keys)))
+    return max(number for number in range(1, fitting + 1) if heads % number == 0)
 
 
 def attend_by_heads(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
-    visible_to_head: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    visible_to_heads: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     hidden_score: float,
 ) -> tf.Tensor:
-    """Compute softmax attention in float32, one head of one sequence at a time.
+    """Compute softmax attention in float32, for a few heads at a time.
 
     Args:
         query: [b, Q, heads, size], float32 or bfloat16, not scaled.
         key: [b, S, heads, size].
         value: [b, S, heads, size].
-        visible_to_head: returns the keys that queries see, float32 0 or 1, [1 or Q, S], for int32
-            scalars: the number of the sequence, and of the head.
+        visible_to_heads: returns the keys that queries see, float32 0 or 1, [n, 1 or Q, S], for
+            two int32 tensors [n]: the numbers of the sequences, and of the heads.
         hidden_score: score of a hidden key, finite.
 
     Returns:
         Context [b, Q, heads, size], which is zero for a query that sees no key.
     """
-    batch, _, heads, size = (int(n) for n in query.shape)
-    numbers = tf.range(batch * heads)
+    batch, length, heads, size = (int(n) for n in query.shape)
+    together = count_together(batch * heads, length, int(key.shape[1]))
+    groups = batch * heads // together
+    numbers = tf.reshape(tf.range(batch * heads), [groups, together])
 
     def split_heads(values: tf.Tensor) -> tf.Tensor:
-        """[b, S, heads, size] -> [b * heads, S, size]."""
+        """[b, S, heads, size] -> [groups, together, S, size]."""
         moved = tf.transpose(tf.cast(values, tf.float32), [0, 2, 1, 3])
-        return tf.reshape(moved, [batch * heads, -1, size])
+        return tf.reshape(moved, [groups, together, -1, size])
 
     def join_heads(values: tf.Tensor) -> tf.Tensor:
         split = tf.reshape(values, [batch, heads, -1, size])
         return tf.cast(tf.transpose(split, [0, 2, 1, 3]), query.dtype)
 
-    def score(number: tf.Tensor, query: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the scores of a head, [Q, S], and its visible keys."""
-        visible = visible_to_head(number // heads, number % heads)
+    def score(numbers: tf.Tensor, query: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the scores of a group, [together, Q, S], and its visible keys."""
+        visible = visible_to_heads(numbers // heads, numbers % heads)
         scores = tf.matmul(query, key, transpose_b=True)
         return tf.where(visible > 0, scores, hidden_score), visible
 
@@ -86,8 +96,8 @@ def attend_by_heads(
             keys, values = split_heads(key), split_heads(value)
 
             def attend(inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-                number, query, key, value = inputs
-                scores, visible = score(number, query, key)
+                numbers, query, key, value = inputs
+                scores, visible = score(numbers, query, key)
                 maximum = tf.reduce_max(scores, axis=-1, keepdims=True)
                 weights = tf.exp(scores - maximum) * visible
                 total = tf.reduce_sum(weights, axis=-1, keepdims=True)
@@ -103,8 +113,8 @@ def attend_by_heads(
 
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
             def differentiate(inputs: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-                number, query, key, value, context, log_total, upstream = inputs
-                scores, visible = score(number, query, key)
+                numbers, query, key, value, context, log_total, upstream = inputs
+                scores, visible = score(numbers, query, key)
                 weights = tf.exp(scores - log_total) * visible
                 of_weights = tf.matmul(upstream, value, transpose_b=True)
                 mean = tf.reduce_sum(upstream * context, axis=-1, keepdims=True)
@@ -135,7 +145,7 @@ def visible_keys(
     query_documents: tf.Tensor | None,
     static_mask: np.ndarray | None,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the function `visible_to_head` of `attend_by_heads`.
+    """Return the function `visible_to_heads` of `attend_by_heads`.
 
     Args:
         mask: float32 [b, S], 1 for a token.
@@ -145,13 +155,13 @@ def visible_keys(
     """
     static = None if static_mask is None else tf.constant(static_mask, tf.float32)
 
-    def visible_to_head(sequence: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
-        visible = mask[sequence][None]
+    def visible_to_heads(sequences: tf.Tensor, heads: tf.Tensor) -> tf.Tensor:
+        visible = tf.gather(mask, sequences)[:, None]
         if static is not None:
-            visible = visible * static[head % len(static_mask)]  # type: ignore[arg-type]
+            visible = visible * tf.gather(static, heads % static.shape[0])
         if documents is not None and query_documents is not None:
-            same = tf.equal(query_documents[sequence][:, None], documents[sequence][None])
-            visible = visible * tf.cast(same, tf.float32)
+            queries, keys = tf.gather(query_documents, sequences), tf.gather(documents, sequences)
+            visible = visible * tf.cast(tf.equal(queries[:, :, None], keys[:, None]), tf.float32)
         return visible
 
-    return visible_to_head
+    return visible_to_heads

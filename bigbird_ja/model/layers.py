@@ -165,10 +165,10 @@ def dense_attention(
     """
     queries = tokens.documents if query_documents is None else query_documents
     if head_attention.is_used(int(query.shape[1]), int(key.shape[1])):
-        visible_to_head = head_attention.visible_keys(
+        visible_to_heads = head_attention.visible_keys(
             tokens.mask, tokens.documents, queries, static_mask
         )
-        return head_attention.attend_by_heads(query, key, value, visible_to_head, HIDDEN)
+        return head_attention.attend_by_heads(query, key, value, visible_to_heads, HIDDEN)
     with tf.name_scope("attention/scores"):
         scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
         scores = tf.cast(scores, tf.float32) * query.shape[-1] ** -0.5

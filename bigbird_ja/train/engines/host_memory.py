@@ -61,8 +61,10 @@ def _scores(config: Config, layer: int, sequences: int, length: int) -> tuple[in
     """Return the numbers that a layer's attention keeps, and that it needs while it is computed."""
     pairs, heads = visible_pairs(config, layer, length), config.model.num_attention_heads
     if pairs == length * length and head_attention.suits(length, length):
-        # A head's scores, weights and their gradients, and copies of queries, keys, values, context.
-        return 4 * sequences * length * config.model.hidden_size, 4 * pairs
+        # Copies of queries, keys, values and context. Scores and weights of a group of heads, and
+        # their gradients.
+        together = head_attention.count_together(sequences * heads, length, length)
+        return 4 * sequences * length * config.model.hidden_size, 4 * together * pairs
     return 2 * sequences * heads * pairs, 2 * sequences * heads * pairs
 
 

@@ -19,11 +19,15 @@ def make_engine(*settings, name=None):
     return pjrt.PjrtEngine(*run, dict, lambda *_: None, devices.find(False)), run  # type: ignore[arg-type,return-value]
 
 
-@pytest.mark.parametrize(("layers", "sequences"), [(1, 32), (4, 8)])
-def test_estimate_is_near_the_compilers_figure(layers, sequences, monkeypatch):
+@pytest.mark.parametrize(
+    ("layers", "sequences", "length"),
+    [(1, 32, 256), (4, 8, 256), (4, 4, 1024)],  # The last one in groups of heads.
+)
+def test_estimate_is_near_the_compilers_figure(layers, sequences, length, monkeypatch):
     figures: list[int] = []
     monkeypatch.setattr(host_memory, "refuse_if_too_large", figures.append)
     size = [f"model.num_layers={layers}", f"training.global_batch_size={sequences}"]
+    size += [f"make_data.seq_length={length}"]
     engine, run = make_engine(*SMALL, *size)
     engine._compile()
     (compiled,) = figures
