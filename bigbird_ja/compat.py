@@ -1,6 +1,6 @@
-"""Workarounds that use private names of libraries, each with the version that needs it.
+"""Workarounds that use private names of libraries, with the versions that require them.
 
-`tests/test_compat.py` fails once one is no longer needed.
+`tests/test_compat.py` fails when one is no longer required.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def mosaic_format(version: int) -> Iterator[None]:
-    """Let TPU kernels that are lowered inside use a version of Mosaic.
+def use_mosaic_format(version: int) -> Iterator[None]:
+    """Context manager: lower TPU kernels in a given version of Mosaic's format.
 
-    Needed for: every jax so far (0.10.2), which has no setting for it. A jax without the replaced
-    function writes its own version.
+    Required by every jax so far (0.10.2), as there is no setting for it. If a jax does not contain
+    the replaced function, the kernels are lowered in its default version.
     """
     from jax._src import tpu_custom_call
 
@@ -34,10 +34,10 @@ def mosaic_format(version: int) -> Iterator[None]:
 
 
 def skip_default_layouts() -> None:
-    """Keep jax from asking the client for its default layouts after a compile.
+    """Prevent jax from asking the client for its default layouts after a compilation.
 
-    Needed for: jax 0.7.2 (Kaggle), with which a client without devices crashes at that call. The
-    layouts are needed only to run a program, which `preflight` never does.
+    Required by jax 0.7.2 (Kaggle), in which that call crashes a client without devices. The layouts
+    are used only to run a program, which `preflight` does not do.
     """
     from jax._src.interpreters import pxla
 
@@ -48,8 +48,8 @@ def skip_default_layouts() -> None:
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     """Call `jax.shard_map` by its name and arguments in the installed jax.
 
-    Needed for: jax 0.4.34, the last one next to TensorFlow 2.15, with which the engines are
-        compared.
+    Required by jax 0.4.34, the last version that can be installed with TensorFlow 2.15. Both are
+    needed to compare the engines.
     """
     import jax
 
@@ -64,7 +64,7 @@ def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
 def hlo_to_stablehlo(hlo: bytes) -> Any:
     """Convert a serialized HLO module to the text or bytes of a StableHLO module.
 
-    Needed for: jax 0.4.34; see `shard_map`.
+    Required by jax 0.4.34; see `shard_map`.
     """
     try:
         from jax.extend.mlir import hlo_to_stablehlo as public  # Since jax 0.7.1.
@@ -76,10 +76,10 @@ def hlo_to_stablehlo(hlo: bytes) -> Any:
     return public(hlo)
 
 
-def coordination_client() -> Any:
+def get_coordination_client() -> Any:
     """Return the client of JAX's coordination service, once `jax.distributed` is initialized.
 
-    Needed for: every jax so far (0.10.2), which has no public name for its key-value store.
+    Required by every jax so far (0.10.2), as its key-value store has no public name.
     """
     from jax._src.distributed import global_state
 
@@ -87,9 +87,10 @@ def coordination_client() -> Any:
 
 
 def leave_coordination_service() -> None:
-    """Keep JAX from waiting for other processes when this one exits.
+    """Prevent JAX from waiting for other processes when this one exits.
 
-    Needed for: every jax so far (0.10.2); the destructors of client and service wait, too.
+    Required by every jax so far (0.10.2). The destructors of client and service wait, too, so the
+    objects are never destroyed.
     """
     if "jax" not in sys.modules:
         return
@@ -100,14 +101,14 @@ def leave_coordination_service() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-def tame_estimator(signal_hook: type) -> None:
-    """Keep TPUEstimator from handling signals, and from building sessions forever.
+def patch_estimator(signal_hook: type) -> None:
+    """Prevent TPUEstimator from handling signals, and from retrying sessions forever.
 
-    Needed for: TensorFlow 2.15, the last with TPUEstimator.
+    Required by TensorFlow 2.15, the last version with TPUEstimator.
 
     Args:
-        signal_hook: hook in place of its InstallSignalHandlerHook, which lets Ctrl-C kill the
-            process and must run in the main thread.
+        signal_hook: replacement of InstallSignalHandlerHook. The original lets Ctrl-C kill the
+            process, and must run in the main thread.
     """
     from tensorflow.python.training import monitored_session
     from tensorflow_estimator.python.estimator.tpu import error_handling, tpu_estimator

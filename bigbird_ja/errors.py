@@ -1,18 +1,18 @@
-"""Errors that end a command, each with its exit status and `reason`.
+"""Errors that end a command, with their exit statuses and `reason`s.
 
-Functions of this package raise them in Python, too; a command prints the message as one line.
+The package's functions raise them; the command line prints the message as one line.
 
     CommandError       1  bug            any other failure
-      BadInput         2  bad_input      a mistake in the input; also a ValueError
-        Refused        2  bad_input      a bucket refuses, or credentials are missing
+      BadInput         2  bad_input      invalid input; also a ValueError
+        Refused        2  bad_input      a bucket denies access, or credentials are missing
       Diverged        70  diverged       NaN or infinite loss or gradients
       OutOfMemory     71  out_of_memory  host or device memory
       StorageError    74  io_error       a full disk, a failing bucket
         LeaseLost     74  io_error       another process has taken the folder over
-      Interrupted     75  interrupted    a signal or a time limit: rerun the command to continue
-      Stalled         76  stalled        the watchdog saw no progress
+      Interrupted     75  interrupted    a signal or a time limit: rerun the same command
+      Stalled         76  stalled        no progress before the watchdog's timeout
 
-The command line maps exceptions of Python and of libraries to these (`process.classify`).
+The command line converts exceptions of Python and of libraries to these (`process.classify`).
 """
 
 import os
@@ -23,8 +23,8 @@ class CommandError(Exception):
     """Base class of the errors of this package.
 
     Args:
-        message: what happened, where, and what to do.
-        results: results so far: additional keys of the `--json` line.
+        message: one line that states the failure, the place and the remedy.
+        results: results so far, as additional keys of the `--json` line.
 
     Attributes:
         status: exit status of a command that ends with this error.
@@ -47,9 +47,9 @@ class BadInput(CommandError, ValueError):
 
 
 class Refused(BadInput):
-    """Request that a bucket refuses, or missing credentials.
+    """Denied access to a bucket, or missing credentials.
 
-    The input itself may be right, so finished work is kept.
+    The input itself may be valid, so finished work is kept.
     """
 
 
@@ -60,25 +60,25 @@ class Diverged(CommandError):
 
 
 class OutOfMemory(CommandError):
-    """Lack of host or device memory."""
+    """Insufficient host or device memory."""
 
     status, reason = 71, "out_of_memory"
 
 
 class StorageError(CommandError):
-    """Full disk, or a bucket that refuses or fails beyond the retries."""
+    """Full disk, or a bucket that still fails after the retries."""
 
     status, reason = 74, "io_error"
 
 
 class Interrupted(CommandError):
-    """SIGTERM or Ctrl-C, after saving, so that rerunning the same command continues."""
+    """Signal or time limit. Work is saved, so that rerunning the same command continues."""
 
     status, reason = 75, "interrupted"
 
 
 class Stalled(CommandError):
-    """No progress, as seen by the watchdog."""
+    """No progress before the watchdog's timeout."""
 
     status, reason = 76, "stalled"
 
@@ -91,26 +91,26 @@ STATUS_OF_REASON: dict[str, int] = {
 }
 
 
-def of_reason(reason: str, message: str) -> CommandError:
+def make_error(reason: str, message: str) -> CommandError:
     """Return the error for a `reason` that another process reported."""
     return _BY_REASON.get(reason, CommandError)(message)
 
 
-# Errors of the standard streams carry these in place of a file's name (`process.streams`).
+# Names of the standard streams in errors, in place of a path (`process.streams`).
 STREAMS = ("standard input", "standard output", "standard error")
 
 
-def interrupted(signal_name: str) -> str:
-    """Format the message for a command that a signal ended."""
+def format_interruption(signal_name: str) -> str:
+    """Format the message of a command that was ended by a signal."""
     by = f" ({signal_name})" if signal_name else ""
-    return f"interrupted{by}: nothing half-written is left, so rerun the same command"
+    return f"interrupted{by}: no file is half-written, so rerun the same command"
 
 
 def check_is_list(name: str, values: object) -> None:
-    """Refuse one text in place of a list, which would be read as a list of its characters.
+    """Raise an error for a string in place of a list, which would be read as its characters.
 
     Raises:
-        BadInput: The parameter is one text or path.
+        BadInput: The parameter is a string or a path.
     """
     if isinstance(values, str | bytes | os.PathLike):
         raise BadInput(f"`{name}` must be a list: write [{values!r}]")

@@ -4,19 +4,19 @@ import functools
 import subprocess
 from pathlib import Path
 
-# pyproject.toml, CITATION.cff and the changelog agree with it (tests/test_version.py).
+# pyproject.toml reads it. CITATION.cff and the changelog repeat it (tests/test_version.py).
 VERSION = "0.2.0.dev0"
 
 
 @functools.cache
 def find_version(package: Path = Path(__file__).parent) -> str:
-    """Return the version, with the commit if the package lies in a checkout.
+    """Return the version, with the commit if the package is in a git checkout.
 
     Args:
         package: folder of the package.
 
     Returns:
-        `0.2.0.dev0+g1a2b3c4d5e` in a checkout; `0.2.0.dev0` from a wheel, or where git is absent.
+        `0.2.0.dev0+g1a2b3c4d5e` in a checkout, else `0.2.0.dev0`.
     """
     root = package.resolve().parent
     if not (root / ".git").exists():

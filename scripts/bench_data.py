@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from absl import app, flags
 
-from bigbird_ja.process.console import human_bytes, table
+from bigbird_ja.process.console import format_bytes, table
 
 ANCESTOR_MB_PER_SECOND = 0.21
 ANCESTOR_BYTES_PER_BYTE = 35.0
@@ -107,7 +107,7 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
         per_core = size / 1e6 / (done.cpu_seconds - (less.cpu_seconds if less else 0))
         stored = done.results["bytes"] / (size * (2 if less else 1))
         ratios = [rate / ANCESTOR_MB_PER_SECOND, per_core, stored, ANCESTOR_BYTES_PER_BYTE / stored]
-        rows.append([name, rate, *ratios, human_bytes(done.peak_bytes)])
+        rows.append([name, rate, *ratios, format_bytes(done.peak_bytes)])
         return done
 
     once = row("dynamic, start-up included")
@@ -132,10 +132,10 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
     done = run("make-data", f"--input={path}", f"--output_dir={work}/large", *common)
     return (
-        f"{human_bytes(written)} of JSON: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of"
+        f"{format_bytes(written)} of JSON: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of"
         f" processors ({written / 1e6 / done.cpu_seconds:.1f} MB/s per core), at most"
-        f" {human_bytes(done.peak_bytes)} of memory in all processes together,"
-        f" {human_bytes(done.results['bytes'])} stored"
+        f" {format_bytes(done.peak_bytes)} of memory in all processes together,"
+        f" {format_bytes(done.results['bytes'])} stored"
     )
 
 

@@ -118,7 +118,7 @@ def by_length() -> Iterator[dict[str, Any]]:
             for what in ("rolled", "local", "full")
             for length in LENGTHS
         }
-        spot = (load_prices().by_zone(find(f"{chip.name}-8"), "spot")[0][1] or 0.0) / 8
+        spot = (load_prices().list_zones(find(f"{chip.name}-8"), "spot")[0][1] or 0.0) / 8
         for name, shape in SHAPES.items():
             few, many = (
                 preflight(
@@ -189,8 +189,8 @@ def _kernel_cycles(chip: Chip, what: str, length: int, backward: bool) -> float:
     arrays += [(shape.bounds, "int32")] if shape.runs else []
     arrays += [((shape.heads * shape.num_shifts,), "int32")] if shape.num_shifts else []
     make = backward_kernel.backward if shape.is_backward else forward_kernel.forward
-    trips = [estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0]] if shape.runs else []
-    target = compiler.of_chip(chip.name)
+    trips = [estimate.average_trips(shape, estimate.STATED_LENGTHS)[0]] if shape.runs else []
+    target = compiler.find_chip(chip.name)
     parts = clock.count(clock.lower(make(shape), arrays, target), target, trips=trips)
     return parts["rest"]["kernels"] * chip.clock_hz / 1e3
 

@@ -7,9 +7,9 @@ one layer (or two), and stores its counts in docs/lab/clock.json; stored counts 
 A step is extrapolated to its depth. The update of its weights counts by bytes, traffic between
 chips by published rates of links.
 
-Then it compares `measured.step_seconds` with the published times. `fit` computes the constants of
-that function from all sources but one, and judges them by that one. The tables and the picture of
-docs/lab/clock.md are written anew.
+Then it compares `measured.predict_step_seconds` with the published times. `fit` computes the
+constants of that function from all sources but one, and judges them by that one. The tables and the
+picture of docs/lab/clock.md are written anew.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from jax.sharding import SingleDeviceSharding
 from matplotlib.figure import Figure
 
 from bigbird_ja.accelerators import measured
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, link_seconds
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, predict_link_seconds
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
@@ -512,7 +512,7 @@ def _listings() -> Path:
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     os.environ |= compiler.ENVIRONMENT
-    os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(folder)}"
+    os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.format_flags(folder)}"
     jax.config.update("jax_platforms", "cpu")
     return Path(folder)
 
@@ -524,7 +524,7 @@ def _is_shape(one: Any) -> bool:
 def lower(function: Any, shapes: Any, target: compiler.Target) -> Any:
     """Lower a function of arrays, given by shape and dtype, for one device."""
     _listings()
-    place = SingleDeviceSharding(compiler.devices_of(target.topology, target.options)[0])
+    place = SingleDeviceSharding(compiler.find_devices(target.topology, target.options)[0])
     arrays = jax.tree.map(
         lambda one: jax.ShapeDtypeStruct(*one, sharding=place), shapes, is_leaf=_is_shape
     )
@@ -535,7 +535,7 @@ def target_of(p: Program) -> compiler.Target:
     """Return the device that a program is compiled for."""
     is_joined = p.chip in MEGACORE and not p.core
     return (
-        compiler.of_topology(MEGACORE[p.chip].topology) if is_joined else compiler.of_chip(p.chip)
+        compiler.find_slice(MEGACORE[p.chip].topology) if is_joined else compiler.find_chip(p.chip)
     )
 
 
@@ -557,15 +557,15 @@ def count(
     for file in folder.iterdir():  # of the program before
         file.unlink()
     compiled = lowered.compile(compiler_options=options)
-    module = hlo.parse(compiler.optimized(compiled, folder))
+    module = hlo.parse(compiler.read_optimized(compiled, folder))
     listed = machine_code.collect(str(folder), trips)
-    code = roofline.code_costs(module, costs.costs(module), listed, target.chip)
-    if reason := roofline.not_counted(code):
+    code = roofline.combine_costs(module, costs.price_module(module), listed, target.chip)
+    if reason := roofline.find_uncounted(code):
         raise ValueError(reason)
-    waiting = roofline.step_time(module, code, target.chip).waiting
+    waiting = roofline.sum_step_time(module, code, target.chip).waiting
     inside = [one for one in code if LAYER in one.instruction.op_name]
     outside = [one for one in code if LAYER not in one.instruction.op_name]
-    parts = {"layer": roofline.inputs_of_time(inside), "rest": roofline.inputs_of_time(outside)}
+    parts = {"layer": roofline.sum_inputs(inside), "rest": roofline.sum_inputs(outside)}
     parts["layer" if parts["layer"]["code"] else "rest"]["code"] += waiting
     to_ms = 1e3 / target.chip.clock_hz
     return {part: {key: n * to_ms for key, n in each.items()} for part, each in parts.items()}
@@ -629,7 +629,7 @@ def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any])
 
 def traffic(p: Program) -> Counts:
     """Return the milliseconds of the update of weights in HBM, and those of the links."""
-    target = compiler.of_topology(p.slice or CHIPS[p.chip].topology)
+    target = compiler.find_slice(p.slice or CHIPS[p.chip].topology)
     devices = target.devices if p.slice else 1
     shapes = weights_of(p, p.layers).items()
     weights = sum(math.prod(shape) for name, shape in shapes if _is_trained(p, name))
@@ -637,7 +637,7 @@ def traffic(p: Program) -> Counts:
     # Weights gathered twice and gradients scattered, in bfloat16, layer by layer; or one sum.
     sent = weights * (3 * 2 * p.microsteps if p.divided else 2 * 4) * (1 - 1 / devices)
     hops = 3 * p.layers * p.microsteps if p.divided else 1
-    links = link_seconds(target.chip, p.slice, sent, hops) if devices > 1 else 0.0
+    links = predict_link_seconds(target.chip, p.slice, sent, hops) if devices > 1 else 0.0
     return {"update": moved / target.chip.hbm_bytes_per_second * 1e3, "links": links * 1e3}
 
 
@@ -647,7 +647,7 @@ def traffic(p: Program) -> Counts:
 def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) -> float:
     """Return the time of a program. Other work hides the links of a step."""
     kernels, code, estimate = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
-    seconds = measured.device_seconds(kernels, code, estimate, reached)
+    seconds = measured.predict_device_seconds(kernels, code, estimate, reached)
     if p.kind != "step":
         return seconds * 1e3 + (0.0 if p.on_device else DISPATCH_MS)
     busy = max(seconds * 1e3 + counts["update"], counts["links"])

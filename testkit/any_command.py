@@ -20,7 +20,7 @@ from bigbird_ja import cli
 from bigbird_ja.cli import app
 from bigbird_ja.process import cleanup, console
 from bigbird_ja.process.workers import run_tasks
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.disk import create_scratch_directory
 
 READY = "ready"
 
@@ -80,7 +80,7 @@ def translate():
 def native():
     """Call native code that does not return, with temporary files and a directory open."""
     with (
-        scratch_directory() as directory,
+        create_scratch_directory() as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
         cleanup.remove_on_exit(beside.name),
     ):

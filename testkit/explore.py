@@ -30,7 +30,7 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.launch import supervise
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.service import Operation, labels_of
+from bigbird_ja.launch.service import Operation, make_labels
 from bigbird_ja.launch.state import MAX_LIFETIME, RunState
 from bigbird_ja.launch.supervise import Detached, Stop, SupervisorIO
 from bigbird_ja.storage import lease as lease_module
@@ -43,14 +43,15 @@ ZONES = ("zone-a", "zone-b")
 # Labels of other owners' machines that have the run's name.
 FOREIGN = {
     "another's": {"owner": "someone-else"},
-    "a copied folder's": labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
+    "a copied folder's": make_labels(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
-_SERVICE = ("find", "create", "delete", "operation")
-_READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
+_SERVICE = ("find", "create", "delete", "get_operation")
+# Reads of files that are parsed.
+_READ = ("read_heartbeat", "read_exit_report", "load_state", "read_with_token")
 _WRITTEN = ("save_state", "renew_machine", "replace_if")
 _ACTS = (*_SERVICE, *_READ, *_WRITTEN)
-_LIES = {"find": None, "time": None, "operation": Operation(done=False)}
+_LIES = {"find": None, "time": None, "get_operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "monotonic": ()}
 # None at a creation: of a request that is on its way no check can know any more.
 _SLEEPS = ("delete", *_WRITTEN)

@@ -14,10 +14,10 @@ import msgspec
 
 from bigbird_ja.launch.backends import Vm
 from bigbird_ja.launch.launched_run import LaunchedRun
-from bigbird_ja.launch.machine.startup import terms_of
-from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
+from bigbird_ja.launch.machine.startup import make_terms
+from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, compute_age_at_boot
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.service import Operation, Presence, Tpu, make_labels
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.launch.supervise import SupervisorIO
 from bigbird_ja.storage import decode
@@ -332,11 +332,11 @@ class SimulatedCloud:
         waits = self.queue_seconds if run.queued else 0.0
         ready = self.now + waits + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
-        labels = labels_of(run, attempt)
+        labels = make_labels(run, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
         node.limit, node.project, node.usd_per_hour = limit, run.project, run.usd_per_hour
         if state is not None and ready < math.inf:
-            node.used = age_at_boot(terms_of(run, Vm(), state), START + ready)
+            node.used = compute_age_at_boot(make_terms(run, Vm(), state), START + ready)
         node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
         if word == "queue_failed":
             node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")
@@ -372,26 +372,26 @@ class SimulatedCloud:
                 node.deleted_at = self.now + self.delete_seconds
         return self._operation(self.delete_seconds, None)
 
-    def operation(self, name):
+    def get_operation(self, name):
         self.interfere("operation", "")
         over, fault = self.operations[name]
         return Operation(self.now >= over, fault if self.now >= over else None)
 
     # --- RunFiles ----------------------------------------------------------------------------
 
-    def heartbeat(self):
+    def read_heartbeat(self):
         self.interfere("read", "")
         return self.last_heartbeat
 
-    def exit_report(self):
+    def read_exit_report(self):
         self.interfere("read", "")
         return self.report
 
-    def log_tail(self):
+    def read_log_tail(self):
         self.interfere("read", "")
         return "the last line of the log"
 
-    def checkpoint_step(self):
+    def find_checkpoint_step(self):
         self.interfere("read", "")
         return int(self.saved_step) or -1
 

@@ -17,7 +17,7 @@ def test_jax_has_no_setting_for_the_version_of_mosaic():
 
     from bigbird_ja.model.kernels import kernel_attention
 
-    with compat.mosaic_format(kernel_attention._FORMAT):
+    with compat.use_mosaic_format(kernel_attention._FORMAT):
         assert tpu_custom_call.get_ir_version(None) == kernel_attention._FORMAT
     assert tpu_custom_call._FWD_COMPAT_VERSION > kernel_attention._FORMAT, "its own does by now"
 

@@ -19,6 +19,6 @@ def test_bad_input_is_a_value_error_and_keeps_its_status():
 def test_each_reason_returns_its_error_and_each_error_crosses_processes():
     for reason, status in errors.STATUS_OF_REASON.items():
         if reason != "finished":
-            error = pickle.loads(pickle.dumps(errors.of_reason(reason, "a line")))
+            error = pickle.loads(pickle.dumps(errors.make_error(reason, "a line")))
             assert (error.reason, error.status, str(error)) == (reason, status, "a line")
-    assert type(errors.of_reason("unknown", "a line")) is CommandError
+    assert type(errors.make_error("unknown", "a line")) is CommandError

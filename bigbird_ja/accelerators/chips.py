@@ -1,17 +1,19 @@
-"""TPUs, with chips as the compiler knows them, and slices as they are rented.
+"""TPU chips, as the compiler sees them, and TPU slices, as they are rented.
 
-A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
-(a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
-a chip's two cores into one device ("megacore") with one memory of 32 GB: `MEGACORE` describes that
-device, and slices consist of it. On v5p the topology compiles for the joined chip. v5e and v6e have
-one core per chip.
+A `Chip` describes the device on which one compiled program runs. On v2, v3 and v7x the device is a
+core, half a chip. v5e and v6e have one core per chip. On v5p the device is the chip with its two
+cores. On v4 the offline topology compiles for one core, but the TPU's runtimes join a chip's two
+cores into one device ("megacore") with one memory of 32 GB. `MEGACORE` describes that device, of
+which slices consist.
 
-Sources: Google Cloud's pages "TPU v2", "TPU v3", ... "TPU7x" (cloud.google.com/tpu/docs) for peak
-rates and memory per chip, halved where the program runs on half a chip; clocks for v2 to v4 from
-Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4), the others from peak rate divided by
-the FLOPs of the matrix units per cycle (v5e, v5p: four units of 128 x 128; v6e, and each core of
-v7x: four of 256 x 256; two FLOPs per cell). `hbm_bytes` is the memory that this compiler leaves to
-a program after its own reserve, read from its out-of-memory reports.
+Sources:
+
+- Peak rates and memory per chip: Google Cloud's pages "TPU v2", ... "TPU7x"
+  (cloud.google.com/tpu/docs), halved if the device is half a chip.
+- Clocks of v2 to v4: Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4). The others are
+  the peak rate divided by the FLOPs of the matrix units per cycle (v5e, v5p: four units of 128 x
+  128; v6e, and each core of v7x: four of 256 x 256; two FLOPs per cell).
+- `hbm_bytes`: the memory that libtpu leaves to a program, read from its out-of-memory reports.
 """
 
 import math
@@ -27,16 +29,28 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Chip:
-    """Device that one compiled program runs on."""
+    """Device on which one compiled program runs.
+
+    Attributes:
+        name: Name of the chip.
+        topology: libtpu's name of the smallest slice.
+        peak_flops: Peak rate in bfloat16 FLOP/s.
+        clock_hz: Clock, to convert the compiler's cycles to seconds.
+        hbm_bytes: Memory that a program can use.
+        hbm_bytes_per_second: Bandwidth of HBM.
+        unit: "core" or "chip", the part of a chip that is one device.
+        link_bytes_per_second: All-reduce bandwidth of the device's links in one direction.
+        remark: Remark for users.
+    """
 
     name: str
-    topology: str  # libtpu's name of the smallest slice.
-    peak_flops: float  # bfloat16 FLOP/s
-    clock_hz: float  # Converts the compiler's cycles to seconds.
-    hbm_bytes: int  # Usable by one program.
+    topology: str
+    peak_flops: float
+    clock_hz: float
+    hbm_bytes: int
     hbm_bytes_per_second: float
-    unit: str  # "core" or "chip", the unit of `peak_flops` and `hbm_bytes`.
-    link_bytes_per_second: float  # All-reduce bandwidth of the unit's links in one direction.
+    unit: str
+    link_bytes_per_second: float
     remark: str = ""
 
 
@@ -55,7 +69,7 @@ _TABLE = (
          "its clock is computed from its peak rate"),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _TABLE}
-# Chips with two cores that are one device on a slice.
+# Chips whose two cores are one device on a slice, but not in the offline topology.
 MEGACORE: dict[str, Chip] = {
     "v4": Chip("v4", "v4:2x2x1", 275e12, 1.05e9, int(30.75 * _GIB), 1228e9, "chip", 300e9,
                "both cores joined"),
@@ -65,15 +79,23 @@ MEGACORE: dict[str, Chip] = {
 
 @dataclass(frozen=True)
 class Accelerator:
-    """TPU slice."""
+    """TPU slice.
 
-    # With Google's count, of cores on v2, v3, v4, v5p and v7x, and of chips on v5e and v6e.
+    Attributes:
+        name: Google's name, with the number of chips on v5e and v6e, and of cores on others.
+        chip: Name of its chip in `CHIPS`.
+        chips: Number of chips, the unit of prices.
+        units: Number of `Chip.unit`, which are cores on v2, v3, v4 and v7x.
+        devices: Number of devices, which divide the global batch.
+        peak_flops: Peak rate of the whole slice in bfloat16 FLOP/s.
+    """
+
     name: str
-    chip: str  # Name for `preflight --chip`.
-    chips: int  # Unit of prices.
-    units: int  # Units of `preflight --chip`, which are cores on v2, v3 and v7x.
-    devices: int  # Devices that share the global batch.
-    peak_flops: float  # bfloat16 FLOP/s of the whole slice.
+    chip: str
+    chips: int
+    units: int
+    devices: int
+    peak_flops: float
 
     @property
     def hosts(self) -> int:
@@ -93,12 +115,13 @@ class Accelerator:
 
 # Chips whose slice names count chips. Other names count cores, two per chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
-_ONE_HOST = {"v5e": 8, "v6e": 8}  # Chips of the largest machine.
+# Maximum number of chips on one host, if it is not 4.
+_ONE_HOST = {"v5e": 8, "v6e": 8}
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
-# Only chips where a program runs on one core.
+# Number of `Chip.unit` per chip, if it is not 1.
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
-# A virtual machine of each generation.
+# The usual machine of each generation.
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
 
 
@@ -118,14 +141,15 @@ def find(name: str) -> Accelerator:
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
     count = int(match[2])
     chips = count // per_chip
-    small = [1] if chip in _COUNTS_CHIPS else []  # No machine has two chips.
+    # Slices start at four chips; of v5e and v6e there are also machines with one.
+    small = [1] if chip in _COUNTS_CHIPS else []
     if chips * per_chip != count or (chips not in small and chips < 4) or chips & (chips - 1):
         sizes = ", ".join(f"{chip}-{per_chip * chips}" for chips in (*small, 4, 8, 16))
-        raise BadInput(f"{name!r}: no TPU of that size (use {sizes}, ...)")
-    return of_chips(chip, chips)
+        raise BadInput(f"{name!r}: no TPU has that size (use {sizes}, ...)")
+    return build_slice(chip, chips)
 
 
-def of_chips(chip: str, chips: int) -> Accelerator:
+def build_slice(chip: str, chips: int) -> Accelerator:
     """Return the slice with this number of chips."""
     cores = _CORES_PER_CHIP.get(chip, 1)
     return Accelerator(
@@ -138,12 +162,17 @@ def of_chips(chip: str, chips: int) -> Accelerator:
     )
 
 
-def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
-    """Return the seconds of `count` collectives with `carried` bytes on the links of a slice.
+def predict_link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
+    """Return the seconds of a step's collectives on the links of a slice.
 
-    A dimension wraps around from 16 chips on (v5p: 4), and then every chip has two links in it.
-    Otherwise the chips at its ends have one. Chips without a public timing count by their specified
-    rate.
+    In a dimension of at least 16 chips (v5p: 4) the links form a ring, so that both directions are
+    used. A chip without a public timing counts with its specified bandwidth.
+
+    Args:
+        chip: chip of the slice.
+        topology: name of the slice.
+        carried: bytes over each device's links.
+        count: number of collectives.
     """
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
     if chip.name not in LINKS or not sizes:
@@ -153,7 +182,7 @@ def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float
     return count * hop * sum(sizes) / ways + carried / (rate * ways * len(sizes))
 
 
-def of_topology(name: str) -> Accelerator:
+def parse_topology(name: str) -> Accelerator:
     """Return the slice of a topology such as `v5e:2x4` or `v4:2x2x1`.
 
     Raises:
@@ -166,4 +195,4 @@ def of_topology(name: str) -> Accelerator:
             f"{name!r} is not a topology such as v5e:2x4 or v4:2x2x1 (three numbers for v4, v5p and"
             f" v7x){near}: the chips are {', '.join(CHIPS)}"
         )
-    return of_chips(chip, math.prod(map(int, shape.split("x"))))
+    return build_slice(chip, math.prod(map(int, shape.split("x"))))

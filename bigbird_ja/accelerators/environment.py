@@ -1,9 +1,9 @@
-"""Environment of tests, of the package's figures and of rented machines."""
+"""Versions of the packages in tests, in published figures and on rented machines."""
 
 from collections.abc import Mapping
 
-# The versions of launch/locks/machine.lock, for the Python of locks/cpython.json. Another pair of
-# jax and libtpu compiles another program, with other cycles.
+# The versions in launch/locks/machine.lock, for the Python of locks/cpython.json. With other
+# versions of jax and libtpu, the compiled program and its cycles differ.
 PACKAGES = {"tensorflow-cpu": "2.21.0", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 COMPILER = {name: PACKAGES[name] for name in ("jax", "libtpu")}
 
@@ -13,11 +13,11 @@ def describe(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in COMPILER)
 
 
-def compiler_warnings(versions: Mapping[str, str]) -> list[str]:
-    """Warn about cycles of another compiler than rented machines have."""
+def list_compiler_warnings(versions: Mapping[str, str]) -> list[str]:
+    """Return a warning if rented machines use other versions of the compiler."""
     if COMPILER.items() <= versions.items():
         return []
     return [
-        f"compiled with {describe(versions)}; machines that `launch` rents have"
-        f" {describe(COMPILER)}: their cycles may differ"
+        f"compiled with {describe(versions)}, but machines of `launch` use {describe(COMPILER)}:"
+        " their cycles may differ"
     ]

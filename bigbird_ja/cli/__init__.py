@@ -1,4 +1,4 @@
-"""Command line: `app` runs a command, `command_flags` declares and parses its flags."""
+"""Command line: entry point, declaration and parsing of flags, `--help`."""
 
 from bigbird_ja.cli.app import COMMANDS, load_command, main, run_command_line
 

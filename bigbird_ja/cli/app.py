@@ -1,18 +1,18 @@
-"""Entry point of `bigbird-ja COMMAND [--flags]`: it maps the outcome to an exit status.
+"""Entry point of `bigbird-ja COMMAND [--flags]`.
 
 A command is a module of `bigbird_ja.commands` with
 
-- a docstring: the summary line, then the exact command, what it reads and writes, its time;
+- a docstring: a summary line, then examples, inputs, outputs and duration;
 - `EXAMPLE`: one command line, shown by `--help`;
 - `SETTINGS`, if it accepts `--config` and `--set`: keys of the settings that it uses;
 - `POSITIONAL`, if it accepts one argument without a flag: the flag that the argument sets;
 - `NEEDS`, if it requires packages that pip does not install with bigbird-ja;
-- `define_flags(flags)`, which declares its own flags on a `command_flags.Flags`;
-- `run(args)`, which calls the function of `bigbird_ja`, prints what people read, and returns the
-  result, a dataclass whose fields are the keys of `--json`. Heavy imports are inside it, so that
-  `--help` never waits for TensorFlow.
+- `define_flags(flags)`, which declares its flags on a `command_flags.Flags`;
+- `run(args)`, which calls the function of `bigbird_ja`, prints its result for users, and returns
+  it. The result is a dataclass whose fields are the keys of `--json`. Slow imports are inside
+  `run`, so that `--help` is fast.
 
-`args` is the parsed `absl.flags.FlagValues`; `args.json` always exists.
+`args` is the parsed `absl.flags.FlagValues`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bigbird_ja import __version__
 from bigbird_ja.cli.spelling import spell_flags
 from bigbird_ja.errors import BadInput, Interrupted
 from bigbird_ja.process import cleanup, console, streams
-from bigbird_ja.process.classify import classify, one_line
+from bigbird_ja.process.classify import classify, join_lines
 from bigbird_ja.process.console import ConsoleHandler
 from bigbird_ja.process.extras import require
 from bigbird_ja.process.redact import redact
@@ -43,7 +43,7 @@ from bigbird_ja.process.signals import CommandSignals, name_of
 from bigbird_ja.process.streams import ResultLine
 from bigbird_ja.process.tensorflow_setup import prepare_tensorflow
 
-# In the order of use, as `bigbird-ja` without arguments prints them.
+# Summaries of the commands, in the usual order of their use.
 COMMANDS: dict[str, str] = {
     "demo": "run every stage on a small generated corpus, on this machine's CPU",
     "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",
@@ -76,35 +76,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
     try:
         status = run_command_line(arguments, signals)
-    except KeyboardInterrupt as stop:  # before the command, or while help is printed
+    except KeyboardInterrupt as stop:
+        # The signal arrived outside of `run_command_line`.
         with _results(_wants_json(arguments)) as results:
             status = _report(stop, results, signals, str)
     if (unwritten := streams.finish()) is not None and status == 0:
         status = _report(unwritten, None, signals, str)
         streams.finish()
-    if signals.number:  # at once: no thread is waited for, no library is unloaded
+    # After a signal, exit without waiting for threads and libraries. Exit functions of libraries
+    # remove their temporary files.
+    if signals.number:
         cleanup.clean_up()
-        atexit._run_exitfuncs()  # libraries' own temporary files
+        atexit._run_exitfuncs()
         os._exit(status)
     sys.exit(status)
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Tell whether `--json` is among arguments that are not parsed yet, or cannot be."""
+    """Return whether arguments contain `--json`, even if they cannot be parsed."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
 def run_command_line(arguments: list[str], signals: CommandSignals | None = None) -> int:
-    """Run `arguments` (without the program's name) and return the exit status.
+    """Run a command line and return the exit status.
 
     Args:
-        arguments: arguments of the command line.
+        arguments: arguments without the program's name.
         signals: signal handling of the process, if this is the console script.
     """
     with _results(_wants_json(arguments)) as results, console.print_log() as printed:
         try:
             outcome = _run(arguments, printed)
-            with streams.naming(1):
+            with streams.name_stream(1):
                 if isinstance(outcome, str):
                     print(outcome)
                 sys.stdout.flush()
@@ -118,16 +121,16 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Open the stream of the `--json` line, if `wanted`."""
-    return streams.results_apart() if wanted else contextlib.nullcontext()
+    """Return a context manager for the line of `--json`, or for None."""
+    return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
 def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
-    """Run a command and return its results, or return the help that is asked for.
+    """Run a command and return its results, or return the requested help.
 
     Args:
         arguments: arguments of the command line.
-        printed: handler of the log; it spells parameters as flags once the command is known.
+        printed: handler of the log, which is configured to show parameters as the command's flags.
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
@@ -135,7 +138,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     if arguments[0] in ("--version", "-version"):
         return f"bigbird-ja {__version__}"
     name, *words = [*arguments[1:], "--help"] if asks else arguments
-    # absl: the list of commands does without it.
+    # Imported here, since absl is not required to list the commands.
     from bigbird_ja.cli import command_flags
     from bigbird_ja.cli.command_help import command_help
 
@@ -144,7 +147,8 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     if args.help:
         return command_help(command, name)
     require(*getattr(command, "NEEDS", ()))
-    prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
+    # TensorFlow reads the environment when it is imported.
+    prepare_tensorflow(os.environ)
     printed.translate = functools.partial(spell_flags, flags=set(args))
     results = command.run(args)
     return dataclasses.asdict(results)
@@ -156,20 +160,21 @@ def _report(
     signals: CommandSignals | None,
     translate: Callable[[str], str],
 ) -> int:
-    """Print the reason of a failure and return the exit status.
+    """Print an error and return its exit status.
 
     Args:
         error: exception that ended the command.
         results: stream of the `--json` line, if there is one.
         signals: signal handling of the process, if this is the console script.
-        translate: function of a message that spells parameters as flags.
+        translate: function that replaces parameters in a message by flags.
     """
-    if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
+    # Free the memory of the failed frames, which is required below.
+    if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
         signals.is_settled = True
         if signals.number and classify(error) is None:
-            # A library replaced the KeyboardInterrupt by an exception of its own.
+            # A library has replaced the KeyboardInterrupt by another exception.
             error = KeyboardInterrupt(name_of(signals.number))
     known = classify(error)
     if known is None:
@@ -178,7 +183,7 @@ def _report(
         message = redact(f"{type(error).__name__}: {error}")
     else:
         status, reason = known.status, known.reason
-        message = redact(translate(one_line(str(known))))
+        message = redact(translate(join_lines(str(known))))
         text = f"bigbird-ja: {message}\n"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -192,15 +197,13 @@ def _report(
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
-    """End the process from the thread that listens to signals.
-
-    Nothing here may wait long.
-    """
+    """End the process from the thread that receives signals, with a timeout for each part."""
 
     def flush_message() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
-                os.write(2, f"\nbigbird-ja: {message}\n".encode())  # below a line of progress
+                # The newline ends a progress line.
+                os.write(2, f"\nbigbird-ja: {message}\n".encode())
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
     for act, seconds in (
@@ -218,7 +221,7 @@ def load_command(name: str) -> Any:
     """Import the module of a command.
 
     Raises:
-        BadInput: No such command; the message names the nearest one.
+        BadInput: The command does not exist; the message suggests the nearest one.
     """
     if name not in COMMANDS:
         from bigbird_ja.settings.suggestions import nearest

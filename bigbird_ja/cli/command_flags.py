@@ -1,7 +1,7 @@
-"""Flags of a command: declaration and parsing.
+"""Declaration and parsing of a command's flags.
 
-A command declares its flags on a `Flags`; parsing, `--help` and docs/commands follow from that. A
-flag that sets a setting is declared by the setting's key.
+A command declares its flags on a `Flags`, from which parsing, `--help` and docs/commands are
+derived. A flag that sets a setting is declared by the setting's key.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from bigbird_ja.settings.schema import about as details
 from bigbird_ja.settings.suggestions import near, suggestion
 from bigbird_ja.settings.variants import OPTIONS, parameter_of
 
-Args = flags.FlagValues  # the flags of a command, parsed
+# Parsed flags of a command.
+Args = flags.FlagValues
 
-# Flags of other trainers without a counterpart here, with the advice for each.
+# Advice for flags of other trainers that do not exist here.
 _EXPECTED = {
     **dict.fromkeys(("spot", "preemptible"), "`launch` rents spot TPUs without a flag"),
     **dict.fromkeys(
@@ -36,36 +37,49 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class Flag(Option):
-    """Flag of a command."""
+    """Flag of a command.
 
-    setting: str = ""  # key of the setting that it sets
-    form: str = ""  # placeholder for the value in `--help`; by default the type
-    group: str = ""  # heading in `--help`
-    many: bool = False  # repeatable
-    commas: bool = False  # values separated by commas
+    Attributes:
+        setting: Key of the setting that it sets, or "".
+        form: Placeholder for the value in `--help`; by default the type.
+        group: Heading in `--help`.
+        many: Whether it may be repeated.
+        commas: Whether its value is a list separated by commas.
+        required: Whether it is required.
+        unless: Flag with which this flag is not required.
+        needs: Flag, or flag=value, without which this flag has no effect.
+        excludes: Flags that cannot be combined with it.
+        uses: For --set and --config, keys of settings that have an effect in the command.
+    """
+
+    setting: str = ""
+    form: str = ""
+    group: str = ""
+    many: bool = False
+    commas: bool = False
     required: bool = False
-    unless: str = ""  # flag that makes this required one optional
-    needs: str = ""  # flag, or flag=value, without which it has no effect
-    excludes: tuple[str, ...] = ()  # flags that it cannot be combined with
-    uses: tuple[str, ...] = ()  # for --set and --config: keys of settings that have an effect
+    unless: str = ""
+    needs: str = ""
+    excludes: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
 
 
 class Flags:
-    """Declarations of the flags of one command.
+    """Declarations of one command's flags.
 
     Args:
-        values: container of flags, by absl.
+        values: container of the flags.
+
+    Attributes:
+        group: Heading in `--help` for the flags that are declared next.
     """
 
     def __init__(self, values: flags.FlagValues) -> None:
         self.values = values
-        self.group = ""  # heading of `--help` for the flags declared next
+        self.group = ""
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """Declare a text flag.
-
-        `none` describes a missing value, `many` makes it repeatable.
-        """
+        """Declare a text flag. `about` contains arguments of `_declare`."""
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
@@ -73,24 +87,15 @@ class Flags:
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """Declare an integer flag.
-
-        `low` and `high` are its range.
-        """
+        """Declare an integer flag. `about` contains arguments of `_declare`."""
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """Declare a number flag.
-
-        `low` and `high` are its range.
-        """
+        """Declare a number flag. `about` contains arguments of `_declare`."""
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare a choice flag.
-
-        The default is the first of `choices` if none is given.
-        """
+        """Declare a choice flag, whose default is its first choice unless it is given."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
@@ -99,7 +104,7 @@ class Flags:
         self._declare(name, bool, default, help, **about)
 
     def setting(self, key: str, **about: Any) -> None:
-        """Declare a flag for a setting, whose own declaration describes it."""
+        """Declare a flag for a setting, from the declaration of the setting."""
         self._add(Flag(f"--{parameter_of(key)}", OPTIONS[key].type, None, setting=key, **about))
 
     def _declare(
@@ -119,7 +124,18 @@ class Flags:
     ) -> None:
         """Declare a flag.
 
-        `about` contains fields of `Flag`.
+        Args:
+            name: name of the flag.
+            kind: type of the value.
+            default: default value.
+            help: description.
+            low: minimum of a number.
+            high: maximum of a number.
+            unit: unit of a number.
+            none: description of a missing value.
+            choices: allowed texts.
+            filled: whether a text must not be empty.
+            about: further fields of `Flag`.
         """
         described: Any = Literal[choices] if choices else kind
         span = None if low is None or high is None else (low, high)
@@ -146,16 +162,16 @@ class Flags:
 
 
 class _Parser(flags.ArgumentParser):
-    """Parser of a value, or of values separated by commas, as declared."""
+    """Parser of a flag's value, or of its values separated by commas."""
 
     def __init__(self, *, option: Flag) -> None:
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Return the value or list of values.
+        """Return the value or the list of values.
 
         Raises:
-            ValueError: Another type, or out of range.
+            ValueError: A value has another type, or is out of range.
         """
         if not self.option.commas:
             return self.option.read(argument)
@@ -171,10 +187,9 @@ def declared(flag: flags.Flag) -> Flag:
 
 
 def flags_of(command: Any) -> flags.FlagValues:
-    """Collect a command's own flags and the common ones, not yet parsed.
+    """Return a command's flags and the common flags, before parsing.
 
-    `--config` and `--set` are included if the command lists the settings that it uses, in its
-    `SETTINGS`.
+    They contain `--config` and `--set` if the module of the command defines `SETTINGS`.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
@@ -208,15 +223,16 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     """Parse a command's flags.
 
     Raises:
-        BadInput: An unknown flag, a value that does not parse, a missing flag, one that has no
-            effect with the others, or a stray argument.
+        BadInput: A flag is unknown, missing or has no effect, a value is invalid, or there is an
+            unexpected argument.
     """
     args = flags_of(command)
     arguments = [_normalize_argument(word, args) for word in arguments]
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
-            raise BadInput(f"unknown flag {word.split('=')[0]}{see}")  # absl would read the file
+            # absl would read flags from this file.
+            raise BadInput(f"unknown flag {word.split('=')[0]}{see}")
     positional = getattr(command, "POSITIONAL", "")
     try:
         words = args([f"bigbird-ja {name}", *arguments])[1:]
@@ -246,7 +262,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
 
 
 def _normalize_argument(word: str, args: flags.FlagValues) -> str:
-    """Turn `--seq-length=64` into `--seq_length=64`, `--no-cache` into `--nocache`."""
+    """Convert `--seq-length=64` to `--seq_length=64`, and `--no-cache` to `--nocache`."""
     name, equals, value = word.partition("=")
     name = name[2:].replace("-", "_")
     if name.startswith("no_") and name[3:] in args and declared(args[name[3:]]).kind is bool:
@@ -256,25 +272,26 @@ def _normalize_argument(word: str, args: flags.FlagValues) -> str:
 
 
 def _stray_argument_error(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
-    """Return the error for arguments without a flag, naming the flag that is likely meant."""
+    """Return the error for unexpected arguments, which suggests a flag for them."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
     if meant is None:
         return BadInput(f"unexpected argument {words[0]!r}{see}")
     advice = f"did you mean --{meant.name} {words[0]}?"
-    if len(words) > 1 or meant.present:  # a pattern that the shell has replaced by files' names
+    # Several arguments are probably a pattern that the shell has replaced by names of files.
+    if len(words) > 1 or meant.present:
         advice = f"for several files quote a pattern: --{meant.name} 'FOLDER/*'"
         advice += f", or repeat --{meant.name}" if declared(meant).many else ""
     return BadInput(f"unexpected argument {words[0]!r}: {advice}")
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
-    """List the flags, each once, in the order of declaration."""
+    """List the flags in the order of declaration, without synonyms."""
     return [args[name] for name in args if args[name].name == name]
 
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
-    """Refuse a command line that lacks required flags, naming all of them."""
+    """Check that no required flag is missing."""
     missing, excuses = [], set[str]()
     for flag in own_flags(args):
         option = declared(flag)
@@ -285,25 +302,26 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
     if missing:
         excuse = excuses.pop() if len(excuses) == 1 else ""
         verb = "is" if len(missing) == 1 else "are"
-        raise BadInput(f"{', '.join(missing)} {verb} needed{excuse}{see}")
+        raise BadInput(f"{', '.join(missing)} {verb} required{excuse}{see}")
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
-    """Refuse a flag that has no effect with the others."""
+    """Check that a flag has an effect with the other flags."""
     option = declared(flag)
     if option.needs:
         check_given(args, f"--{flag.name}", option.needs)
     for other in option.excludes:
         if args[other].present:
-            raise BadInput(f"--{flag.name} and --{other}: give one of them")
+            raise BadInput(f"--{flag.name} and --{other} cannot be combined: remove one of them")
 
 
 def check_given(args: flags.FlagValues, what: str, need: str) -> None:
-    """Refuse a flag or setting that has no effect without a missing flag."""
+    """Check that a flag is given without which another flag or setting has no effect."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
         raise BadInput(
-            f"{what} has no effect without {format_need(need)}: add that, or leave it out"
+            f"{what} has no effect without {format_need(need)}: add {format_need(need)}, or remove"
+            f" {what}"
         )
 
 
@@ -313,7 +331,7 @@ def format_need(need: str) -> str:
 
 
 def _near(args: flags.FlagValues, name: str) -> str:
-    """Suggest the nearest flag and the nearest settings."""
+    """Return a text that suggests the nearest flag and the nearest settings."""
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses

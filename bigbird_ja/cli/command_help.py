@@ -1,4 +1,4 @@
-"""Help of a command: its docstring, an example, and its flags with units, ranges and defaults."""
+"""Text of `--help`: a command's docstring, an example, and its flags."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COMMON = ("config", "set", "json", "help")
 
 
 def command_help(command: Any, name: str) -> str:
-    """Format `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
+    """Format the text of `bigbird-ja COMMAND --help`.
 
     Args:
         command: module of the command.
-        name: name of the command, as users type it.
+        name: name of the command.
     """
     about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
     about[0] = f"bigbird-ja {name}: {about[0]}"
@@ -37,7 +37,7 @@ def command_help(command: Any, name: str) -> str:
 
 
 def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
-    """Group the flags by the headings of `--help`, required ones first."""
+    """Group the flags by their headings in `--help`, required flags first."""
     result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
     last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
     for flag in own_flags(args):
@@ -51,7 +51,7 @@ def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
 
 
 def form(flag: flags.Flag) -> str:
-    """Format a flag: `--name INT`."""
+    """Format a flag with its placeholder, such as `--name INT`."""
     option = declared(flag)
     if option.kind is bool:
         return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
@@ -59,10 +59,11 @@ def form(flag: flags.Flag) -> str:
 
 
 def meaning(flag: flags.Flag) -> str:
-    """Describe a flag: help, unit, range, the setting that it sets, its conditions."""
+    """Format a flag's description, unit, range, setting and conditions."""
     option = declared(flag)
     notes = [
-        option.unit if option.choices else option.values,  # `form` shows choices
+        # Choices are shown next to the name.
+        option.unit if option.choices else option.values,
         f"sets {option.setting}" if option.setting else "",
         f"with {format_need(option.needs)}" if option.needs else "",
         "repeatable" if option.many and "repeatable" not in option.meaning else "",

@@ -1,4 +1,4 @@
-"""Flags that several commands declare."""
+"""Flags that are common to several commands."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ _WEIGHTS = (
 
 
 def define_model_flags(flags: Flags) -> None:
-    """Define the flags that name a checkpoint."""
+    """Define the flags that specify a checkpoint."""
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     step = "Global step of the checkpoint."
     flags.integer("step", None, step, low=0, high=10**12, none="the newest")
 
 
 def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
-    """Define the flags that name a corpus.
+    """Define the flags that specify a corpus.
 
-    `weights` tells whether a source accepts a weight.
+    Args:
+        flags: flags of the command.
+        weights: whether sources may have a weight.
     """
     flags.path(
         "input",
@@ -55,7 +57,7 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
 
 
 def corpus_parameters(args: Args) -> dict[str, Any]:
-    """Return the parameters of a function that name a corpus."""
+    """Return the arguments that specify a corpus, for a function."""
     return {
         "inputs": args.input,
         "text_fields": args.text_field,

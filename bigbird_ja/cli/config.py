@@ -1,4 +1,4 @@
-"""Settings that a command's flags specify."""
+"""Conversion of flags for settings to arguments of functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bigbird_ja.errors import BadInput
 
 
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
-    """Read the values of `--set section.key=value` as YAML, by key.
+    """Read the values of `--set section.key=value`, which are YAML, by key.
 
-    The last value of a key wins.
+    The last value of a key has priority.
 
     Raises:
-        BadInput: A text without `=`, or not YAML.
+        BadInput: A text does not contain `=`, or a value is not YAML.
     """
-    from bigbird_ja.settings.option import shortened
+    from bigbird_ja.settings.option import shorten
     from bigbird_ja.storage import decode
 
     values = {}
@@ -26,13 +26,13 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
         key, separator, value = text.partition("=")
         key = key.strip()
         if not separator:
-            raise BadInput(f"--set {shortened(text)}: write it as section.key=value")
+            raise BadInput(f"--set {shorten(text)} must have the form section.key=value")
         values[key] = decode.read_yaml(value, f"--set {key}")
     return values
 
 
 def setting_parameters(args: Args) -> dict[str, Any]:
-    """Return `config`, `overrides` and the parameters that set one setting, for a function."""
+    """Return `config`, `overrides` and the arguments that set one setting, for a function."""
     flags = command_flags.own_flags(args)
     named = {flag.name: flag.value for flag in flags if command_flags.declared(flag).setting}
     return {"config": args.config, "overrides": read_sets(args.set), **named}

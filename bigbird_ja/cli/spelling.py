@@ -1,7 +1,7 @@
-"""Parameters in messages, as flags of the command.
+"""Conversion of parameters in messages to flags.
 
-A message of the package names a parameter in backticks, such as `overwrite`. The command line
-prints it as users type it, `--overwrite`. Other words in backticks stay.
+Messages of the package contain parameters in backticks, such as `overwrite`. The command line
+prints them as flags, such as --overwrite. Other words in backticks are not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAGS = {
 
 
 def spell_flags(message: str, flags: Container[str]) -> str:
-    """Replace the parameters in backticks by the flags of a command.
+    """Replace parameters in backticks by the flags of a command.
 
     Args:
         message: message of the package.

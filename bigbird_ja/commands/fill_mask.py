@@ -17,7 +17,7 @@ from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import define_model_flags
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.console import printable, table
+from bigbird_ja.process.console import escape_text, table
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.fill_mask import FillMaskResult
@@ -57,5 +57,5 @@ def run(args: Args) -> FillMaskResult:
     print(table(rows, ["mask", "token", "probability"]))
     for filled in result.filled:
         if len(filled) < _MAX_SHOWN:
-            print("\n".join(map(printable, filled.split("\n"))))
+            print("\n".join(map(escape_text, filled.split("\n"))))
     return result

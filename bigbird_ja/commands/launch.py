@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
-from bigbird_ja.process.console import human_time
+from bigbird_ja.process.console import format_time
 from bigbird_ja.settings.variants import used_by
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def _print_dry_run(dry: DryRun) -> None:
     machine, cost = dry.machine, dry.cost
     queue = ", in the queue" if machine.queued else ""
     hours, usd = cost.most_hours, cost.usd_per_hour
-    lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
+    lease = (
+        "a week each" if hours is None else f"at most {format_time(hours * 3600)} of rented time"
+    )
     price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "not counted"
     most = "" if cost.most_usd is None else f"; at most {cost.most_usd:,.2f} USD"
     source = f", from {dry.init_from}" if dry.init_from else ""

@@ -35,7 +35,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> SampleResult:
     """Write the corpus, unless the output contains it already."""
-    from bigbird_ja.process.console import human_bytes
+    from bigbird_ja.process.console import format_bytes
     from bigbird_ja.text.articles import sample
 
     result = sample(
@@ -46,5 +46,5 @@ def run(args: Args) -> SampleResult:
         facts_per_1000_characters=args.facts_per_1000_characters,
         overwrite=args.overwrite,
     )
-    print(f"{result.output}: {result.documents:,} articles, {human_bytes(result.bytes)}")
+    print(f"{result.output}: {result.documents:,} articles, {format_bytes(result.bytes)}")
     return result

@@ -9,7 +9,7 @@ so far; `report` draws its curves. Changes nothing; takes a second or two.
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.launch.status import StatusResult, status
-from bigbird_ja.process.console import human_time, table
+from bigbird_ja.process.console import format_time, table
 
 _HEADER = (
     "run",
@@ -46,7 +46,7 @@ def _print(result: StatusResult, bucket: str | None, has_listed: bool) -> None:
     rows, none = [], "none" if has_listed else "not listed (--project)"
     for run in result.runs:
         step = f"{run.step:,}/{run.target_step:,}"
-        waits = "-" if run.eta_seconds is None else human_time(run.eta_seconds)
+        waits = "-" if run.eta_seconds is None else format_time(run.eta_seconds)
         counts = (step, f"{run.tokens_per_second:,.0f}", waits, run.preemptions, run.failures)
         sums = (f"{run.tpu_hours:.1f}", f"{run.cost_usd:.2f}")
         seen = ("; ".join(run.tpus) or none, run.watched_by or "nobody")
@@ -57,5 +57,5 @@ def _print(result: StatusResult, bucket: str | None, has_listed: bool) -> None:
             print(f"{run.name}: {run.message}")
         if run.tpus and run.watched_by is None:
             print(f"{run.name}: nobody watches its TPU: `launch` again, or `bigbird-ja down`")
-    for tpu in result.strays(bucket):
+    for tpu in result.list_strays(bucket):
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")

@@ -39,7 +39,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> TokenizerResult:
     """Train, or find that the model is there already."""
-    from bigbird_ja.process.console import human_time
+    from bigbird_ja.process.console import format_time
     from bigbird_ja.text.tokenizer_training import tokenize
 
     result = tokenize(
@@ -50,6 +50,6 @@ def run(args: Args) -> TokenizerResult:
     )
     print(
         f"{result.model}: {result.vocab_size:,} tokens, {result.characters_per_token} characters"
-        f" per token, {result.unknown_rate:.4%} unknown, in {human_time(result.seconds)}"
+        f" per token, {result.unknown_rate:.4%} unknown, in {format_time(result.seconds)}"
     )
     return result

@@ -16,13 +16,13 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, check, shards
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.build_dir import Work, check_output, exclusive
+from bigbird_ja.data.build_dir import Work, check_output, lease_folder
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.text_counts import TextCounts
 from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.huggingface import hub
-from bigbird_ja.process.classify import mid_run
+from bigbird_ja.process.classify import convert_refusals
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import outputs
@@ -64,16 +64,16 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         BadInput: Bad text, foreign files in the directory, or another process that writes to it.
     """
     _check_places(request)
-    with outputs.new_folder(request.output_dir), exclusive(request.output_dir) as lease:
+    with outputs.create_folder(request.output_dir), lease_folder(request.output_dir) as lease:
         work = Work(request.output_dir)
         if (manifest := _finished(request, work)) is not None:
             return manifest, True
         _begin(request, work)
-        with mid_run():
+        with convert_refusals():
             plans, counts = _pack(request, work)
             names = [plan.name(k) for plan in plans for k in range(plan.num_shards)]
             owned = work.claim_output(names, request.spec)
-            made = _write_shards(request, work, plans, lease.share())
+            made = _write_shards(request, work, plans, lease.make_share())
             lease.check()
             return _finish(request, work, owned, plans, made, counts), False
 
@@ -229,7 +229,7 @@ def _start_writer(
 ) -> None:
     _worker.update(plans=plans, spec=spec, work=work)
     if lease is not None:
-        lease.put_up()
+        lease.add_fence()
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:

@@ -29,7 +29,7 @@ from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.storage.lease import Lease, held
+from bigbird_ja.storage.lease import Lease, keep_lease
 from bigbird_ja.storage.ownership import Owned
 
 KIND = "data set"
@@ -56,7 +56,7 @@ class _Settings:
     spec: DataSpec
 
 
-def exclusive(directory: str) -> AbstractContextManager[Lease]:
+def lease_folder(directory: str) -> AbstractContextManager[Lease]:
     """Acquire the directory's lease and release it at the end.
 
     Call `check` before the manifest is written.
@@ -65,7 +65,7 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
         BadInput: Another process holds it.
     """
     busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
-    return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
+    return keep_lease(Lease(storage.join(directory, LOCK_NAME), busy, log))
 
 
 class Work:
@@ -116,7 +116,7 @@ class Work:
                 raise BadInput(f"another command has just begun in {folder}: {_WAIT}")
         for folder in (self.blocks, self._records):
             storage.make_directory(folder)
-            storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
+            storage.clean_temporary(folder, _OURS[storage.get_base_name(folder)])
         storage.clean_temporary(self.output, _SHARD)
 
     def remove(self) -> None:

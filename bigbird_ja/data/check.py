@@ -113,7 +113,7 @@ def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
     """
     if _difference(shard, info):
         return False
-    return (info.crc32c or storage.crc32c_of_file(path)[0]) == shard.crc32c
+    return (info.crc32c or storage.compute_file_crc32c(path)[0]) == shard.crc32c
 
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:

@@ -110,19 +110,19 @@ def data_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
             for key, what, advice in _TO_CLEAN
             if getattr(result, key)
         ),
-        ["tokens per epoch", console.human_count(manifest.train.tokens * manifest.dupe_factor)],
+        ["tokens per epoch", console.format_count(manifest.train.tokens * manifest.dupe_factor)],
         ["unknown tokens", f"{unknown:.4%}"],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
         ["predictions", f"{result.mean_predictions:.1f} per sequence"],
         ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["size", console.human_bytes(result.bytes)],
-        ["time", console.human_time(result.seconds)],
+        ["size", console.format_bytes(result.bytes)],
+        ["time", console.format_time(result.seconds)],
     ]
     warnings = []
     if unknown > _MAX_UNKNOWN:
-        examples = " ".join(map(console.printable, result.unknown_characters))
+        examples = " ".join(map(console.escape_text, result.unknown_characters))
         warnings.append(
             f"{unknown:.1%} of the tokens are unknown to the tokenizer (such as"
             f" {examples}), and nothing can be learned from these: is it a tokenizer of another"
@@ -164,7 +164,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
 
     total = sum(shard.bytes for shard in manifest.every_shard)
     with console.Progress(total, "B") as progress:
-        problems = [*map(console.printable, check(manifest, place, progress.update))]
+        problems = [*map(console.escape_text, check(manifest, place, progress.update))]
     result = DataCheckResult(
         **dataclasses.asdict(data_summary(manifest, time.monotonic() - began)),
         tokens_per_epoch=manifest.train.tokens * manifest.dupe_factor,
@@ -238,7 +238,7 @@ def _masked_text(
             break
         if parts and starts_word:
             parts.append("|")
-        text, other = (console.printable(tokenizer.tokens[i]) for i in (token, now))
+        text, other = (console.escape_text(tokenizer.tokens[i]) for i in (token, now))
         if not is_target:
             parts.append(_painted(text, "special" if token in special else "", color))
         elif now == manifest.special_ids["mask"]:

@@ -134,7 +134,7 @@ def make_data(
         tokenizer=known,
         spec=spec,
         output_dir=os.fspath(output_dir),
-        num_workers=num_workers or workers.available_cores(),
+        num_workers=num_workers or workers.count_cores(),
         overwrite=overwrite,
         settings="\n".join(notices),
         pack=pack if runner == "ray" else None,

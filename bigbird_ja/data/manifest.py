@@ -245,7 +245,7 @@ class Manifest(DataSpec):
 
 
 def _published(source: str) -> str:
-    return source if source.startswith(NAMED) else storage.base_name(source.rstrip("/"))
+    return source if source.startswith(NAMED) else storage.get_base_name(source.rstrip("/"))
 
 
 def to_json(manifest: Manifest) -> str:

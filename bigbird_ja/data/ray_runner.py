@@ -15,7 +15,7 @@ from bigbird_ja.data import blocks
 from bigbird_ja.data.blocks import Block
 from bigbird_ja.data.manifest import DataSpec
 from bigbird_ja.errors import StorageError
-from bigbird_ja.process.console import log, shortened, waiting
+from bigbird_ja.process.console import log, shorten, show_waiting
 from bigbird_ja.text.tokenizer import Tokenizer
 
 # Ray restarts an actor if its process or machine is lost, and sends the block again.
@@ -58,7 +58,7 @@ def pack_blocks(
             storage.write_bytes(path_of(name), data)
             yield size
     except ray.exceptions.RayError as error:
-        line = shortened(str(error), 300)
+        line = shorten(str(error), 300)
         raise StorageError(f"the Ray cluster: {line}. Rerun the same command") from error
     finally:
         ray.shutdown()
@@ -80,10 +80,10 @@ def _start() -> Any:
     import ray
 
     try:
-        with waiting("starting Ray, or joining its cluster"):
+        with show_waiting("starting Ray, or joining its cluster"):
             ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray raises its own classes and others
-        line = shortened(str(error), 300)
+        line = shorten(str(error), 300)
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray has set its own

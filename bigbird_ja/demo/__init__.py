@@ -1,1 +1,1 @@
-"""The demo: every command on a small generated corpus, with a kill and a resume."""
+"""Demo of every command on a small generated corpus, with a kill and a resume."""

@@ -1,4 +1,4 @@
-"""The demo: every command on a small generated corpus, with a kill and a resume."""
+"""The function `demo`: every command on a small generated corpus, with a kill and a resume."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from bigbird_ja.process import console
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 
-# Losses that the run had logged when it was killed, in the work directory.
+# File in the work directory with the losses that were logged before the kill.
 _KILLED = "killed.json"
-# Fewer leave no steps between a save and the kill.
+# With fewer steps, the kill would follow directly after a save.
 _MIN_STEPS = 80
-# Sentences like the corpus's, not in it. Expected at the masks: である, 年, った.
+# Sentences that resemble the corpus, but are not in it. Expected at the masks: である, 年, った.
 _TEXTS = (
     "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
     "寺は1872[MASK]の地震で失われたが、村人の手で復元された。",
@@ -31,13 +31,13 @@ class DemoResult:
     """Result of the demo.
 
     Attributes:
-        work_dir: folder with everything that it made.
+        work_dir: folder with all files of the demo.
         killed_at_step: last step that was logged before the kill.
         resumed_from_step: step of the checkpoint from which the training resumed.
         first_loss: loss of the first logged step, in nats.
         last_loss: loss of the last logged step.
         eval_loss: masked-LM loss on held-out records.
-        eval_accuracy: share of their masked tokens that the model predicts.
+        eval_accuracy: fraction of their masked tokens that the model predicts correctly.
         masks: candidates at each mask, the likeliest first.
         seconds: duration.
     """
@@ -56,16 +56,16 @@ class DemoResult:
 def demo(
     *, work_dir: str | os.PathLike[str] = "out/demo", num_train_steps: int = 360
 ) -> DemoResult:
-    """Run every command on a small generated corpus, each in a process of its own.
+    """Run every command on a small generated corpus, each in its own process.
 
     The training is killed midway and resumed. The commands and their output are printed.
 
     Args:
-        work_dir: local folder for everything that the demo makes; a second run continues in it.
+        work_dir: local folder for all files of the demo; a second run continues in it.
         num_train_steps: training steps, at least 80.
 
     Raises:
-        BadInput: The folder contains files that no demo made.
+        BadInput: The folder contains files that are not from a demo.
         CommandError: A command failed, with its exit status.
         RuntimeError: The resume was not exact, or the loss did not fall.
     """
@@ -89,40 +89,41 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
         storage.join(work_dir, name) for name in ("corpus.jsonl", "tokenizer.model", "data", "run")
     )
 
-    def headline(text: str) -> None:
+    def print_headline(text: str) -> None:
         print(f"\n== {text}", flush=True)
 
     config = ["--config", "tiny-cpu"]
-    headline("1. A corpus: generated Japanese articles in Wiki40b layout")
+    print_headline("1. A corpus: generated Japanese articles in Wiki40b layout")
     run_command(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
-    headline("2. A tokenizer")
+    print_headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
-    # Fewer tokens than for real text: the generated text has few distinct characters.
+    # The vocabulary is smaller than for real text, as the corpus contains few distinct characters.
     tokenize = ["tokenize", *config, "--vocab_size", "2000", "--input", corpus]
     run_command([*tokenize, "--output_prefix", prefix])
-    headline("3. Training data: full sequences in shuffled shards, one part held out")
+    print_headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
     run_command(["make-data", *config, *text, "--output_dir", data, "--num_workers", "2"])
     pretrain = ["pretrain", *config, "--data_dir", data, "--model_dir", model]
-    # The kill comes halfway between two saves, so that some logged steps are made twice.
+    # The run is killed halfway between two saves, so that some logged steps are repeated.
     pretrain += ["--num_train_steps", str(steps), "--set", "checkpoints.save_every_minutes=60"]
     pretrain += ["--set", f"checkpoints.save_every_steps={steps // 4}"]
-    headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
+    print_headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     killed = storage.join(work_dir, _KILLED)
-    if not storage.exists(killed):  # else an interrupted demo has done this
+    # The file exists if an earlier, interrupted demo has done this.
+    if not storage.exists(killed):
         at = steps * 3 // 8
         run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
         owned.write(_KILLED, json.dumps(read_losses(model)).encode())
-    headline("5. Rerun of the same command: it resumes, in the data too")
+    print_headline("5. The same command again: it resumes, in the data too")
     run_command(pretrain)
     before = {int(step): loss for step, loss in json.loads(storage.read_bytes(killed)).items()}
     result = {"work_dir": work_dir, **compare_losses(model, before)}
-    headline("6. Evaluation on held-out documents")
+    print_headline("6. Evaluation on held-out documents")
     evaluated = run_command(["evaluate", "--model_dir", model, "--data_dir", data])
-    headline("7. Predictions at [MASK], in sentences that the corpus does not contain")
+    print_headline("7. Predictions at [MASK], in sentences that the corpus does not contain")
     texts = [word for text in _TEXTS for word in ("--text", text)]
     filled = run_command(["fill-mask", "--model_dir", model, *texts, "--top_k", "3"])
-    headline("8. A page about the run")
+    print_headline("8. A page about the run")
     run_command(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
     return {**result, **measured, "masks": filled["masks"]}
@@ -135,7 +136,7 @@ def read_losses(model_dir: str) -> dict[int, float]:
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
-    """Print the losses of the repeated steps, before the kill and after the resume.
+    """Print and compare the losses of the repeated steps, before the kill and after the resume.
 
     Args:
         model_dir: folder of the run, resumed and finished.
@@ -164,7 +165,7 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
 
 def summarize(result: DemoResult) -> str:
     """Format the result for users."""
-    values = {**vars(result), "time": console.human_time(result.seconds)}
+    values = {**vars(result), "time": console.format_time(result.seconds)}
     return """
 == Done in {time}: {work_dir}/report.html
 It learned the phrases of the corpus: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \

@@ -1,4 +1,4 @@
-"""A command of bigbird-ja, run as a user would, in a process of its own."""
+"""Run of a bigbird-ja command in its own process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bigbird_ja.errors import of_reason
+from bigbird_ja.errors import make_error
 from bigbird_ja.process.cleanup import kill_on_exit
 from bigbird_ja.process.console import log
-from bigbird_ja.process.workers import error_from_exit
+from bigbird_ja.process.workers import make_exit_error
 
 
 def run_command(
     arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
-    """Run one command as a user would, show its output, and return its `--json` results.
+    """Run one command in its own process, show its output, and return its `--json` results.
 
     Args:
         arguments: arguments of the command line.
-        kill_when: condition that is polled; once true, the command is killed with SIGKILL.
+        kill_when: condition that is polled; when it is true, the command is killed with SIGKILL.
 
     Raises:
-        CommandError: The command failed, with this exit status and message.
-        RuntimeError: The command ended before it was to be killed.
+        CommandError: The command failed; the error contains its exit status and message.
+        RuntimeError: The command ended before `kill_when` was true.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
@@ -49,10 +49,10 @@ def run_command(
     with contextlib.suppress(ValueError):
         results = json.loads(out)
     if not results:
-        advice = "close other programs and run it again"
-        raise error_from_exit(process.returncode, (), subject, advice)
+        advice = "close other programs and rerun the same command"
+        raise make_exit_error(process.returncode, (), subject, advice)
     if process.returncode:
-        raise of_reason(str(results.get("reason")), f"{subject}: {results.get('error')}")
+        raise make_error(str(results.get("reason")), f"{subject}: {results.get('error')}")
     if kill_when:
-        raise RuntimeError(f"{subject} ended by itself, before the kill")
+        raise RuntimeError(f"{subject} ended before it could be killed")
     return results

@@ -1,4 +1,4 @@
-"""Checks of this machine for training and for renting TPUs."""
+"""Checks whether this machine can train, and rent TPUs."""
 
 import importlib.metadata
 import importlib.util
@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 
 import bigbird_ja
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.console import human_bytes
+from bigbird_ja.process.console import format_bytes
 from bigbird_ja.process.extras import INSTALL, require
 
-# Six checkpoints of a base model, 1.3 GB each, and its logs.
+# Six checkpoints of a base model at 1.3 GB, and logs.
 _DISK_BYTES = 10e9
 
 
@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class DoctorResult:
-    """Findings about this machine.
+    """Results of all checks of this machine.
 
     Attributes:
         can_train: whether an engine can train here.
@@ -47,21 +47,23 @@ class DoctorResult:
 
 
 def doctor(*, on_check: Callable[[Check], None] = lambda check: None) -> DoctorResult:
-    """Check what this machine has and lacks for training, and for renting TPUs.
+    """Check whether this machine can train, and rent TPUs.
 
     Args:
-        on_check: callback that gets each check as it is made, which takes seconds.
+        on_check: callback for each result, called as soon as it is known.
 
     Raises:
-        BadInput: This machine cannot train; `results` contains the checks.
+        BadInput: This machine cannot train; the error's `results` contain the checks.
     """
     checks = []
-    for check in itertools.chain(_packages(), _room(), _engines(), _cloud()):
+    for check in itertools.chain(
+        _check_packages(), _check_space(), _check_engines(), _check_cloud()
+    ):
         checks.append(check)
         on_check(check)
     result = DoctorResult(any(c.is_engine and c.is_well for c in checks), checks)
     if not result.can_train:
-        raise BadInput("this machine cannot train: see the lines on engines", asdict(result))
+        raise BadInput("this machine cannot train: see the lines about engines", asdict(result))
     return result
 
 
@@ -75,12 +77,13 @@ def describe(check: Check, width: int) -> str:
     return wrapped.fill(text)
 
 
-def _packages() -> Iterator[Check]:
+def _check_packages() -> Iterator[Check]:
     yield Check("bigbird-ja", True, f"{bigbird_ja.__version__}, Python {platform.python_version()}")
     by_module = importlib.metadata.packages_distributions()
     for module, advice in INSTALL.items():
+        # `_check_engines` checks this one.
         if module == "tensorflow_estimator":
-            continue  # see `_engines`
+            continue
         if importlib.util.find_spec(module) is None:
             yield Check(module, False, "not installed", advice)
         else:
@@ -89,23 +92,24 @@ def _packages() -> Iterator[Check]:
             yield Check(module, True, version)
 
 
-def _room() -> Iterator[Check]:
+def _check_space() -> Iterator[Check]:
     from bigbird_ja.train.engines.host_memory import available_bytes
 
     memory, free = available_bytes(), shutil.disk_usage(".").free
-    yield Check("memory", True, "not known" if memory is None else f"{human_bytes(memory)} free")
-    advice = "checkpoints of a base model take 8 GB: write to gs://, or to another disk"
-    yield Check("disk", free >= _DISK_BYTES, f"{human_bytes(free)} free in this folder", advice)
+    yield Check("memory", True, "unknown" if memory is None else f"{format_bytes(memory)} free")
+    advice = "checkpoints of a base model require 8 GB: write to gs://, or to another disk"
+    yield Check("disk", free >= _DISK_BYTES, f"{format_bytes(free)} free in this folder", advice)
 
 
-def _engines() -> Iterator[Check]:
-    """Check each engine, and find the devices that it would train on."""
+def _check_engines() -> Iterator[Check]:
+    """Check each engine, and find the devices on which it would train."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 
     is_there = False
     try:
-        require("tensorflow")  # reads the records for both
+        # Both engines read records with TensorFlow.
+        require("tensorflow")
         is_there = has_estimator()
         trained_on = devices.find(devices.is_there(devices.TPU_FILES))
         yield Check("engine pjrt", True, f"pjrt on {trained_on.description}")
@@ -115,15 +119,15 @@ def _engines() -> Iterator[Check]:
     yield Check("engine estimator", is_there, observed, INSTALL["tensorflow_estimator"])
 
 
-def _cloud() -> Iterator[Check]:
-    """Check the Google credentials, and the project that they name."""
+def _check_cloud() -> Iterator[Check]:
+    """Check the Google credentials, and whether they name a project."""
     from bigbird_ja.launch import rest
 
     try:
-        _, project = rest.credentials()
+        _, project = rest.get_credentials()
     except BadInput as error:
         yield Check("credentials", False, str(error))
         return
     yield Check("credentials", True, "found")
     advice = "give `launch` the parameter `project`"
-    yield Check("project", bool(project), project or "the credentials name none", advice)
+    yield Check("project", bool(project), project or "none in the credentials", advice)

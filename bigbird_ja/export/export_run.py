@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, CommandError
-from bigbird_ja.process.console import log, waiting
+from bigbird_ja.process.console import log, show_waiting
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode, export_folder
 from bigbird_ja.version import VERSION
@@ -57,7 +57,7 @@ class _Request:
     @property
     def name(self) -> str:
         """Title of the model card."""
-        return self.model_name or storage.base_name(self.output_dir.rstrip("/"))
+        return self.model_name or storage.get_base_name(self.output_dir.rstrip("/"))
 
     def check(self) -> None:
         """Refuse a request that cannot succeed, before any work.
@@ -128,10 +128,10 @@ def export(
     model, folder = load_run(request.model_dir, step), request.output_dir
     manifest = _training_data(model, request.data_dir) if request.data_dir else None
     record = _record(request, model, manifest)
-    if export_folder.finished(folder, record, overwrite):
+    if export_folder.is_finished(folder, record, overwrite):
         log(f"finished before: {folder} contains this export of step {model.meta.step:,}")
     else:
-        with waiting("exporting: a minute, of which most is the comparison with transformers"):
+        with show_waiting("exporting: a minute, of which most is the comparison with transformers"):
             fill = partial(_fill, request=request, model=model, manifest=manifest)
             export_folder.write(folder, record, fill, overwrite)
     report = None

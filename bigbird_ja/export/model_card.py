@@ -22,7 +22,7 @@ from bigbird_ja.huggingface import hub
 from bigbird_ja.model import pattern
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.model import TrainedModel
-from bigbird_ja.process.console import human_count, human_time, printable
+from bigbird_ja.process.console import escape_text, format_count, format_time
 from bigbird_ja.settings.schema import Model
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage.paths import NAMED
@@ -119,10 +119,10 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         adjective="Japanese " if code == "ja" else "",
         masked_text=json.dumps(masked_text.replace(MASK, mask), ensure_ascii=False),
         long_text=long_text,
-        parameters=human_count(sum(value.size for value in model.params.values())),
-        tokens_seen=human_count(meta.tokens_seen),
+        parameters=format_count(sum(value.size for value in model.params.values())),
+        tokens_seen=format_count(meta.tokens_seen),
         next_sentence="yes" if model.data.nsp else "no",
-        training_time=human_time(meta.train_seconds),
+        training_time=format_time(meta.train_seconds),
         interruptions=max(meta.interruptions, known),
         cost="not recorded" if cost is None else f"{cost:,.2f} USD",
         data_names=_data(options.manifest, code),
@@ -142,7 +142,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
 def _texts(value: Any) -> list[str]:
     """Return the texts of a header's value, which may be one text or a list."""
     values = value if isinstance(value, list) else [value]
-    return [printable(text) for text in values if isinstance(text, str)]
+    return [escape_text(text) for text in values if isinstance(text, str)]
 
 
 def _limits(
@@ -248,19 +248,19 @@ def _data(manifest: Manifest | None, code: str) -> str:
         return kind
     folders: dict[str, list[str]] = defaultdict(list)
     for source, name in zip(manifest.sources, manifest.source_names, strict=True):
-        place = source if source.startswith(NAMED) else storage.directory_of(source)
+        place = source if source.startswith(NAMED) else storage.get_directory(source)
         folders[place].append(_plain(name))
     names: list[str] = []
     for files in folders.values():
         folder = f"a folder of {len(files):,} files ({files[0]}, ...)"
         names += [folder] if len(files) > _MAX_FILES else files
     stated = ", ".join(names) or kind
-    return f"{stated}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
+    return f"{stated}: {manifest.documents:,} documents, {format_count(manifest.tokens)} tokens"
 
 
 def _plain(text: str) -> str:
     """Escape foreign text, so that it is one line without HTML or table cells."""
-    return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(printable(text), quote=False))
+    return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(escape_text(text), quote=False))
 
 
 def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> list[str]:

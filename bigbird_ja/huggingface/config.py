@@ -112,7 +112,7 @@ def read_config(folder: str) -> Encoder:
         BadInput: The file is missing, or no run can start from its architecture, head or variant.
     """
     path = storage.join(folder, "config.json")
-    with decode.made_by_others(path, "a model's config", _ADVICE):
+    with decode.convert_errors(path, "a model's config", _ADVICE):
         content = decode.read_json(path, dict[str, Any], _ADVICE)
     config = decode.convert(content, FolderConfig, path, _ADVICE)
     if config.model_type not in _ARCHITECTURES:

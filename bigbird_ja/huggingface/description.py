@@ -63,7 +63,7 @@ def _model_card(folder: str) -> tuple[dict[str, Any], str]:
 def _hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
     """Return NAME/REPO by the client's cache, the card's code, or config.json."""
     title = re.search(r"^# +(.+)", card, re.MULTILINE)
-    titles = (title[1].strip() if title else "", storage.base_name(folder.rstrip("/")))
+    titles = (title[1].strip() if title else "", storage.get_base_name(folder.rstrip("/")))
     loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)
     names = [name for name in loaded if name.rpartition("/")[2] in titles]
     names = [hub.cached_name(folder)[0], *names, str(config.get("_name_or_path"))]

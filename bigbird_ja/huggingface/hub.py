@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.classify import summarize_error
 from bigbird_ja.process.console import log
 from bigbird_ja.text.hub_source import NAME
 
@@ -58,7 +58,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
             huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
     except Exception as error:  # of the client or its HTTP library
         is_lost = type(error).__name__ == "LocalEntryNotFoundError"  # its cause is the network's
-        reason = summary_line((is_lost and error.__cause__) or error)
+        reason = summarize_error((is_lost and error.__cause__) or error)
         why = f"no such path, and not fetched ({reason})"
         raise BadInput(f"{parameter} {path}: {why}. {advice}") from error
     log(f"{parameter} {path}: commit {cached_name(folder)[1]}, in {folder}")

@@ -158,7 +158,7 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             continue
         places = decode.read_json(index, _Index, "copy the folder again").weight_map
         names = list(dict.fromkeys(places.values()))
-        if odd := [name for name in names if storage.base_name(name) != name]:
+        if odd := [name for name in names if storage.get_base_name(name) != name]:
             raise BadInput(
                 f"{index}: {odd[0]!r} is not a file in the same folder. Copy the folder again"
             )
@@ -173,7 +173,7 @@ def _read_files(
     parse, kind, advice = _READERS[form]
     for name in names:
         path = storage.join(folder, name)
-        with decode.made_by_others(path, kind, advice):
+        with decode.convert_errors(path, kind, advice):
             data = storage.read_bytes(path, _MAX_BYTES)
             state.update(parse(data))
         checksums[name] = hashlib.sha256(data).hexdigest()

@@ -16,7 +16,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import hub
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import shorten
 from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.folder_tokenizer import (
@@ -117,7 +117,7 @@ def read_tokens(folder: str) -> dict[str, int | None]:
     if name is None:
         return {}
     path = storage.join(folder, name)
-    with decode.made_by_others(path, "a vocabulary", "give a whole file"):
+    with decode.convert_errors(path, "a vocabulary", "give a whole file"):
         data = storage.read_bytes(path, MAX_BYTES)
         if name.endswith(".model"):  # some classes change the model's ids
             return {piece.name: None for piece in model_proto.pieces(data)}
@@ -179,7 +179,7 @@ def _names(theirs: Any, source: str) -> list[str]:
     last = max(names, default=-1)
     if last > _MAX_IDS_PER_TOKEN * len(names) + _MAX_IDS_PER_TOKEN:
         raise BadInput(
-            f"{source}: token {shortened(names[last], 40)} has the id {last:,} in a vocabulary of"
+            f"{source}: token {shorten(names[last], 40)} has the id {last:,} in a vocabulary of"
             f" {len(names):,}. Give the tokens consecutive ids"
         )
     return [names.get(i, "") for i in range(last + 1)]

@@ -122,7 +122,7 @@ def trim(
         "corpus_fingerprint": corpus.fingerprint,
         "vocab_size": vocab_size,
     }
-    if export_folder.finished(target, record, overwrite):
+    if export_folder.is_finished(target, record, overwrite):
         log(f"{target} is finished already: nothing to do")
         return TrimResult(target)
     trimmed = trim_vocabulary(source, corpus.texts(), vocab_size)

@@ -1,1 +1,1 @@
-"""Rent, watch and delete TPUs: supervisor, services, and the files of a launched run."""
+"""Renting of TPUs: supervisor, services, and the files of a launched run."""

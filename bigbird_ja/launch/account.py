@@ -1,4 +1,4 @@
-"""Add one observation to the state: time, money, and the trainer's progress."""
+"""Accounting of one observation: time, cost, and the trainer's progress."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import MAX_LIFETIME, Observation, Phase, RunState, View
 
-# Seconds of another machine that the rest of a budget must pay for.
+# Minimum lifetime of another machine in seconds; a smaller rest of the limits ends the run.
 MIN_LIFETIME = 600.0
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
@@ -16,23 +16,23 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 
 
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
-    """Add the time and money of one poll.
+    """Add the time and cost since the last poll to the state.
 
-    A machine that was READY at either end was billed throughout; one in a zone that does not
-    answer counts as READY until its maximum lifetime.
+    A machine that was READY at the last poll or at this one counts as billed between them. In a
+    zone that does not answer, it counts as READY until its maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
-    # While a request waits in a queue there is no machine: no lifetime passes, nothing is billed.
+    # A queued request has no machine yet, so its lifetime has not begun, and it is not billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.silent and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
-    # A machine that was requested before a gap may have been READY and deleted since.
+    # During a gap between polls, a requested machine may have been READY and deleted.
     is_gap = seen.resumed or seen.elapsed > seen.watched
     was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR and not waits)
     billed = seen.elapsed if was_billing or now_billing else 0.0
     if is_gap and was_billing and not now_billing:
-        billed = min(billed, _unwatched(state, seen))
+        billed = min(billed, _bound_unwatched_seconds(state, seen))
     if is_unseen and state.machine_limit:
         billed = min(billed, max(0.0, state.machine_limit - state.machine_seconds))
     heartbeat = seen.heartbeat
@@ -44,7 +44,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
         cost_usd=state.cost_usd + billed / 3600 * (state.machine or run).usd_per_hour,
         billing=now_billing,
         machine_seconds=state.machine_seconds + lived if has_machine else 0.0,
-        trouble_seconds=_trouble(state, seen, run),
+        trouble_seconds=_count_trouble(state, seen, run),
         phase_seconds=state.phase_seconds + seen.watched,
         backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
         delete_wait=max(0.0, state.delete_wait - seen.elapsed),
@@ -54,10 +54,10 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     )
 
 
-def _unwatched(state: RunState, seen: Observation) -> float:
-    """Return the maximum of billed seconds of a machine that was deleted while unwatched.
+def _bound_unwatched_seconds(state: RunState, seen: Observation) -> float:
+    """Return the maximum billed seconds of a machine that was deleted without a supervisor.
 
-    It may have lived for `STALLED_SECONDS` after its last heartbeat, up to its limit.
+    Its watcher deletes it at most `STALLED_SECONDS` after its last step, or at its limit.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
     seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf
@@ -66,20 +66,20 @@ def _unwatched(state: RunState, seen: Observation) -> float:
     return seconds
 
 
-def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
-    """Return the seconds for which failures of the service or the bucket have blocked the run."""
+def _count_trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
+    """Return the seconds since failures of the service or the bucket began to block the run."""
     if state.phase in _MACHINE_PHASES:
         blind = state.zone in seen.silent
     else:
         blind = all(zone in seen.silent for zone in run.zones)
-        blind |= state.moves(run) and any(zone in seen.silent for zone in state.used_zones)
+        blind |= state.has_moved(run) and any(zone in seen.silent for zone in state.used_zones)
     stuck = state.phase is Phase.REMOVING and state.delete_tries > 3
     troubled = blind or stuck or state.in_trouble or not seen.bucket_seen
     return state.trouble_seconds + seen.watched if troubled else 0.0
 
 
-def remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
-    """Return the seconds of a new machine that the limits still allow."""
+def compute_remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
+    """Return the maximum lifetime of a new machine within the run's limits, in seconds."""
     seconds = MAX_LIFETIME
     if run.max_seconds is not None:
         seconds = min(seconds, run.max_seconds - state.elapsed_seconds)
@@ -89,12 +89,12 @@ def remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
     return max(0.0, seconds)
 
 
-def with_progress(view: View) -> View:
-    """Return the view with the trainer's steps on a READY TPU since the last poll.
+def add_progress(view: View) -> View:
+    """Add the trainer's progress on a READY TPU to the view's state.
 
-    Only a new global step ends the quiet time; a newer time stamp doesn't. The first heartbeat of
-    this TPU is only a reference: it repeats the checkpoint's step. Time in which the bucket could
-    not be read does not count.
+    Only a new global step ends the quiet time, not a newer time stamp. The first heartbeat of this
+    TPU does not count as progress, since it contains the checkpoint's step. Time in which the
+    bucket could not be read does not count as quiet.
     """
     if view.is_silent or not view.is_ready or view.is_another or view.is_life_over:
         return view
@@ -104,7 +104,7 @@ def with_progress(view: View) -> View:
     if heartbeat is None or heartbeat.global_step == state.last_step:
         state = replace(state, quiet_seconds=quiet)
     elif state.last_step < 0:
-        # Past "starting" it has made steps before this poll: the shorter timeout applies.
+        # After "starting", the TPU has completed a step, so the shorter timeout applies.
         begun = heartbeat.state != "starting"
         state = replace(
             state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
@@ -120,11 +120,11 @@ def with_progress(view: View) -> View:
     return replace(view, state=state)
 
 
-def limit_reached(state: RunState, run: LaunchedRun) -> str:
-    """Return the limit that is reached, or too near to rent another machine.
+def find_reached_limit(state: RunState, run: LaunchedRun) -> str:
+    """Return a text about a limit that is reached, or that leaves no time for another machine.
 
     Returns:
-        The name of the limit, or "" for none.
+        The text, or "" if there is none.
     """
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"`max_hours` {run.max_seconds / 3600:g} reached"
@@ -133,9 +133,9 @@ def limit_reached(state: RunState, run: LaunchedRun) -> str:
     if run.max_usd is not None and state.cost_usd + ahead >= run.max_usd:
         return f"`max_cost` {run.max_usd:.2f} reached"
     is_next = state.phase is Phase.IDLE and state.attempt
-    if is_next and remaining_lifetime(state, run) < MIN_LIFETIME:
+    if is_next and compute_remaining_lifetime(state, run) < MIN_LIFETIME:
         minutes = math.ceil(MIN_LIFETIME / 60)
-        return f"the rest of `max_hours` or `max_cost` does not pay for {minutes} minutes"
+        return f"`max_hours` or `max_cost` leaves less than {minutes} minutes of another machine"
     return ""
 
 
@@ -161,11 +161,11 @@ _ENDED = (
 def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     """Prepare a stored state to continue the run.
 
-    Refusals of another machine don't count for this one.
+    If the run now requests another machine, earlier refusals are forgotten.
 
     Returns:
-        The state, and the UNIX seconds of its saving by the service's clock: 0 if nothing has been
-        rented since.
+        The state, and the service's UNIX seconds since when it was not supervised, or 0 if nothing
+        was rented in that time.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at

@@ -1,4 +1,4 @@
-"""Choice of the service, image and engine of a machine, and connections to the services."""
+"""Choice of a machine's service, image and engine, and connections to the services."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.prices import Prices, Rental
 from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import compute, rest, tpu_api
-from bigbird_ja.launch.advice import quota_name
+from bigbird_ja.launch.advice import format_quota
 from bigbird_ja.launch.launched_run import LaunchedRun, Service
 from bigbird_ja.launch.service import Tpus
 
@@ -18,13 +18,21 @@ NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 @dataclass(frozen=True)
 class Vm:
-    """Environment of a rented machine: a Cloud TPU VM by default, something else in tests."""
+    """Environment of a rented machine. Tests replace it.
 
-    device: str = "tpu"  # tpu | cpu
-    service_manager: str = "systemd"  # systemd | none: the script supervises its processes
-    installs: bool = True  # Whether to install Python and the locked packages.
-    api: str = ""  # address of the service, empty for its own
-    terms: Mapping[str, Any] = field(default_factory=dict)  # fields of `watcher.Terms` to override
+    Attributes:
+        device: "tpu" or "cpu".
+        service_manager: "systemd", or "none" if the start-up script supervises its processes.
+        installs: Whether to install Python and the locked packages.
+        api: Address of the service, or "" for the default.
+        terms: Fields of `watcher.Terms` to override.
+    """
+
+    device: str = "tpu"
+    service_manager: str = "systemd"
+    installs: bool = True
+    api: str = ""
+    terms: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Cloud:
         """Connect to a service in one project.
 
         Raises:
-            BadInput: No credentials.
+            BadInput: No credentials are found.
         """
         module = MODULES[service]
         client: Tpus = module.Client(project, rest.connect_rest(module.API))
@@ -48,7 +56,7 @@ class Cloud:
         """Connect to all services in some projects.
 
         Raises:
-            BadInput: No credentials.
+            BadInput: No credentials are found.
         """
         places = [(service, project) for project in projects for service in self.services]
         return {place: self.connect(*place) for place in places}
@@ -58,7 +66,7 @@ CLOUD = Cloud()
 
 
 def find_rentals(machine: Accelerator, service: str, queued: bool, table: Prices) -> list[Rental]:
-    """List the services that may rent a machine, by the package's table, the preferred one first.
+    """List the services that rent a machine, in order of preference.
 
     Args:
         machine: slice to rent.
@@ -67,45 +75,45 @@ def find_rentals(machine: Accelerator, service: str, queued: bool, table: Prices
         table: rentals of each chip.
 
     Raises:
-        BadInput: No service rents the machine that way.
+        BadInput: No service rents the machine in this way.
     """
     rented: dict[str, Rental] = {}
-    for one in table.rented(machine):
+    for one in table.list_rentals(machine):
         rented.setdefault(one.service, one)
     parameter = "`queued`" if queued and service == "auto" else "`service`"
     wanted = "tpu" if queued and service == "auto" else service
     if queued and wanted == "compute":
-        raise BadInput("Compute Engine has no queue: leave out `service` or `queued`")
+        raise BadInput("Compute Engine has no queue: remove `service` or `queued`")
     if not rented:
         raise BadInput(
-            f"`accelerator_type` {machine.name}: no service rents slices of several hosts of"
-            f" {machine.chip}, so start `pretrain` on a slice of your own (docs/pods.md)"
+            f"`accelerator_type` {machine.name}: `launch` cannot rent {machine.chip} slices of"
+            " several hosts, so start `pretrain` on your own slice (docs/pods.md)"
         )
     if wanted not in ("auto", *rented):
         other = next(iter(rented.values()))
         raise BadInput(
             f"{NAMES[wanted]} does not rent {machine.name}, but {NAMES[other.service]} does"
-            f" ({other.documented_by} on cloud.google.com): leave {parameter} out"
+            f" ({other.documented_by} on cloud.google.com): remove {parameter}"
         )
     return [one for name, one in rented.items() if wanted in ("auto", name)]
 
 
 def add_rental(run: LaunchedRun, rental: Rental, image: str | None = None) -> LaunchedRun:
-    """Add the service that rents the machine, and the machine's image, to a run's record.
+    """Add the service and the machine's image to a run's record.
 
     Args:
-        run: record with type of machine and engine.
+        run: record with the type of machine and the engine.
         rental: service that rents the machine.
-        image: name of another image.
+        image: name of another image, or None for the default.
     """
     known = f"{compute.IMAGES}/{rental.image}" if rental.service == "compute" else rental.image
-    if engine_on(run.accelerator, run.engine) == "estimator":
+    if choose_engine(run.accelerator, run.engine) == "estimator":
         known = tpu_api.ESTIMATOR_IMAGE
     return replace(run, service=rental.service, runtime_version=image or known)
 
 
-def engine_on(machine: Accelerator, engine: str) -> str:
-    """Return the engine of a new run on such a TPU, as `pretrain` chooses it."""
+def choose_engine(machine: Accelerator, engine: str) -> str:
+    """Return the engine that `pretrain` chooses on a TPU."""
     if engine == "auto":
         return "estimator" if machine.generation in (2, 3) else "pjrt"
     return engine
@@ -119,26 +127,25 @@ def check_engine(machine: Accelerator, engine: str) -> None:
         engine: engine of the run.
 
     Raises:
-        BadInput: A slice of several hosts for the engine of one, or a generation that the engine
-            fails on.
+        BadInput: The engine does not support several hosts, or this TPU generation.
     """
-    chosen = engine_on(machine, engine)
+    chosen = choose_engine(machine, engine)
     if chosen == "estimator" and machine.generation >= 5:
         raise BadInput(
             f"{machine.name}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
-            " (tensorflow/tensorflow#90807, open), so use `engine` auto"
+            " (tensorflow/tensorflow#90807), so use `engine` auto"
         )
     if chosen == "estimator" and machine.hosts > 1:
         raise BadInput(
-            f"{machine.name} has {machine.hosts} hosts, of which the estimator engine uses one:"
-            " use `engine` pjrt, or an -8 type"
+            f"{machine.name} consists of {machine.hosts} hosts, but the engine estimator supports"
+            " one: use `engine` pjrt, or a type with 8 cores"
         )
 
 
 def describe(run: LaunchedRun) -> str:
-    """Return a line with service, quota, engine and hosts of a run."""
-    quota = quota_name(run.accelerator, run.service, run.pricing)
-    engine = engine_on(run.accelerator, run.engine)
+    """Return a line with the service, quota, engine and hosts of a run's machine."""
+    quota = format_quota(run.accelerator, run.service, run.pricing)
+    engine = choose_engine(run.accelerator, run.engine)
     hosts = f" on {run.hosts} hosts (docs/pods.md)" if run.hosts > 1 else ""
     place = f"rented from {NAMES[run.service]} (quota {quota})"
     return f"{run.accelerator_type}: {place}, engine {engine}{hosts}"

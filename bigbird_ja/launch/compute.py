@@ -1,9 +1,9 @@
 """Client of Compute Engine, for machines of one host (v5p, v6e, v7x).
 
-`maxRunDuration` with `instanceTerminationAction=DELETE` is a lease that the cloud enforces: the VM
-is deleted at its end, in any state of the supervisor, the VM's disk or its watcher.
-Google's pages "TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026) describe
-it; no run has rented one yet.
+With `maxRunDuration` and `instanceTerminationAction=DELETE`, the cloud enforces the lease: it
+deletes the VM even if the supervisor, the VM's disk or its watcher fail. Sources: Google's pages
+"TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026). This client has not
+been tested on the real service yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from bigbird_ja.accelerators.chips import Accelerator
-from bigbird_ja.accelerators.prices import region_of
+from bigbird_ja.accelerators.prices import get_region
 from bigbird_ja.launch import rest
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Json, Kind, ServiceFault
@@ -25,31 +25,34 @@ from bigbird_ja.launch.service import (
     Presence,
     Tpu,
     check_still_there,
-    labels_of,
+    make_labels,
 )
 
 API = "https://compute.googleapis.com/compute/v1"
 
 TYPE_LABEL = "bigbird-ja-type"
-SHORTEST_SECONDS = 30  # minimum of Compute Engine's maxRunDuration
+# Minimum of Compute Engine's maxRunDuration.
+SHORTEST_SECONDS = 30
 BOOT_DISK_GB = 100
 
-# Chips of one VM -> machine type. Those of v5e are in the catalog, and refused: "not allowed to
-# use the machine type" (users' reports of 2026); runs that 0.1.0 launched have them.
+# Machine type by number of chips. Types of v5e are in Google's catalog, but requests fail with "not
+# allowed to use the machine type" (users' reports of 2026). They are still known for runs that
+# version 0.1.0 launched.
 MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
     "v5p": {4: "ct5p-hightpu-4t"},
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
     "v7x": {4: "tpu7x-standard-4t"},
 }
-# Ubuntu with the TPU's drivers and neither TensorFlow nor jax (assumed; `runtime_version`
-# names another one); the families are in accelerators/prices.yaml.
+# Ubuntu with the TPU's drivers, without TensorFlow and jax (assumed). The families are in
+# accelerators/prices.yaml, and `runtime_version` chooses another one.
 IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
-_PRESENCE = {  # any other status counts as gone
+# Any other status counts as GONE.
+_PRESENCE = {
     **dict.fromkeys(("PROVISIONING", "STAGING", "PENDING", "REPAIRING"), Presence.PENDING),
     "RUNNING": Presence.READY,
 }
-# By the error code of an operation; any other one is the service's fault.
+# Kinds by the error code of an operation. Any other code is an INTERNAL fault.
 _KINDS = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": Kind.STOCKOUT,
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": Kind.STOCKOUT,
@@ -100,28 +103,28 @@ class _Operation(rest.Answer, frozen=True):
     error: _Errors = _Errors()
 
 
-def machine_type(machine: Accelerator) -> str:
-    """Return the machine type of the VM with such a TPU."""
+def get_machine_type(machine: Accelerator) -> str:
+    """Return the machine type of a VM with this TPU."""
     return MACHINE_TYPES[machine.chip][machine.chips]
 
 
-def creation(
+def make_request(
     run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Json:
-    """Return the request for a VM with a maximum lifetime of `limit` seconds."""
+    """Return the request that creates a VM with a maximum lifetime of `limit` seconds."""
     interface: Json = {"network": f"global/networks/{run.network or 'default'}"}
     if run.external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     if run.subnetwork:
-        region = region_of(zone)
+        region = get_region(zone)
         interface["subnetwork"] = f"regions/{region}/subnetworks/{run.subnetwork}"
     source = {"sourceImage": run.runtime_version, "diskSizeGb": str(BOOT_DISK_GB)}
     own = {TYPE_LABEL: run.accelerator_type, "managed-by": "bigbird-ja"}
     account = {"email": run.service_account or "default", "scopes": [rest.SCOPE]}
     return {
         "name": run.name,
-        "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator)}",
-        "labels": {**labels_of(run, attempt), **own},
+        "machineType": f"zones/{zone}/machineTypes/{get_machine_type(run.accelerator)}",
+        "labels": {**make_labels(run, attempt), **own},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": source}],
         "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
@@ -156,36 +159,36 @@ class Client:
         """List the VMs that runs of `launch` created, in all zones.
 
         Raises:
-            ServiceFault: As in all methods; `listed` has the VMs of a partial answer.
+            ServiceFault: As in all methods. Its `listed` contains the VMs of an incomplete list.
         """
         query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path = f"projects/{self._project}/aggregated/instances"
-        listed, missed = self._rest.items(path, "instances", list[_Instance], query)
-        tpus = [self._tpu(one) for one in listed]
+        listed, missed = self._rest.list_items(path, "instances", list[_Instance], query)
+        tpus = [self._make_tpu(one) for one in listed]
         rest.check_all_answered(missed, tpus)
         return tpus
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a VM, which the cloud itself deletes at its limit."""
-        body = creation(run, zone, attempt, metadata, limit)
-        return self._start("POST", zone, self._instances(zone), body)
+        """Request a VM, which the cloud deletes at its limit."""
+        body = make_request(run, zone, attempt, metadata, limit)
+        return self._start("POST", zone, self._format_path(zone), body)
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look up a name in a zone, of any owner."""
-        instance = self._rest.find(f"{self._instances(zone)}/{name}", _Instance)
-        return self._tpu(instance) if instance else None
+        """Return the VM with a name in a zone, of any owner, or None."""
+        instance = self._rest.find(f"{self._format_path(zone)}/{name}", _Instance)
+        return self._make_tpu(instance) if instance else None
 
     def delete(self, tpu: Tpu) -> str:
-        """Request a deletion, after verifying that the machine is the one that was listed."""
+        """Request a deletion, after verifying that the name still belongs to the listed VM."""
         return self._start("DELETE", tpu.zone, check_still_there(self, tpu).resource)
 
     def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
-        return self._rest.now()
+        return self._rest.get_time()
 
-    def operation(self, name: str) -> Operation:
+    def get_operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
         operation = self._rest.call("GET", name, _Operation)
         is_done, errors = operation.status == "DONE", operation.error.errors
@@ -194,19 +197,15 @@ class Client:
         code, message = errors[0].code, errors[0].message
         return Operation(is_done, ServiceFault(_KINDS.get(code, Kind.INTERNAL), message or code))
 
-    def _instances(self, zone: str) -> str:
+    def _format_path(self, zone: str) -> str:
         return f"projects/{self._project}/zones/{zone}/instances"
 
     def _start(self, method: str, zone: str, path: str, body: Json | None = None) -> str:
-        """Send a request for a long operation.
-
-        Returns:
-            The full name of the operation.
-        """
+        """Send a request, and return the full name of its operation."""
         operation = self._rest.call(method, path, _Operation, body)
         return f"projects/{self._project}/zones/{zone}/operations/{operation.name}"
 
-    def _tpu(self, one: _Instance) -> Tpu:
+    def _make_tpu(self, one: _Instance) -> Tpu:
         zone = one.zone.rsplit("/")[-1]
         run_dirs = [item.value for item in one.metadata.items if item.key == RUN_DIR_KEY]
         return Tpu(
@@ -216,8 +215,8 @@ class Client:
             one.status,
             accelerator_type=one.labels.get(TYPE_LABEL, one.machine_type.rsplit("/")[-1]),
             labels=one.labels,
-            created=rest.seconds_of(one.creation_timestamp),
-            resource=f"{self._instances(zone)}/{one.name}",
+            created=rest.convert_to_seconds(one.creation_timestamp),
+            resource=f"{self._format_path(zone)}/{one.name}",
             run_dir=run_dirs[0] if run_dirs else "",
             service="compute",
             project=self._project,

@@ -1,4 +1,4 @@
-"""Decide in phase CREATING: a TPU was requested, and was not READY yet."""
+"""Rules of phase CREATING: a TPU is requested, and has not been READY yet."""
 
 from dataclasses import replace
 
@@ -25,29 +25,28 @@ from bigbird_ja.launch.transitions import (
     wait_for_answer,
 )
 
-QUEUE_TIMEOUT = 6 * 3600.0  # seconds in a queue before another zone is asked
-QUOTA_REFUSALS = 3  # refusals before a zone that has provided a TPU is left out
+# Maximum seconds in the queue of one zone.
+QUEUE_TIMEOUT = 6 * 3600.0
+# Number of quota refusals after which a zone that has provided a TPU is excluded.
+QUOTA_REFUSALS = 3
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll.
-
-    The comments have the form that `decide.py` states.
-    """
+    """Decide on one poll. The comments have the form that `decide.py` defines."""
     state = view.state
-    # Its zone does not answer: wait; long after its maximum lifetime, lease over -> removing.
-    # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
+    # Its zone does not answer: wait. Long after its maximum lifetime: lease over -> removing.
+    # Why: it may exist, and two must not be rented. After its lifetime, cloud or watcher have
+    # deleted it.
     if view.is_silent:
         return wait_for_answer(view)
-    # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
-    # Why: it came up elsewhere than this state knows.
+    # It is absent, and a machine of this run is in another zone: adopt that one
+    # -> creating, removing. Why: the state is older than that machine.
     if view.tpu is None and view.seen.tpus:
         return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: an answer may be wrong once.
+    # Absent in only one poll: poll again. Why: a single answer may be wrong.
     if view.is_perhaps_absent and view.is_operation_done:
         return wait(view)
-    # READY: watch it -> running.
-    # Why: the machine is up; new steps show whether it trains.
+    # READY: watch its steps -> running. Why: the machine has booted.
     if view.tpu is not None and view.is_ready:
         fields = {**state.place, "adopted": state.operation_kind != "create"}
         state = replace(
@@ -59,45 +58,45 @@ def decide(view: View) -> Decision:
             in_trouble=False,
         )
         return Decision(state, events=(Event("created", fields),))
-    # The record asks for another machine now: remove it -> removing.
-    # Why: it was requested with other flags, and trains nothing yet.
+    # The record now describes another machine: remove this one -> removing.
+    # Why: it was requested with other parameters, and does not train yet.
     if state.machine is not None and not state.machine.is_as(view.run):
         return Decision(state.enter(Phase.REMOVING, is_made=False))
     fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
     if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
         fault = None
-    # The creation has failed: remove it, then next zone, leave the zone out, or end -> removing.
-    # Why: stock-out, quota, refusal and trouble of the service need different answers.
+    # The creation failed: remove it, then use the next zone, exclude the zone, or end -> removing.
+    # Why: stock-out, quota, refusals and errors of the service require different reactions.
     if fault is not None:
-        return creation_failed(state, fault, view.run)
+        return handle_refusal(state, fault, view.run)
     is_made = view.is_operation_done and state.operation_kind == "create"
-    # Absent, although its creation is over and has not failed: preemption -> removing.
-    # Why: it was there, and was taken before it was seen.
+    # Absent, although its creation succeeded: preemption -> removing.
+    # Why: it was deleted between two polls.
     if view.tpu is None and is_made:
         return count_preemption(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
-    # Absent, and requested lately or still being made: wait; in the end the next zone -> removing.
-    # Why: a TPU that was requested may appear late.
+    # Absent, and requested recently or still being created: wait. After a timeout: next zone
+    # -> removing. Why: a requested TPU may appear late.
     if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return wait_for_creation(view)
-    # Absent: next zone, or a pause -> idle. Why: the request was lost.
+    # Absent: next zone, perhaps after a pause -> idle. Why: the request was lost.
     if view.tpu is None:
         event = Event("create_lost", state.place)
         return Decision(state.enter(Phase.IDLE).pause_before_next(view.run), events=(event,))
-    # Gone: preemption, or end of lease at its limit -> removing.
-    # Why: it was taken before it was READY; the dead one holds its name.
+    # Dead or being deleted: preemption, or lease over at its limit -> removing.
+    # Why: it was lost before it was READY, and it still uses its name.
     if view.is_gone:
         return count_loss(view)
-    # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
-    # Why: others may have capacity.
+    # Being created: wait 20 minutes, or 6 hours in a queue. Then: next zone -> removing.
+    # Why: another zone may have capacity.
     return wait_for_creation(view)
 
 
 def wait_for_creation(view: View) -> Decision:
-    """Wait for a TPU that was requested, then remove it and ask elsewhere."""
+    """Wait for a requested TPU. After a timeout, remove it and continue with the next zone."""
     state = view.state
     waits = view.tpu is not None and view.tpu.presence is Presence.WAITING
-    # Time in the queue doesn't count: `CREATE_TIMEOUT` begins when the request leaves it.
+    # Time in the queue does not count: `CREATE_TIMEOUT` starts when the request leaves the queue.
     made_for = min(state.phase_seconds, state.machine_seconds)
     if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
         return wait(view)
@@ -106,8 +105,8 @@ def wait_for_creation(view: View) -> Decision:
     return Decision(state.pause_before_next(view.run), events=(Event("create_timeout", fields),))
 
 
-def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
-    """React to a refused or failed creation by its kind."""
+def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
+    """Decide on the reaction to a refused or failed creation, by the kind of its fault."""
     state = replace(state.enter(Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     advice, zone = advise(fault, run, state.zone), state.zone
@@ -115,30 +114,30 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
     if fault.kind is Kind.PERMISSION and not fault.is_switched_off:
         return end(state, Ending.GAVE_UP, "bad_input", advice, refused)
     if fault.kind in (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND):
-        # The type, the image or the zone is not offered there, or nothing is while the API is off.
+        # The zone does not offer the type or the image. If the API is off, no zone does.
         zones = run.zones if fault.is_switched_off else (zone,)
         excluded = {**state.excluded_zones, **dict.fromkeys(zones, advice)}
         state = replace(state, excluded_zones=excluded)
         return Decision(state.pause_before_next(run), events=(refused,))
     if fault.kind is Kind.QUOTA:
         count, excluded = state.quota_refusals.get(zone, 0) + 1, dict(state.excluded_zones)
-        # A dead TPU's quota comes back late.
+        # The quota of a deleted TPU is released with a delay, so a refusal may be temporary.
         if count >= (QUOTA_REFUSALS if zone in state.ready_zones else 1):
             excluded[zone] = advice
         quota_refusals = {**state.quota_refusals, zone: count}
         state = replace(state, quota_refusals=quota_refusals, excluded_zones=excluded)
     event = Event(name, {**state.place, "error": fault.message})
-    # Unclear: it exists already, or the service fails. That is waited out for hours
-    # (`decide.SERVICE_TIMEOUT`), and is no failure of the run.
+    # Otherwise the name is in use, or the service fails. The run waits for hours
+    # (`decide.SERVICE_TIMEOUT`), and this does not count as its failure.
     return Decision(state.pause_before_next(run), events=(event,))
 
 
-def after_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:
-    """Return the state after the answer to a creation: an operation's name, or a fault."""
+def record_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:
+    """Decide after the answer to a creation request: an operation's name, or a fault."""
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="create"))
     if answer.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
-        # It exists, or may yet appear: the listing decides after `SETTLE` seconds.
+        # The machine may exist or appear. Polls during `SETTLE` seconds will show it.
         event = Event("create_unclear", {"zone": state.zone, "error": str(answer)})
         return Decision(replace(state, in_trouble=answer.is_passing), events=(event,))
-    return creation_failed(state, answer, run)
+    return handle_refusal(state, answer, run)

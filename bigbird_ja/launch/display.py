@@ -1,4 +1,4 @@
-"""The one place in which a supervisor calls code that only displays."""
+"""Calls of code that only displays, whose failures must not end the supervisor."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 def contain(make: Callable[[], T], default: T) -> T:
-    """Return a value that is only displayed, or `default` if building it fails.
+    """Return a value that is only displayed, or `default` if an exception is raised.
 
-    A machine is billed while the supervisor decides: no text of a log, closed terminal or mistake
-    in a format may end that loop.
+    If the supervisor's loop ended, a machine would remain billed. So a log's content, a closed
+    terminal or an error in a format must not end it.
     """
     try:
         return make()

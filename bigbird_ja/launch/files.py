@@ -1,12 +1,12 @@
-"""The files of a run on the bucket, by which trainer, supervisor and VM communicate.
+"""Files of a run on the bucket, through which trainer, supervisor and VM communicate.
 
-BUCKET/NAME/model/       written by `pretrain`: `heartbeat.json` is its pulse; `events.jsonl`
-                         is the log of the run, of trainer and supervisor
-BUCKET/NAME/supervisor/  launch.json (`LaunchedRun`), config.yaml, state.json, lock.json and
-                         lease.json (the machine may live on): the supervisor's;
-                         exit.json, training.log: the watcher's, from the TPU VM
-BUCKET/packages/         code for the VM, a zip by its hash
-BUCKET/encoders/         models that runs start from, each in a folder by the hash of its content
+BUCKET/NAME/model/       written by `pretrain`; `heartbeat.json` contains its progress;
+                         `events.jsonl` is the log of trainer and supervisor
+BUCKET/NAME/supervisor/  written by the supervisor: launch.json (`LaunchedRun`), config.yaml,
+                         state.json, lock.json and lease.json (renewals for the watcher);
+                         written by the VM's watcher: exit.json, training.log
+BUCKET/packages/         code for the VM, as zips that are named by their hash
+BUCKET/encoders/         models from which runs start, in folders that are named by their hash
 """
 
 import contextlib
@@ -29,11 +29,12 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.process.redact import redact
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.lease import Lease, read_holder
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
-STALE_SECONDS = 180.0  # six polls of the supervisor without a renewal
+# Six polls of a supervisor without a renewal.
+STALE_SECONDS = 180.0
 
 _STATUS_REASONS = {
     **{status: reason for reason, status in STATUS_OF_REASON.items()},
@@ -49,8 +50,8 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     """Read the record of a run.
 
     Returns:
-        The record, with `copy_of` set for a copied or moved folder. None if no run of that name was
-        launched.
+        The record, with `copy_of` set if the folder was copied or moved; None if no run with this
+        name was launched.
 
     Raises:
         BadInput: The file is damaged, or of another version.
@@ -68,32 +69,30 @@ def find_runs(bucket: str) -> list[str]:
     """List the names of the runs on a bucket.
 
     Raises:
-        BadInput: Neither gs:// nor a folder of this machine.
+        BadInput: The bucket is neither on gs:// nor a local folder.
     """
     if not storage.is_remote(bucket) and not os.path.isdir(bucket):
-        raise BadInput(
-            f"`bucket` {bucket}: no such folder, and the name of a bucket begins with gs://"
-        )
+        raise BadInput(f"`bucket` {bucket}: no such folder. The name of a bucket begins with gs://")
     paths = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
     depth = len(bucket.rstrip("/").split("/"))
     return sorted({path.split("/")[depth] for path in paths})
 
 
 def check_known(bucket: str, name: str) -> None:
-    """Check that the bucket has a run of that name.
+    """Check that the bucket contains a run with this name.
 
     Raises:
-        BadInput: It has none; the message lists the runs.
+        BadInput: It does not; the message lists the runs.
     """
     names = find_runs(bucket)
     if name not in names:
         raise BadInput(f"no run {name!r} on {bucket}: it contains {', '.join(names) or 'none'}")
 
 
-def projects_of(bucket: str) -> set[str]:
-    """Return the projects in which runs on a bucket have requested their last machines.
+def find_projects(bucket: str) -> set[str]:
+    """Return the projects in which the runs on a bucket requested their last machines.
 
-    A bucket or state that can't be read is left out.
+    Files that cannot be read are skipped.
     """
     projects = set()
     with contextlib.suppress(Exception):
@@ -104,34 +103,31 @@ def projects_of(bucket: str) -> set[str]:
     return projects
 
 
-def supervisor_lease(
+def make_lock(
     run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
-    """Return the lock that only one supervisor of a run owns.
-
-    The supervisor renews it at each poll.
-    """
+    """Return the lock of a run's only supervisor, which renews it at each poll."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
-        " look on"
+        " watch the run"
     )
     return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, wall=wall)
 
 
-def watched_by(run_dir: str, now: float) -> str | None:
-    """Return the name of the running supervisor of the run in BUCKET/NAME, or None.
+def find_supervisor(run_dir: str, now: float) -> str | None:
+    """Return the name of the supervisor that watches the run in BUCKET/NAME, or None.
 
-    A lock that can't be read, or whose time is not the present, proves nothing: `down` must work
-    whatever is on the bucket.
+    A lock that cannot be read, or was not renewed recently, is ignored, since `down` must work with
+    any files on the bucket.
 
     Args:
         run_dir: BUCKET/NAME.
         now: UNIX seconds.
     """
     try:
-        holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
+        holder = read_holder(storage.join(run_dir, "supervisor", LOCK))
     except Exception:
-        # The path is from a machine's metadata, which may be anything.
+        # The path may be any text, since it comes from a machine's metadata.
         return None
     if holder is None or abs(now - holder.renewed) > STALE_SECONDS:
         return None
@@ -139,9 +135,9 @@ def watched_by(run_dir: str, now: float) -> str | None:
 
 
 class RunFiles:
-    """Files of supervisor, trainer and machine on a bucket, or in a local directory.
+    """Files of a run on a bucket, or in a local directory.
 
-    Errors of the bucket pass through. Reading a damaged file raises BadInput.
+    Methods raise the bucket's errors, and BadInput for a damaged file.
 
     Args:
         run: record of the run; only its bucket and name are used.
@@ -149,10 +145,11 @@ class RunFiles:
 
     def __init__(self, run: LaunchedRun) -> None:
         self._run = run
-        self._version: str | None = None  # version of the stored state, None if unknown
+        # Version of the stored state, or None if it is unknown.
+        self._version: str | None = None
 
     def prepare(self) -> None:
-        """Create the folders on a disk."""
+        """Create the run's folders, if it is on a disk."""
         storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
         storage.make_directory(self._run.model_dir)
         Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
@@ -163,42 +160,36 @@ class RunFiles:
         text = json.dumps(values, ensure_ascii=False, indent=1)
         storage.write_text(self._run.supervisor("launch.json"), text)
 
-    def heartbeat(self) -> TrainerBeat | None:
-        """Read the trainer's heartbeat."""
+    def read_heartbeat(self) -> TrainerBeat | None:
+        """Read the trainer's heartbeat, or return None."""
         values = run_log.read_heartbeat(self._run.model_dir)
         if values is None:
             return None
         known = {key: value for key, value in values.items() if value is not None}
         return decode.convert(known, TrainerBeat, self._run.model_dir)
 
-    def exit_report(self) -> ExitReport | None:
-        """Read the report on the end of training.
-
-        A bare exit status gets its exit reason.
-        """
+    def read_exit_report(self) -> ExitReport | None:
+        """Read the watcher's report, or return None. The status replaces a missing reason."""
         try:
             report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
         except FileNotFoundError:
             return None
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
-    def log(self, name: str = "training.log") -> str:
-        """Read the end of the trainer's log, as the machine's watcher copied it last.
-
-        Whoever writes to the bucket may have made it longer than the watcher does.
-        """
+    def read_log(self, name: str = "training.log") -> str:
+        """Read the end of the trainer's log, as the machine's watcher copied it last."""
         try:
             text = _read_end(self._run.supervisor(name), LOG_BYTES)
         except FileNotFoundError:
             return ""
-        # The output of pip and curl may show addresses with passwords.
+        # Output of pip and curl may contain addresses with passwords.
         return redact(text.decode("utf-8", "replace"))
 
-    def log_tail(self) -> str:
-        """Read the end of the log of the host that reported the end, or of the first host."""
-        report = self.exit_report()
+    def read_log_tail(self) -> str:
+        """Read the last lines of the log of the host in the exit report, or of the first host."""
+        report = self.read_exit_report()
         host = report.host if report else 0
-        text = self.log(f"training-{host}.log" if host else "training.log")
+        text = self.read_log(f"training-{host}.log" if host else "training.log")
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
@@ -211,33 +202,29 @@ class RunFiles:
         return decode.decode_versioned(data, RunState, path, _ADVICE)
 
     def save_state(self, state: RunState) -> bool:
-        """Write the supervisor's state, if it's as this process has read or written it last.
+        """Write the supervisor's state, unless another process has changed the file.
 
         Returns:
-            False if another process has written it since: then nothing is written, and the next
-            call writes it in any case.
+            Whether the state was written. After False, the next call overwrites the file.
         """
         path = self._run.supervisor("state.json")
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
         data = json.dumps(values, ensure_ascii=False).encode()
         # The version is unknown if the bucket fails.
         version, self._version = self._version, None
-        new = storage.replace_if(path, data, _version(path) if version is None else version)
-        # The file was deleted since it was read.
+        new = storage.replace_if(path, data, _read_version(path) if version is None else version)
+        # If the file was deleted meanwhile, it is created again.
         if new is None and not storage.exists(path):
             new = storage.replace_if(path, data, "")
         self._version = new
         return self._version is not None
 
-    def checkpoint_step(self) -> int:
+    def find_checkpoint_step(self) -> int:
         """Return the step of the newest checkpoint, or -1 if there is none."""
         return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Renew the lease of a machine.
-
-        The machine's watcher accepts every new value as a renewal.
-        """
+        """Renew a machine's lease. Its watcher accepts every new value as a renewal."""
         text = json.dumps({"attempt": attempt, "renewed": wall})
         storage.write_text(self._run.supervisor("lease.json"), text)
 
@@ -247,15 +234,15 @@ class RunFiles:
 
 
 def _read_end(path: str, size: int) -> bytes:
-    """Read the last bytes of a file, by one ranged request on a bucket."""
+    """Read the last bytes of a file, with one ranged request on a bucket."""
     with storage.open_read(path) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - size))
         return file.read(size)
 
 
-def _version(path: str) -> str:
-    """Return the version of a file for `storage.replace_if`."""
+def _read_version(path: str) -> str:
+    """Return the version of a file for `storage.replace_if`, or "" if it does not exist."""
     try:
         return storage.stat(path).token
     except FileNotFoundError:
@@ -263,7 +250,7 @@ def _version(path: str) -> str:
 
 
 def _read_if_there(path: str, kind: type[T]) -> T | None:
-    """Read one of the supervisor's files, or return None if there is none.
+    """Read one of the supervisor's files, or return None if it does not exist.
 
     Raises:
         BadInput: The file is damaged, or of another version.

@@ -1,4 +1,4 @@
-"""The policy for Ctrl-C, a closed terminal and a shutdown while `launch` watches a run."""
+"""Reaction to Ctrl-C, a closed terminal and a shutdown while `launch` watches a run."""
 
 import signal
 import threading
@@ -9,15 +9,13 @@ from bigbird_ja.launch.supervise import Stop
 from bigbird_ja.process import signals
 
 _QUESTION = (
-    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
-    " again), or [c]ontinue? "
+    "\nStop watching and [d]elete the TPU, or de[t]ach (it continues training; rerun the same"
+    " command to watch it), or [c]ontinue? "
 )
 
 
 class Interrupts(signals.Listener):
-    """Context manager that listens to signals.
-
-    The supervisor calls `stop` once per poll.
+    """Context manager that receives signals. The supervisor calls `stop` once per poll.
 
     Args:
         policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.
@@ -33,7 +31,7 @@ class Interrupts(signals.Listener):
         ask: Callable[[str], str] = input,
         log: Callable[[str], None] = print,
     ) -> None:
-        super().__init__(self._interrupted)
+        super().__init__(self._receive)
         self._policy = "delete" if policy == "ask" and not is_terminal else policy
         self._ask = ask
         self._show = lambda text: contain(lambda: log(text), None)
@@ -41,20 +39,22 @@ class Interrupts(signals.Listener):
         self._count = 0
         self._deleting = False
 
-    def _interrupted(self, number: int) -> None:
+    def _receive(self, number: int) -> None:
+        # A closed terminal may send several signals. Only Ctrl-C stops a deletion.
         if self._deleting and number != signal.SIGINT:
-            return  # a closed terminal may send several; only Ctrl-C leaves early
+            return
         self._count += 1
+        # After a shutdown or a closed terminal, the user cannot answer.
         if number != signal.SIGINT and self._policy == "ask":
-            self._policy = "delete"  # the computer shuts down, or the terminal was closed
+            self._policy = "delete"
         self._wake.set()
 
-    def nobody_reads(self) -> None:
-        """React to a log without a reader as to a closed terminal."""
-        self._interrupted(signal.SIGHUP)
+    def handle_lost_reader(self) -> None:
+        """Handle a log without a reader like a closed terminal."""
+        self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
-        """Wait `seconds`, or until a signal comes."""
+        """Wait `seconds`, or until a signal arrives."""
         self._wake.wait(seconds)
 
     def stop(self) -> Stop:
@@ -63,18 +63,18 @@ class Interrupts(signals.Listener):
             return Stop.NO
         if self._deleting:
             if self._count > 1:
-                self._show("stopped while deleting: `bigbird-ja down` lists and deletes the rest")
+                self._show("deletion was stopped: `bigbird-ja down` lists and deletes the rest")
                 return Stop.DETACH
             return Stop.DELETE
-        answer = self._answer()
+        answer = self._ask_user()
         self._wake.clear()
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._show("deleting the TPU; checkpoints stay; Ctrl-C again stops at once")
+            self._show("deleting the TPU, not the checkpoints; press Ctrl-C again to stop at once")
         return answer
 
-    def _answer(self) -> Stop:
+    def _ask_user(self) -> Stop:
         if self._policy != "ask":
             return Stop(self._policy)
         try:

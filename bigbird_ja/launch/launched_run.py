@@ -1,4 +1,4 @@
-"""The record of a launched run, and the facts of a machine that was requested for it."""
+"""Record of a launched run, and facts of a machine that was requested for it."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,14 +10,45 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import Accelerator, find
 from bigbird_ja.storage.decode import Amount, Count
 
-Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
+# The Cloud TPU API and Compute Engine.
+Service = Literal["tpu", "compute"]
 
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """Content of `launch.json`: places of a run, the machine to rent for it, and its limits.
+    """Record of a run, the content of `launch.json`. Times are seconds, costs US dollars.
 
-    `prepare.py` builds it from the parameters; every other module reads it. Seconds and US dollars.
+    `prepare.py` builds it from the parameters of `launch`; all other modules only read it.
+
+    Attributes:
+        bucket: gs://BUCKET[/FOLDER] for all files of the run.
+        name: Name of the run.
+        run_id: Random id of the run.
+        project: Id of the Google Cloud project.
+        data_dir: Data set.
+        engine: Engine of training.
+        init_from: Path of the initial model on the bucket, or "".
+        mode: Mode of `pretrain`.
+        target_step: Last step.
+        accelerator_type: Type of the TPU.
+        runtime_version: Name of the VM's image.
+        zones: Zones to try, in this order.
+        service: Service that rents the machine.
+        pricing: "spot" or "on_demand".
+        queued: Whether to request a queued resource.
+        service_account: Account of the VM, or None for the project's default.
+        network: VPC network, or None for the default.
+        subnetwork: VPC subnetwork, or None for the default.
+        external_ip: Whether the VM gets an external address.
+        vm_python: Python of the VM's image.
+        package: Path of the code on the bucket, a zip.
+        package_sha256: Hash of the zip.
+        usd_per_hour: Price of the machine; 0 if unknown or free.
+        max_seconds: Maximum time since the first launch, or None.
+        max_usd: Maximum cost, or None.
+        poll: Time between polls.
+        lease: Lifetime of a machine without a supervisor.
+        copy_of: BUCKET/NAME of the original run, if the folder is a copy (set by `read_run`).
     """
 
     bucket: str
@@ -26,34 +57,34 @@ class LaunchedRun:
     project: str = ""
     data_dir: str = ""
     engine: str = "auto"
-    init_from: str = ""  # path on the bucket, empty for a run from scratch
+    init_from: str = ""
     mode: str = "train"
     target_step: Count = 0
     # --- the machine
     accelerator_type: str = "v3-8"
-    runtime_version: str = ""  # image, by its name at the service
+    runtime_version: str = ""
     zones: tuple[str, ...] = ()
     service: Service = "tpu"
-    pricing: str = "spot"  # spot | on_demand
-    queued: bool = False  # a queued resource holds the machine
+    pricing: str = "spot"
+    queued: bool = False
     service_account: str | None = None
     network: str | None = None
     subnetwork: str | None = None
     external_ip: bool = True
     vm_python: str = "python3"
-    package: str = ""  # path of the code on the bucket, a zip
+    package: str = ""
     package_sha256: str = ""
     # --- its limits
-    usd_per_hour: Amount = 0.0  # 0 if unknown, or for a grant
-    max_seconds: Amount | None = None  # since the first launch, watched or not
+    usd_per_hour: Amount = 0.0
+    max_seconds: Amount | None = None
     max_usd: Amount | None = None
-    poll: Amount = 30.0  # seconds between polls
-    lease: Amount = 12 * 3600.0  # lifetime of a machine without a supervisor
-    copy_of: str = ""  # BUCKET/NAME of the original run, set by `read_run` for a copied folder
+    poll: Amount = 30.0
+    lease: Amount = 12 * 3600.0
+    copy_of: str = ""
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Look up the slice to rent."""
+        """The slice to rent."""
         return find(self.accelerator_type)
 
     @property
@@ -63,35 +94,45 @@ class LaunchedRun:
 
     @property
     def run_dir(self) -> str:
-        """Return the path of the run's folder."""
+        """Path of the run's folder."""
         return storage.join(self.bucket, self.name)
 
     @property
     def model_dir(self) -> str:
-        """Return the path of MODEL_DIR."""
+        """Path of MODEL_DIR."""
         return storage.join(self.run_dir, "model")
 
     @property
     def config_path(self) -> str:
-        """Return the path of the config that `pretrain` reads on the machine."""
+        """Path of the config that `pretrain` reads on the machine."""
         return self.supervisor("config.yaml")
 
     @property
     def most_hours(self) -> float | None:
-        """Return the maximum of rented hours by both limits, or None if unlimited."""
+        """Maximum rented hours by both limits, or None if unlimited."""
         limits = [] if self.max_seconds is None else [self.max_seconds / 3600]
         if self.max_usd is not None and self.usd_per_hour:
             limits.append(self.max_usd / self.usd_per_hour)
         return min(limits, default=None)
 
     def supervisor(self, name: str) -> str:
-        """Return the path of a file of the supervisor."""
+        """Return the path of a file in the supervisor's folder."""
         return storage.join(self.run_dir, "supervisor", name)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a requested machine, which later changes of the record leave alone."""
+    """Facts of a requested machine, which do not change with the record.
+
+    Attributes:
+        service: Service that rents it.
+        project: Id of its project.
+        accelerator_type: Type of the TPU.
+        pricing: "spot" or "on_demand".
+        queued: Whether it belongs to a queued resource.
+        usd_per_hour: Its price.
+        requested: UNIX seconds of the request by the service's clock, 0 if unknown.
+    """
 
     service: Service
     project: Annotated[str, Meta(pattern=r"^[a-z0-9.:-]*\Z")]
@@ -99,16 +140,16 @@ class Machine:
     pricing: str
     queued: bool
     usd_per_hour: Amount
-    requested: Amount = 0.0  # UNIX seconds by the service's clock, 0 if unknown
+    requested: Amount = 0.0
 
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
-        """Return the facts of a machine that is requested with this record."""
+        """Return the facts of a machine that is requested with a record."""
         kind, pricing, usd = run.accelerator_type, run.pricing, run.usd_per_hour
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record asks for such a machine, at whatever price."""
+        """Return whether a run's record describes such a machine, at any price."""
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 

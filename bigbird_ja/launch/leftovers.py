@@ -1,4 +1,4 @@
-"""List and delete the machines that `launch` made, on both services."""
+"""The function `down`: list and delete the machines of `launch`, on both services."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,40 +8,59 @@ from bigbird_ja.errors import BadInput, CommandError, StorageError
 from bigbird_ja.launch import backends
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.display import contain
-from bigbird_ja.launch.files import projects_of, watched_by
+from bigbird_ja.launch.files import find_projects, find_supervisor
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence, Tpu, Tpus, check_still_there
 from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
 
-DELETE_SECONDS = 900.0  # seconds for all deletions
-Clients = Mapping[tuple[str, str], Tpus]  # by service and project
+# Maximum seconds for all deletions.
+DELETE_SECONDS = 900.0
+# Clients by service and project.
+Clients = Mapping[tuple[str, str], Tpus]
 
 
 @dataclass(frozen=True)
 class ListedTpu:
-    """Machine of a run, as a service lists it."""
+    """Machine of a run that a service lists.
+
+    Attributes:
+        name: Name of the machine.
+        run: Name of its run.
+        run_id: Id of its run.
+        run_dir: BUCKET/NAME of its run, or "" if it is unknown.
+        zone: Zone of the machine.
+        state: State in the service's words.
+        accelerator_type: Type of the TPU.
+        service: Service that rents it.
+        resource: Full name of the resource.
+    """
 
     name: str
     run: str
     run_id: str
-    run_dir: str  # BUCKET/NAME of the run; empty if it has no label
+    run_dir: str
     zone: str
-    state: str  # state in the service's words
+    state: str
     accelerator_type: str
     service: str
     resource: str
 
     @classmethod
     def of(cls, tpu: Tpu) -> "ListedTpu":
-        """Return the public facts of a machine."""
+        """Return the public fields of a machine."""
         return cls(**{name: getattr(tpu, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
 class DownResult:
-    """Machines that were deleted, and those that may still be there, by their full names."""
+    """Result of `down`.
+
+    Attributes:
+        deleted: Full names of the deleted machines.
+        left: Full names of machines that may still exist.
+    """
 
     deleted: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -49,7 +68,7 @@ class DownResult:
 
 @dataclass(frozen=True)
 class Listing:
-    """Machines of runs, as far as the services have listed them.
+    """Machines of runs in a listing, which may be incomplete.
 
     Attributes:
         tpus: machines that were listed.
@@ -70,52 +89,52 @@ def down(
     yes: bool = False,
     confirm: Callable[[Sequence[ListedTpu]], bool] | None = None,
 ) -> DownResult:
-    """Delete the machines that `launch` made, and wait until they are gone.
+    """Delete the machines of `launch`, and wait until they are absent.
 
-    It is the user's last means: no damaged record on a bucket, and no service or zone that does not
-    answer, keeps it from deleting the machines that are listed.
+    Damaged files on a bucket and zones that do not answer do not prevent the deletion of the listed
+    machines.
 
     Args:
         project: id of the Google Cloud project.
         name: run whose machines are deleted; all runs by default.
-        bucket: gs://BUCKET[/FOLDER] whose runs' machines are deleted, in all projects that these
-            have used.
-        yes: whether to delete without asking.
-        confirm: called with the machines before anything is deleted; returns whether to delete.
+        bucket: gs://BUCKET[/FOLDER] of runs whose machines are deleted, in all projects of these
+            runs.
+        yes: whether to delete without confirmation.
+        confirm: callback with the machines to delete, which returns whether to delete them.
 
     Raises:
-        BadInput: Nothing was confirmed, no such machine is listed, or a running `launch` watches
-            one of them, which is left, as it would be created again.
-        StorageError: A machine could not be deleted, or may be in a zone that did not answer.
+        BadInput: The deletion was not confirmed, no such machine is listed, or a running `launch`
+            watches a machine. A watched machine is not deleted, as it would be created again.
+        StorageError: A machine could not be deleted, or may exist in a zone that did not answer.
     """
-    projects = {project, *(projects_of(bucket) if bucket else ())}
+    projects = {project, *(find_projects(bucket) if bucket else ())}
     clients = backends.CLOUD.connect_all(*projects)
     listing = list_ours(clients)
     folder = f"{(bucket or '').rstrip('/')}/"
     tpus = [tpu for tpu in listing.tpus if name in (None, tpu.run)]
     tpus = [tpu for tpu in tpus if not bucket or tpu.run_dir.startswith(folder)]
-    watchers = {tpu.resource: _watcher_of(tpu, listing.now) for tpu in tpus}
+    watchers = {tpu.resource: _find_watcher(tpu, listing.now) for tpu in tpus}
     watched = [tpu for tpu in tpus if watchers[tpu.resource]]
     free = [tpu for tpu in tpus if not watchers[tpu.resource]]
     result = DownResult()
     if free:
         shown = [ListedTpu.of(tpu) for tpu in free]
         if not (confirm(shown) if confirm else yes):
-            raise BadInput("nothing was deleted" if confirm else "deleting needs `yes`")
+            raise BadInput("nothing was deleted" if confirm else "deletion requires `yes`")
         left = delete_all(clients, free, DELETE_SECONDS, time.monotonic, time.sleep)
         deleted = [tpu.resource for tpu in free if tpu.resource not in left]
         result = DownResult(tuple(deleted), tuple(left))
     if result.left:
         raise StorageError(
-            f"still there and perhaps billed: {', '.join(result.left)}; rerun the command, or use"
-            " the console",
+            f"not deleted and perhaps billed: {', '.join(result.left)}; rerun the same command, or"
+            " use the console",
             results=asdict(result),
         )
     if watched:
         which = "; ".join(f"{tpu.run} by {watchers[tpu.resource]}" for tpu in watched)
         raise BadInput(
-            f"watched by a `launch`, which would create its TPU again: {which}; stop that one with"
-            " Ctrl-C, which deletes the TPU",
+            f"a running `launch` would create this TPU again: {which}; stop it with Ctrl-C, which"
+            " deletes the TPU",
             asdict(result),
         )
     if listing.fault is not None:
@@ -124,22 +143,19 @@ def down(
     if listing.tpus and not tpus:
         where = ", ".join(sorted({f"{tpu.run} in {tpu.zone}" for tpu in listing.tpus}))
         given = [f"`{key}` {value}" for key, value in (("name", name), ("bucket", bucket)) if value]
-        raise BadInput(f"{' '.join(given)}: no such TPU is listed; runs with one are {where}")
+        raise BadInput(f"{' '.join(given)}: no TPU is listed for this; TPUs exist for {where}")
     return result
 
 
-def _watcher_of(tpu: Tpu, now: float) -> str:
-    """Return the name of the process that watches a machine, or None.
-
-    The machine's metadata names the folder of its run.
-    """
-    return (watched_by(tpu.run_dir, now) or "") if tpu.run_dir else ""
+def _find_watcher(tpu: Tpu, now: float) -> str:
+    """Return the name of the supervisor that watches a machine, or ""."""
+    return (find_supervisor(tpu.run_dir, now) or "") if tpu.run_dir else ""
 
 
 def list_ours(clients: Clients) -> Listing:
-    """List the TPUs that `launch` made, in all zones.
+    """List the TPUs of `launch` in all zones.
 
-    A service that is off in a project rents nothing and is left out, unless all are off.
+    A service that is off in a project rents no machines, so it is skipped, unless all are off.
 
     Args:
         clients: clients by service and project.
@@ -161,8 +177,8 @@ def list_ours(clients: Clients) -> Listing:
         return Listing(ours, now)
     first, project = (faults or off)[0]
     if first.is_passing:
-        text = f"some zones did not answer ({first.message}); machines may remain there"
-        return Listing(ours, now, StorageError(f"{text}: try again"))
+        text = f"some zones did not answer ({first.message}), and may contain machines"
+        return Listing(ours, now, StorageError(f"{text}: rerun the same command"))
     place = LaunchedRun("", "", project=project, accelerator_type="a TPU")
     return Listing(ours, now, BadInput(advise(first, place)))
 
@@ -174,7 +190,7 @@ def delete_all(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[str]:
-    """Delete these TPUs, until two polls in a row do not find them under their names.
+    """Delete TPUs until two successive polls do not find their names.
 
     Args:
         clients: clients by service and project.
@@ -184,10 +200,11 @@ def delete_all(
         sleep: callback that waits some seconds.
 
     Returns:
-        The full names of machines that are still there.
+        The full names of machines that still exist.
     """
     start, pause = clock(), 1.0
-    absences = {tpu.resource: 0 for tpu in tpus}  # successive polls that did not find it
+    # Number of successive polls that did not find each machine.
+    absences = {tpu.resource: 0 for tpu in tpus}
     while True:
         for tpu in tpus:
             count = absences[tpu.resource]
@@ -201,7 +218,7 @@ def delete_all(
 
 
 def _delete(service: Tpus, tpu: Tpu, absences: int) -> int:
-    """Request the deletion of a TPU if it is there.
+    """Request the deletion of a TPU if it exists.
 
     Returns:
         The number of successive polls that did not find it.
@@ -210,7 +227,7 @@ def _delete(service: Tpus, tpu: Tpu, absences: int) -> int:
         if check_still_there(service, tpu).presence is not Presence.DELETING:
             service.delete(tpu)
     except Exception as error:
-        # A failure with one machine must not stop the deletion of others.
+        # A failure with one machine must not prevent the deletion of others.
         if isinstance(error, ServiceFault) and error.kind is Kind.NOT_FOUND:
             return absences + 1
         text = f"{tpu.resource}: {error}"

@@ -1,6 +1,6 @@
-"""The code that a machine installs: this package as a zip, stored on the bucket under its hash.
+"""Code that a machine installs: this package as a zip, stored on the bucket under its hash.
 
-The zip has reproducible bytes, so that the same code has the same hash.
+The zip is reproducible, so that the same code has the same hash.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.launched_run import LaunchedRun
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
-_EPOCH = (2020, 1, 1, 0, 0, 0)  # time of every entry, for reproducible bytes
+# Time of every entry, so that the zip is reproducible.
+_EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
 def build() -> bytes:
@@ -33,52 +34,52 @@ def build() -> bytes:
 
 
 def note(run: LaunchedRun, content: bytes) -> LaunchedRun:
-    """Return the record of a run with a package: its hash, and its path on the bucket."""
+    """Return the record of a run with the hash and the path of a package."""
     sha256 = hashlib.sha256(content).hexdigest()
     path = storage.join(run.bucket, "packages", f"{sha256}.zip")
     return replace(run, package=path, package_sha256=sha256)
 
 
 def lock(engine: str) -> str:
-    """Return the file name of the lock that the machine installs (`scripts/make_locks.sh`).
+    """Return the name of the file of locked packages that the machine installs.
 
-    TPUEstimator runs on the image's own TensorFlow and Python, everything else in the environment
-    that the tests run in.
+    `scripts/make_locks.sh` writes these files. For TPUEstimator the image's TensorFlow and Python
+    are used, for the engine pjrt the packages with which the tests run.
     """
     return "image.lock" if engine == "estimator" else "machine.lock"
 
 
 def check_lock() -> None:
-    """Check that the lock has the versions that were tested and priced.
+    """Check that the locked versions are those that were tested and priced.
 
     Raises:
-        BadInput: Another version of TensorFlow, jax or libtpu.
+        BadInput: A version of TensorFlow, jax or libtpu differs.
     """
-    pins = dict(re.findall(r"(?m)^([\w-]+)==(\S+)", packaged("locks/machine.lock")))
+    pins = dict(re.findall(r"(?m)^([\w-]+)==(\S+)", read_packaged("locks/machine.lock")))
     for name, version in environment.PACKAGES.items():
         if pins.get(name) != version:
             raise BadInput(
-                f"launch/locks/machine.lock installs {name} {pins.get(name)}, and this version of"
-                f" bigbird-ja was tested and priced with {version}: reinstall bigbird-ja"
+                f"launch/locks/machine.lock installs {name} {pins.get(name)}, but this version of"
+                f" bigbird-ja was tested with {version}: reinstall bigbird-ja"
             )
 
 
 def store(run: LaunchedRun) -> LaunchedRun:
     """Store the installed package on the bucket.
 
-    Every launch sends the code that is installed here, never the code on the bucket, which anyone
-    with write access may have put there.
+    Every launch uploads the installed code. It never uses code that is on the bucket, since anyone
+    with write access may have changed it.
 
     Returns:
         The record of the run with the package.
     """
     content = build()
     noted = note(run, content)
-    storage.make_directory(storage.directory_of(noted.package))
+    storage.make_directory(storage.get_directory(noted.package))
     storage.write_bytes(noted.package, content)
     return noted
 
 
-def packaged(name: str) -> str:
+def read_packaged(name: str) -> str:
     """Read a file of this package as text."""
     return importlib.resources.files("bigbird_ja.launch").joinpath(name).read_text("utf-8")

@@ -1,7 +1,7 @@
-"""The parameters of `launch`, the record built from them, and all checks before a rental.
+"""Parameters of `launch`, the record that is built from them, and all checks before a rental.
 
-A machine that refuses its run is billed until it is deleted. So all checks of `pretrain` on the
-machine are done here first, by the same functions.
+A machine on which `pretrain` fails is billed until it is deleted. So all checks of `pretrain` are
+done before, by the same functions.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import find
-from bigbird_ja.accelerators.prices import USUAL_ZONES, Prices, Rental, region_of
+from bigbird_ja.accelerators.prices import USUAL_ZONES, Prices, Rental, get_region
 from bigbird_ja.data import check as data_check
 from bigbird_ja.data import order
 from bigbird_ja.errors import BadInput, StorageError
@@ -50,19 +50,19 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "lease_hours": (0.0001, 168),
     "poll_seconds": (0.05, 86_400),
 }
-# Parameters that are stored on a bucket and sent to a machine under their own names.
+# Parameters that are fields of the record.
 _STORED = ("engine", "mode", "service_account", "network", "subnetwork", "external_ip", "vm_python")
 _DEFAULT_ACCOUNT = (
-    "without `service_account` the machine has the project's default account, which may do far"
-    " more: give it one that has roles/storage.objectUser on the bucket and may delete the machine,"
-    " by roles/tpu.admin, or by roles/compute.instanceAdmin.v1 if Compute Engine rents it"
-    " (docs/cloud-setup.md has a narrower one)"
+    "without `service_account`, the machine uses the project's default account, which usually has"
+    " far more permissions: use one with roles/storage.objectUser on the bucket and roles/tpu.admin"
+    " (or roles/compute.instanceAdmin.v1 if Compute Engine rents the machine), or the narrower role"
+    " in docs/cloud-setup.md"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Parameters of `session.launch`, which documents them."""
+    """Parameters of `launch`, documented at `session.launch`."""
 
     config: Any
     overrides: Mapping[str, Any] | None
@@ -96,7 +96,7 @@ class Request:
 
 
 def check_request(request: Request) -> None:
-    """Check parameters that need neither credentials nor data.
+    """Check all parameters that can be checked without credentials and data.
 
     Raises:
         BadInput: A parameter is missing, out of range, or has no effect.
@@ -107,7 +107,7 @@ def check_request(request: Request) -> None:
     has_limit = request.max_cost is not None or request.max_hours is not None
     missing += [] if has_limit else ["`max_cost` or `max_hours` (`bigbird-ja plan` estimates both)"]
     if missing:
-        raise BadInput(f"needed: {', and '.join(missing)}")
+        raise BadInput(f"required: {', and '.join(missing)}")
     for name, choices in CHOICES.items():
         if getattr(request, name) not in choices:
             raise BadInput(f"`{name}` must be one of {', '.join(choices)}")
@@ -116,27 +116,29 @@ def check_request(request: Request) -> None:
         if value is not None and not low <= value <= high:
             raise BadInput(f"`{name}` must be from {low:g} to {high:g}, not {value:g}")
     if request.price_per_hour == 0 and request.max_hours is None:
-        raise BadInput("`price_per_hour` 0 has no costs to limit: give `max_hours`")
+        raise BadInput("`price_per_hour` 0 requires `max_hours`, since there is no cost to limit")
     if request.price_per_hour == 0 and request.max_cost is not None:
-        raise BadInput("`max_cost` has no effect with `price_per_hour` 0: leave one of them out")
+        raise BadInput("`max_cost` has no effect with `price_per_hour` 0: remove one of them")
     for name in (*_STORED, "project", "bucket", "data_dir", "runtime_version"):
         _check_plain(name, getattr(request, name))
-    # Of a local model only the hash is stored.
+    # The path of a local model is not stored, only its hash.
     if request.init_from and storage.is_remote(request.init_from):
         _check_plain("init_from", request.init_from)
 
 
 def _check_plain(name: str, value: Any) -> None:
-    """Check that a stored value contains no free text, without showing a refused value.
+    """Check that a value which is stored and sent to the machine contains no secret.
+
+    The message does not quote the value.
 
     Raises:
-        BadInput: It has a query of a URL, a user or password, or a space.
+        BadInput: It contains a URL's query, user or password, or a space.
     """
     word = str(value or "")
     if not re.fullmatch(r"[\w./:~+@-]*", word) or ("@" in word and "/" in word):
         raise BadInput(
-            f"`{name}`: only letters, digits and ./:~+-_ belong there, no query (?), no user"
-            " or password (@), no space"
+            f"`{name}` may contain only letters, digits and ./:~+-_, but no query (?), no user or"
+            " password (@), and no space"
         )
 
 
@@ -144,9 +146,9 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, list[str]]:
-    """Build the record of a run, without credentials or data.
+    """Build the record of a run, without credentials and data.
 
-    A dry run has placeholders for parameters that were not given.
+    In a dry run, missing parameters are replaced by placeholders.
 
     Args:
         request: parameters, checked by `check_request`.
@@ -154,17 +156,17 @@ def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, 
         vm: environment of the machine.
 
     Returns:
-        The record, for which `offer` finds service, image, zones and price; and warnings to show.
+        The record without service, image, zones and price (see `offer`), and warnings.
 
     Raises:
-        BadInput: A parameter is unknown, or known not to work.
+        BadInput: A parameter is invalid, or is known not to work.
     """
     machine = find(request.accelerator_type)
     backends.check_engine(machine, request.engine)
-    warnings = ["no run of ours has used a rented TPU yet: watch its first hour"]
+    warnings = ["`launch` has not been tested on rented TPUs yet: watch the first hour"]
     warnings += [] if request.service_account else [_DEFAULT_ACCOUNT]
-    name, (bucket, data_dir) = check_name(request.name or "my-run"), _places(request, vm)
-    before = None if request.dry_run else _original(bucket, name)
+    name, (bucket, data_dir) = check_name(request.name or "my-run"), _check_places(request, vm)
+    before = None if request.dry_run else _read_original(bucket, name)
     max_hours = request.max_hours
     run = LaunchedRun(
         bucket,
@@ -189,46 +191,46 @@ def check_name(name: str) -> str:
     """Check the name of a run, which names a TPU, a label and a folder.
 
     Raises:
-        BadInput: A character that one of these does not accept.
+        BadInput: One of these does not accept the name.
     """
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
-            f"`name` {name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
-            " letter, not ending with a dash"
+            f"`name` {name!r} must consist of at most 40 lower-case letters, digits and dashes,"
+            " begin with a letter and not end with a dash"
         )
     return name
 
 
-def _places(request: Request, vm: Vm) -> tuple[str, str]:
-    """Return bucket and data set.
+def _check_places(request: Request, vm: Vm) -> tuple[str, str]:
+    """Return the paths of bucket and data set.
 
     Raises:
-        BadInput: A path that the machine cannot reach.
+        BadInput: The machine cannot read one of them.
     """
     bucket = (request.bucket or "gs://MY-BUCKET").rstrip("/")
     data_dir = request.data_dir or f"{bucket}/data"
     if storage.is_remote(bucket) and not storage.is_remote(data_dir):
         raise BadInput(
-            f"`data_dir` {data_dir} is on this machine, where the TPU cannot read it: put it on the"
-            f" bucket, by `make-data` with {bucket}/data or by gcloud storage cp -r"
+            f"`data_dir` {data_dir} is on this machine, where the TPU cannot read it: create it on"
+            f" the bucket by `make-data` with {bucket}/data, or copy it by gcloud storage cp -r"
         )
     if not storage.is_remote(bucket) and vm.device == "tpu":
-        raise BadInput(f"`bucket` {bucket}: a TPU reads and writes gs:// only")
+        raise BadInput(f"`bucket` {bucket}: a TPU can access only gs://")
     return bucket, data_dir
 
 
-def _original(bucket: str, name: str) -> LaunchedRun | None:
-    """Return the record of an earlier launch under the name, if there was one.
+def _read_original(bucket: str, name: str) -> LaunchedRun | None:
+    """Return the record of an earlier launch with this name, or None.
 
     Raises:
-        BadInput: The folder is a copy of another run's.
+        BadInput: The folder is a copy of another run's folder.
     """
     run = read_run(bucket, name)
     if run and run.copy_of:
         raise BadInput(
-            f"{run.run_dir} is a copy of the run {run.copy_of}: go on with that one, by its"
-            f" `bucket` and `name`. Or remove {run.run_dir}/supervisor, and the same command makes"
-            " the copy a run of its own, from its checkpoint"
+            f"{run.run_dir} is a copy of the run {run.copy_of}: continue that run, by its `bucket`"
+            f" and `name`. Or remove {run.run_dir}/supervisor and rerun the same command, which"
+            " starts a new run from the copied checkpoint"
         )
     return run
 
@@ -239,10 +241,11 @@ def _original(bucket: str, name: str) -> LaunchedRun | None:
 def offer(
     run: LaunchedRun, request: Request, table: Prices, near: str
 ) -> Iterator[tuple[LaunchedRun, Rental, list[str]]]:
-    """Yield record, rental and warnings for each service that rents the machine by the table.
+    """Yield record, rental and warnings for each service that rents the machine.
 
-    The preferred service comes first, or the one that a machine of the run may be of; the next one
-    serves if every zone refuses the first request. Only a request shows whether a zone has a TPU.
+    The first service is the one from which the run may still rent a machine, else the preferred
+    one. The next one is used if every zone refuses the first request, since only a request shows
+    whether a zone provides the TPU.
 
     Args:
         run: record without service, image, zones and price.
@@ -251,28 +254,28 @@ def offer(
         near: region of the bucket; "" if it is unknown.
 
     Raises:
-        BadInput: No service rents the machine, or a limit needs a price that is not known.
+        BadInput: No service rents the machine, or a limit requires a price that is unknown.
     """
     machine, queued = run.accelerator, request.queued
     rentals = backends.find_rentals(machine, request.service, queued, table)
     before = None if request.dry_run else read_run(run.bucket, run.name)
-    if last := before and machine_of(before):
+    if last := before and find_machine(before):
         rentals.sort(key=lambda one: one.service != last.service)
-    usual = table.usual_zones(machine, run.pricing, near)
+    usual = table.choose_zones(machine, run.pricing, near)
     for rental in rentals:
         zones = [zone for zone in usual if zone in rental.zones] or rental.zones[:USUAL_ZONES]
         asked = replace(run, zones=tuple(request.zones) or tuple(zones))
         priced, warnings = _add_price(asked, table, request.price_per_hour)
         found = backends.add_rental(priced, rental, request.runtime_version)
         warnings += [TRC] if found.service == "compute" else []
-        yield found, rental, [*warnings, *region_warnings(found, near)]
-        # The image belongs to this service, so no other can serve.
+        yield found, rental, [*warnings, *list_region_warnings(found, near)]
+        # The user's image belongs to this service, so other services cannot use it.
         if request.runtime_version:
             return
 
 
-def machine_of(run: LaunchedRun) -> Machine | None:
-    """Return the facts of the machine that may run now, or None if none was requested."""
+def find_machine(run: LaunchedRun) -> Machine | None:
+    """Return the facts of the run's machine, or None if no machine can exist now."""
     state = RunFiles(run).load_state() or RunState()
     may_be_there = state.attempt and (state.phase is not Phase.ENDED or state.billing)
     return (state.machine or Machine.of(run)) if may_be_there else None
@@ -281,39 +284,39 @@ def machine_of(run: LaunchedRun) -> Machine | None:
 def _add_price(
     run: LaunchedRun, table: Prices, per_hour: float | None
 ) -> tuple[LaunchedRun, list[str]]:
-    """Return the record with its price and the warnings.
+    """Return the record with its price, and warnings.
 
-    By default it is the price of the dearest zone.
+    The default is the price in the most expensive zone.
 
     Raises:
-        BadInput: No price is known and `max_cost` needs one.
+        BadInput: `max_cost` requires a price, and it is unknown.
     """
     if per_hour is not None:
         return replace(run, usd_per_hour=per_hour), []
     try:
-        usd = table.per_hour(run.accelerator, run.pricing, run.zones)
+        usd = table.get_hourly_price(run.accelerator, run.pricing, run.zones)
     except BadInput as error:
         if run.max_usd is not None:
-            raise BadInput(f"`max_cost` needs a price: {error}") from error
+            raise BadInput(f"`max_cost` requires a price: {error}") from error
         return run, [f"{error}: costs are not counted"]
     return replace(run, usd_per_hour=usd), []
 
 
-def region_warnings(run: LaunchedRun, near: str) -> list[str]:
-    """Return a warning if zones are in another region than the bucket, as far as it is known."""
-    others = {region_of(zone) for zone in run.zones} - {near}
+def list_region_warnings(run: LaunchedRun, near: str) -> list[str]:
+    """Return a warning if zones are not in the bucket's region."""
+    others = {get_region(zone) for zone in run.zones} - {near}
     if not near or not others:
         return []
     return [
-        f"{run.bucket} is in {near}, zones are in {', '.join(sorted(others))}: traffic between"
-        " regions costs some cents per GB in each epoch, and is slower: take zones near the bucket"
+        f"{run.bucket} is in {near}, but zones are in {', '.join(sorted(others))}: use zones in the"
+        " bucket's region, since traffic between regions is slower and costs some cents per GB"
     ]
 
 
-def bucket_region(bucket: str) -> str:
+def find_bucket_region(bucket: str) -> str:
     """Return the region of the bucket, or "" if it is unknown."""
     with contextlib.suppress(OSError, StorageError):
-        return storage.bucket_location(bucket) or ""
+        return storage.get_bucket_location(bucket) or ""
     return ""
 
 
@@ -321,19 +324,19 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
     """Check that no machine of another owner has the run's name.
 
     Raises:
-        BadInput: One has it; the message quotes its labels.
+        BadInput: A machine has it; the message contains its labels.
     """
     for zone in run.zones:
-        # The supervisor waits for a silent zone, or ends.
+        # The supervisor reacts to a zone that does not answer.
         with contextlib.suppress(ServiceFault):
             tpu = tpus.find(zone, run.name)
             if tpu is not None and not tpu.belongs_to(run):
                 raise BadInput(
-                    f"{tpu.resource} is not of this run ({tpu.owner}): choose another `name`"
+                    f"{tpu.resource} belongs to another owner ({tpu.owner}): choose another `name`"
                 )
 
 
-# --- what the machine would refuse ----------------------------------------------------------------
+# --- checks of `pretrain` -------------------------------------------------------------------------
 
 
 def check_data(
@@ -345,17 +348,17 @@ def check_data(
         The config of a run on that data, and the data.
 
     Raises:
-        BadInput: No data set there, a damaged one, a setting that contradicts it or the machine, or
-            another run in MODEL_DIR.
+        BadInput: The data set is missing or damaged, a setting contradicts it or the machine, or
+            MODEL_DIR contains another run.
     """
     manifest = data_check.fast_check(run.data_dir)
     if run.mode == "train_and_eval":
         data_check.check_held_out(manifest, run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
-    # Raises for a mask unit or a rate that static data does not have.
+    # Raises BadInput if statically masked data has another mask unit or rate.
     manifest.rule(fitted.data.mask_unit, train_predictions(fitted, manifest))
     check_machine(run, fitted, manifest)
-    # Otherwise `session.store` compares the config.
+    # For an existing run, `session.store` compares the config.
     if read_run(run.bucket, run.name) is None:
         ModelDir(run.model_dir).check_settings(fitted, manifest)
     if run.hosts > 1:
@@ -367,21 +370,21 @@ def check_machine(run: LaunchedRun, config: Config, data: Data) -> None:
     """Check that a config can be trained on the machine.
 
     Raises:
-        BadInput: It cannot.
+        BadInput: The machine cannot train the config.
     """
     training, machine = config.training, run.accelerator
     check_length(config, data.seq_length)
-    if backends.engine_on(machine, run.engine) == "estimator":
+    if backends.choose_engine(machine, run.engine) == "estimator":
         check_estimator(config)
         cores = config.tpu.num_cores
         if machine.generation < 4 and cores != machine.devices:
             raise BadInput(
-                f"tpu.num_cores={cores}: TPUEstimator trains on all cores, and {machine.name} has"
-                f" {machine.devices}"
+                f"tpu.num_cores={cores}: TPUEstimator uses all cores, so set it to"
+                f" {machine.devices} for {machine.name}"
             )
     else:
         cores = machine.devices
-        # The machine contains jax in any case.
+        # Kernels require jax, which the machine installs but this computer may lack.
         if importlib.util.find_spec("jax"):
             kernels.resolved(config, data, "tpu", machine.chip)
     check_divides(training.global_batch_size, cores, training.gradient_accumulation_steps)

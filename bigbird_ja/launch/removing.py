@@ -1,4 +1,4 @@
-"""Decide in phase REMOVING: every machine of the run is deleted, before the next or the end."""
+"""Rules of phase REMOVING: all machines of the run are deleted."""
 
 from dataclasses import replace
 
@@ -7,65 +7,66 @@ from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import CREATE_TIMEOUT, SETTLE, Decision, Event, Phase, RunState, View
 from bigbird_ja.launch.transitions import wait
 
-DELETE_TIMEOUT = 1800.0  # seconds before an ending run reports that it could not delete
-DELETE_POLL = 10.0  # seconds between polls while a machine is being deleted
+# Seconds after which an ending run reports that it could not delete a machine.
+DELETE_TIMEOUT = 1800.0
+# Seconds between polls during a deletion.
+DELETE_POLL = 10.0
 
 
 def decide(view: View) -> Decision:
-    """Decide one poll.
+    """Decide on one poll. The comments have the form that `decide.py` defines.
 
-    A zone that does not answer delays no other. Machines in other zones are deleted, and the
-    machine of the silent zone is deleted by its name. The comments have the form that `decide.py`
-    states.
+    A zone that does not answer does not delay the others: their machines are deleted, and the
+    silent zone's machine is deleted by its name.
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_silent
     limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
     is_asked_for = state.operation_kind == "create" and state.operation
-    # Absent, but its creation is under way: wait. Why: it could still put a machine there.
+    # Absent, but its creation is pending: wait. Why: a machine may still appear.
     if is_absent and is_asked_for and state.phase_seconds < limit:
         return wait(view, DELETE_POLL)
     # Absent, and its deletion was never requested: delete it by its full name.
-    # Why: one poll without it proves nothing.
+    # Why: a single answer may be wrong.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
-    # Absent in only one poll: poll again. Why: an answer may be wrong once.
+    # Absent in only one poll: poll again. Why: a single answer may be wrong.
     if is_absent and state.attempt and view.is_perhaps_absent:
         return wait(view, DELETE_POLL)
-    # Absent: next TPU, or end -> idle, ended. Why: nothing has its name.
+    # Absent: next TPU, or end -> idle, ended. Why: no machine has its name.
     if is_absent:
         return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
-    # An ending run could not delete for 30 minutes: end, and list what may be there -> ended.
-    # Why: the user can check the console; its lease ends without us.
+    # The run is ending, and deletion failed for 30 minutes: end, and list the machines -> ended.
+    # Why: the user can check the console, and the lease ends without a supervisor.
     if is_timeout and state.ending is not None:
         return give_up_deleting(view)
-    # Its zone has not answered until well after its maximum lifetime: next TPU -> idle.
-    # Why: it cannot be there any more.
+    # Its zone has not answered until long after its maximum lifetime: next TPU -> idle.
+    # Why: cloud or watcher have deleted it by then.
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
-        return Decision(state.enter(Phase.IDLE), events=(_not_deleted(state),))
-    # The deletion has failed: report it, and ask again.
-    # Why: it is tried again until nothing has its name.
+        return Decision(state.enter(Phase.IDLE), events=(_make_not_deleted(state),))
+    # The deletion failed: log it, and decide as if it was not requested.
+    # Why: deletion is retried until no machine has the name.
     if state.operation_kind == "delete" and view.operation_fault is not None:
         event = Event("delete_failed", {"zone": state.zone, "error": str(view.operation_fault)})
         unasked = replace(state, operation="", operation_kind="")
         decision = decide(replace(view, state=unasked))
         return replace(decision, events=(event, *decision.events))
-    # A deletion is under way, or nothing is left to ask for: wait.
-    # Why: nothing counts as deleted before it is absent.
+    # A deletion is pending, or all machines are being deleted: wait.
+    # Why: a machine counts as deleted only when it is absent.
     if _is_deletion_under_way(view):
         return wait(view, DELETE_POLL)
-    # The last try was just now: wait.
-    # Why: retries back off, to two minutes at most.
+    # The pause after the last request has not ended: wait.
+    # Why: retries back off, to at most two minutes.
     if state.delete_wait > 0:
         return wait(view, state.delete_wait)
-    # A machine of this run is there, or may be in a zone that does not answer: delete it, there by
-    # its name. Why: a deletion waits neither for the bucket nor for other zones.
+    # A machine of this run exists, or may exist in a zone that does not answer: delete it.
+    # Why: a deletion requires neither the bucket nor the other zones.
     return delete(view)
 
 
 def _is_deletion_under_way(view: View) -> bool:
-    """Return whether a deletion is in progress, and not for too long."""
+    """Return whether a deletion is in progress, and has not timed out."""
     state = view.state
     if state.phase_seconds > CREATE_TIMEOUT * (state.delete_tries + 1):
         return False
@@ -74,7 +75,7 @@ def _is_deletion_under_way(view: View) -> bool:
 
 
 def finish_removal(view: View) -> Decision:
-    """Go to the next TPU, or to the end of the run: no machine is left."""
+    """Go to IDLE, or to ENDED if the run is ending, since no machine is left."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
     events = (Event("deleted", state.place),) if was_there else ()
@@ -86,29 +87,29 @@ def finish_removal(view: View) -> Decision:
 
 
 def give_up_deleting(view: View) -> Decision:
-    """End, and list the machines that may still be there, and the end of their lease."""
+    """End the run with a message about the machines that may still exist."""
     state, tpus = view.state, view.seen.tpus
     hours = max(0.0, state.machine_limit - state.machine_seconds) / 3600
-    lease = f"; at the latest it is deleted at the end of its lease, in {hours:.1f} hours"
+    lease = f"; it is deleted at the end of its lease, in {hours:.1f} hours, at the latest"
     if tpus:
         where = ", ".join(sorted({tpu.zone for tpu in tpus}))
-        problem = f"STILL THERE AND BILLED: {view.run.name} in {where} could not be deleted"
+        problem = f"STILL BILLED: {view.run.name} in {where} could not be deleted"
     else:
-        problem = f"{state.zone} does not answer, so {view.run.name} may be there and billed"
+        problem = f"{state.zone} does not answer, so {view.run.name} may exist and be billed"
     message = (
-        f"{state.ending_message}; {problem}: run `bigbird-ja down`, or look on the console"
+        f"{state.ending_message}; {problem}: run `bigbird-ja down`, or check the console"
         f"{lease if hours else ''}"
     )
     ended = replace(state.enter(Phase.ENDED), ending_reason="io_error", ending_message=message)
-    return Decision(ended, events=(_not_deleted(state),))
+    return Decision(ended, events=(_make_not_deleted(state),))
 
 
-def _not_deleted(state: RunState) -> Event:
+def _make_not_deleted(state: RunState) -> Event:
     return Event("not_deleted", {"zone": state.zone, "seconds": round(state.phase_seconds)})
 
 
 def delete(view: View) -> Decision:
-    """Request the deletion of all machines that are not being deleted, with a backoff."""
+    """Request the deletion of all machines that are not being deleted yet, with a backoff."""
     state = view.state
     tries = state.delete_tries + 1
     deletions = tuple(view.deletion_targets or view.deletable)
@@ -117,12 +118,12 @@ def delete(view: View) -> Decision:
     return replace(wait(replace(view, state=state), DELETE_POLL), deletions=deletions)
 
 
-def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
-    """Return the state after the answer to a deletion: an operation's name, or a fault."""
+def record_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
+    """Decide after the answer to a deletion request: an operation's name, or a fault."""
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:
-        # The next poll shows that the machine is gone.
+        # The next poll will not find the machine.
         return Decision(state)
     event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
     return Decision(state, events=(event,))

@@ -1,4 +1,4 @@
-"""JSON client of Google's services, and the kinds of their faults."""
+"""JSON client of Google's services, with a classification of their faults."""
 
 import contextlib
 import datetime
@@ -14,48 +14,59 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
-CALL_SECONDS = 30.0  # timeout of one request
-RETRY_SECONDS = 60.0  # maximum time of all requests of one call
-CLOCK_SECONDS = 3600.0  # maximum age of the service's last answer for its time
+# Timeout of one request.
+CALL_SECONDS = 30.0
+# Maximum time of one call with all retries.
+RETRY_SECONDS = 60.0
+# Maximum age of an answer from which the service's time is computed.
+CLOCK_SECONDS = 3600.0
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, rename="camel", frozen=True):
-    """Base class of the declared types of answers.
-
-    A missing field gets its default.
-    """
+    """Base class of the answers' types, in which a missing field is set to its default."""
 
 
 class Status(Answer, frozen=True):
-    """Failure, as google.rpc.Status."""
+    """Failure in the form of google.rpc.Status."""
 
     code: int = 13
     message: str = ""
 
 
 class Kind(Enum):
-    """Kinds of faults, by the reaction of the supervisor."""
+    """Kinds of faults, each with a different reaction of the supervisor.
 
-    STOCKOUT = "stockout"  # no capacity now: another zone, or later
-    QUOTA = "quota"  # the project's quota is too low
-    PERMISSION = "permission"  # missing role of the user or service account, or the API is off
+    Attributes:
+        STOCKOUT: The zone has no capacity now.
+        QUOTA: The project's quota is too low.
+        PERMISSION: The user or the service account lacks a role, or the API is off.
+        NOT_FOUND: The resource does not exist.
+        EXISTS: A resource with this name exists.
+        BAD_REQUEST: The service refuses the request's content.
+        UNAVAILABLE: Service or network failed, and retries failed, too.
+        INTERNAL: The operation failed because of an error of the service.
+    """
+
+    STOCKOUT = "stockout"
+    QUOTA = "quota"
+    PERMISSION = "permission"
     NOT_FOUND = "not_found"
     EXISTS = "exists"
-    BAD_REQUEST = "bad_request"  # the service refuses the request's content
-    UNAVAILABLE = "unavailable"  # the service or the network, beyond the retries
-    INTERNAL = "internal"  # the operation failed by the service's fault
+    BAD_REQUEST = "bad_request"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
 
 
 class ServiceFault(Exception):
-    """Refusal or failure of the service.
+    """Refusal or failure of a service.
 
     Args:
         kind: kind of the fault.
         message: message of the service.
-        listed: machines of a partial answer to a listing.
+        listed: machines in a listing that is incomplete.
     """
 
     def __init__(self, kind: Kind, message: str, listed: Sequence[Any] = ()) -> None:
@@ -65,23 +76,25 @@ class ServiceFault(Exception):
 
     @property
     def is_switched_off(self) -> bool:
-        """Return whether the API is off in the project."""
+        """Whether the API is off in the project."""
         return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
-        """Return whether it is the service's own fault, which is waited out for hours."""
+        """Whether it is an error of the service, for which the supervisor waits for hours."""
         return self.kind in (Kind.UNAVAILABLE, Kind.INTERNAL)
 
 
 _EXHAUSTED, _PERMISSION, _UNAUTHENTICATED = 8, 7, 16
-_KINDS = {  # by google.rpc.Code, as operations carry it
+# Kinds by google.rpc.Code, in the order of its names: INVALID_ARGUMENT, DEADLINE_EXCEEDED,
+# NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, UNAVAILABLE.
+_KINDS = {
     3: Kind.BAD_REQUEST,
-    4: Kind.UNAVAILABLE,  # deadline exceeded
+    4: Kind.UNAVAILABLE,
     5: Kind.NOT_FOUND,
     6: Kind.EXISTS,
-    9: Kind.BAD_REQUEST,  # failed precondition
-    10: Kind.UNAVAILABLE,  # aborted
+    9: Kind.BAD_REQUEST,
+    10: Kind.UNAVAILABLE,
     14: Kind.UNAVAILABLE,
 }
 _CODE_OF_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 9, 429: 8, 502: 14, 503: 14, 504: 4}
@@ -97,18 +110,18 @@ def check_all_answered(missed: Iterable[str], listed: Sequence[Any]) -> None:
         listed: machines of the other zones.
 
     Raises:
-        ServiceFault: It names the missing zones, and has `listed`.
+        ServiceFault: Zones are missing. The fault contains `listed`.
     """
     if places := ", ".join(sorted({*missed})):
         raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {places}", listed)
 
 
-def fault_of_status(code: int, message: str) -> ServiceFault:
+def make_fault(code: int, message: str) -> ServiceFault:
     """Return the fault for a failed operation's google.rpc.Status.
 
-    Stock-out, exhausted quota and too many requests share code 8 and differ only in their words:
-    quota messages contain "Quota" (hashicorp/terraform-provider-google#10222 and #21243, a public
-    log), those on the rate of requests "per minute" or "rate" as well (assumed).
+    Code 8 stands for stock-out, exhausted quota and too many requests, which differ only in their
+    messages. Quota messages contain "Quota" (hashicorp/terraform-provider-google#10222 and #21243).
+    Messages about too many requests also contain "per minute" or "rate" (assumed).
     """
     lowered = message.lower()
     if code == _EXHAUSTED and _RATE.search(lowered):
@@ -122,19 +135,16 @@ def fault_of_status(code: int, message: str) -> ServiceFault:
     return ServiceFault(_KINDS.get(code, Kind.INTERNAL), message)
 
 
-def fault_of_answer(status: int, body: Any) -> ServiceFault:
-    """Return the fault for an HTTP status of 400 or more.
-
-    The body may contain a message.
-    """
+def parse_fault(status: int, body: Any) -> ServiceFault:
+    """Return the fault for an HTTP status of at least 400, with the message in the body."""
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     code = 10 if error.get("status") == "ABORTED" else _CODE_OF_HTTP.get(status, 13)
-    return fault_of_status(code, str(error.get("message") or f"HTTP status {status}"))
+    return make_fault(code, str(error.get("message") or f"HTTP status {status}"))
 
 
 class Rest:
-    """Client for signed requests below `base`, each with a timeout and bounded retries.
+    """Client for signed requests to one API, with a timeout and limited retries.
 
     Args:
         base: address of the service's API.
@@ -147,7 +157,7 @@ class Rest:
     def __init__(self, base: str, session: Any, retry_seconds: float = RETRY_SECONDS) -> None:
         self._base, self._session = base.rstrip("/"), session
         self._retry_seconds = retry_seconds
-        # The service's UNIX seconds, and this machine's at that moment.
+        # UNIX seconds in the service's last answer, and the monotonic time of its arrival.
         self._clock: tuple[float, float] | None = None
 
     def call(
@@ -158,12 +168,11 @@ class Rest:
         body: Json | None = None,
         query: Mapping[str, str] = {},
     ) -> T:
-        """Call the service, and decode its answer as a declared type.
-
-        An unavailable service is retried.
+        """Call the service with retries while it is unavailable, and decode its answer.
 
         Raises:
-            ServiceFault: Refused, no answer in time, or an answer of another form.
+            ServiceFault: The service refused, did not answer in time, or its answer has another
+                form than `kind`.
         """
         from google.api_core.exceptions import RetryError
         from google.api_core.retry import Retry
@@ -195,7 +204,8 @@ class Rest:
                 timeout=seconds,
                 max_allowed_time=seconds,
             )
-        except (exceptions.TransportError, OSError) as error:  # requests' errors are OSErrors
+        except (exceptions.TransportError, OSError) as error:
+            # The errors of `requests` are OSErrors.
             raise ServiceFault(Kind.UNAVAILABLE, str(error) or type(error).__name__) from error
         except exceptions.GoogleAuthError as error:
             raise ServiceFault(Kind.PERMISSION, f"credentials: {error}") from error
@@ -206,11 +216,11 @@ class Rest:
             values: Any = {}
             with contextlib.suppress(ValueError, RecursionError):
                 values = msgspec.json.decode(answer.content)
-            raise fault_of_answer(answer.status_code, values)
+            raise parse_fault(answer.status_code, values)
         return bytes(answer.content)
 
     def find(self, path: str, kind: type[T]) -> T | None:
-        """Get one resource by its full name, or None if it does not exist."""
+        """Return a resource by its full name, or None if it does not exist."""
         try:
             return self.call("GET", path, kind)
         except ServiceFault as fault:
@@ -218,16 +228,16 @@ class Rest:
                 return None
             raise
 
-    def items(
+    def list_items(
         self, path: str, key: str, kind: type[list[T]], query: Mapping[str, str] = {}
     ) -> tuple[list[T], list[str]]:
-        """List a resource.
+        """List resources.
 
         Args:
-            path: address of the listing; an `aggregated` one has the items by zone.
-            key: name of the items in an answer.
-            kind: declared type of the items.
-            query: parameters in addition to the page's.
+            path: address of the listing; an `aggregated` listing contains the items by zone.
+            key: key of the items in an answer.
+            kind: type of the items.
+            query: parameters in addition to the page's token.
 
         Returns:
             The items of all pages, and the zones that did not answer.
@@ -248,10 +258,10 @@ class Rest:
             if token in ("", before):
                 return items, [name.rsplit("/")[-1] for name in missed]
 
-    def now(self) -> float | None:
+    def get_time(self) -> float | None:
         """Return UNIX seconds by the service's clock, or None without a recent answer.
 
-        This machine's clock may be wrong by hours. An answer is recent within `CLOCK_SECONDS`.
+        The service's clock is used since this machine's clock may be wrong by hours.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             return None
@@ -262,25 +272,25 @@ def _decode(data: bytes, kind: type[T], path: str) -> T:
     try:
         return decode.decode_json(data, kind, path)
     except BadInput as error:
-        raise ServiceFault(Kind.INTERNAL, f"an answer of another form: {error}") from error
+        raise ServiceFault(Kind.INTERNAL, f"unexpected answer: {error}") from error
 
 
 def connect_rest(api: str) -> Rest:
     """Connect to a service's address with the user's own credentials.
 
     Raises:
-        BadInput: No credentials; the message has the command to get them.
+        BadInput: No credentials are found; the message contains the command that creates them.
     """
     from google.auth.transport.requests import AuthorizedSession
 
-    return Rest(api, AuthorizedSession(credentials()[0]))
+    return Rest(api, AuthorizedSession(get_credentials()[0]))
 
 
-def credentials() -> tuple[Any, str | None]:
-    """Return the user's credentials, and the project that they name, if any.
+def get_credentials() -> tuple[Any, str | None]:
+    """Return the user's credentials, and the project in them, if any.
 
     Raises:
-        BadInput: No credentials, with the command to get them.
+        BadInput: No credentials are found; the message contains the command that creates them.
     """
     import google.auth
     from google.auth import exceptions
@@ -293,6 +303,6 @@ def credentials() -> tuple[Any, str | None]:
         ) from error
 
 
-def seconds_of(time: datetime.datetime | None) -> float:
+def convert_to_seconds(time: datetime.datetime | None) -> float:
     """Convert a time stamp to UNIX seconds, and None to 0."""
     return time.timestamp() if time else 0.0

@@ -1,4 +1,4 @@
-"""The interface to a service that rents TPUs: machines as they are listed, calls, labels."""
+"""Interface of the services that rent TPUs: machines, calls, labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,65 +9,91 @@ from bigbird_ja.launch.launched_run import LaunchedRun, Service
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RUN_LABEL = "bigbird-ja-run"
-ID_LABEL = "bigbird-ja-id"  # Its random value proves that a machine belongs to the run.
+# The id is random, so it proves that a machine belongs to a run.
+ID_LABEL = "bigbird-ja-id"
 ATTEMPT_LABEL = "bigbird-ja-attempt"
-RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of its run
+# Key in a machine's metadata for BUCKET/NAME of its run.
+RUN_DIR_KEY = "bigbird-ja-run-dir"
 
 
 class Presence(Enum):
-    """State of a TPU, as far as decisions depend on it."""
+    """State of a TPU, in the categories on which decisions depend.
 
-    WAITING = "waiting"  # queued, no machine yet
-    PENDING = "pending"  # being created, started or repaired
-    READY = "ready"  # billed
+    Attributes:
+        WAITING: Queued; no machine exists yet.
+        PENDING: Being created, started or repaired.
+        READY: Running, and billed.
+        DELETING: Being deleted.
+        GONE: Dead but still listed. It uses quota and its name.
+    """
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    READY = "ready"
     DELETING = "deleting"
-    GONE = "gone"  # dead but listed: it holds quota and its name
+    GONE = "gone"
 
 
 @dataclass(frozen=True)
 class Tpu:
-    """Node, queued resource or VM, as it is listed under a name in a zone."""
+    """Node, queued resource or VM that a service lists.
+
+    Attributes:
+        name: Name of the machine.
+        zone: Zone of the machine.
+        presence: Category of `state`.
+        state: State in the service's words.
+        accelerator_type: Type of the TPU.
+        labels: Labels of the machine.
+        created: Creation time in UNIX seconds by the service's clock, 0 if unknown.
+        fault: Fault of a failed creation, or None.
+        resource: Full name of the resource.
+        run_dir: BUCKET/NAME of its run, or "" if its metadata contain none.
+        service: Service that rents it.
+        project: Id of its project.
+        is_queued: Whether it belongs to a queued resource.
+    """
 
     name: str
     zone: str
     presence: Presence
-    state: str  # state in the service's words
+    state: str
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    created: float = 0.0  # UNIX seconds by the service's clock; distinguishes two of one name
-    fault: ServiceFault | None = None  # reason why there is no machine yet
+    created: float = 0.0
+    fault: ServiceFault | None = None
     resource: str = ""
-    run_dir: str = ""  # BUCKET/NAME of the run, empty without a label
+    run_dir: str = ""
     service: Service = "tpu"
     project: str = ""
-    is_queued: bool = False  # a queued resource holds it
+    is_queued: bool = False
 
     @property
     def run(self) -> str:
-        """Return the name of the run in its labels."""
+        """Name of its run, or "" without a label."""
         return self.labels.get(RUN_LABEL, "")
 
     @property
     def run_id(self) -> str:
-        """Return the id of the run that created the machine, or "" if none did."""
+        """Id of its run, or "" without a label."""
         return self.labels.get(ID_LABEL, "")
 
     def belongs_to(self, run: LaunchedRun) -> bool:
-        """Return whether a run may adopt, count or delete it, by id and place.
+        """Return whether a run may adopt, count and delete it, by the run's id and folder.
 
-        The id proves nothing without the place: a copy of the run's folder has it, too.
+        The id alone is not a proof, since a copy of the run's folder contains the same id.
         """
         return bool(run.run_id) and (self.run_id, self.run_dir) == (run.run_id, run.run_dir)
 
     @property
     def owner(self) -> str:
-        """Return its labels for a message."""
+        """Labels and folder, for a message."""
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
     @property
     def attempt(self) -> int:
-        """Return the number of its creation within its run, or 0 if unknown."""
+        """Attempt of its run that requested it, or 0 if unknown."""
         text = self.labels.get(ATTEMPT_LABEL, "0")
         return int(text) if text.isdigit() else 0
 
@@ -81,52 +107,54 @@ class Operation:
 
 
 class Tpus(Protocol):
-    """Calls that the supervisor makes to a service. Each may raise `ServiceFault`."""
+    """Client of a service. Each method may raise `ServiceFault`."""
 
     def list(self) -> Sequence[Tpu]:
         """List the TPUs of all zones."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look up a name in a zone, of any owner."""
+        """Return the machine with a name in a zone, of any owner, or None."""
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
         """Request a TPU, without waiting.
 
-        Its maximum lifetime is `limit` seconds. The service deletes the machine then, if it has
-        such a limit; else the machine's own watcher does.
+        Args:
+            run: record of the run.
+            zone: zone of the machine.
+            attempt: attempt of the run.
+            metadata: metadata of the machine.
+            limit: maximum lifetime in seconds, enforced by the service or by the machine's watcher.
 
         Returns:
             The name of the operation.
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Request the deletion of a machine by its full name.
-
-        It is first verified to be the listed machine.
+        """Request the deletion of a machine, after verifying that it is the listed machine.
 
         Returns:
             The name of the operation.
         """
 
-    def operation(self, name: str) -> Operation:
+    def get_operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
 
     def time(self) -> float | None:
         """Return UNIX seconds by the service's clock, or None without a recent answer."""
 
 
-def labels_of(run: LaunchedRun, attempt: int) -> dict[str, str]:
-    """Return the labels that mark a machine as its run's own."""
+def make_labels(run: LaunchedRun, attempt: int) -> dict[str, str]:
+    """Return the labels of a run's machine."""
     return {RUN_LABEL: run.name, ID_LABEL: run.run_id, ATTEMPT_LABEL: str(attempt)}
 
 
 def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
-    """Verify before a deletion that the machine that was listed still has its name.
+    """Verify before a deletion that a name still belongs to the listed machine.
 
     Raises:
-        ServiceFault: Nothing has it, or a machine of another run or creation time.
+        ServiceFault: No machine has the name, or a machine of another run or creation time.
     """
     tpu = service.find(expected.zone, expected.name)
     if tpu is None:
@@ -134,5 +162,5 @@ def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
     same_time = not expected.created or tpu.created == expected.created
     is_same = (tpu.run_id, tpu.run_dir) == (expected.run_id, expected.run_dir)
     if not is_same or not same_time:
-        raise ServiceFault(Kind.NOT_FOUND, f"{tpu.resource} is another's now: {tpu.owner}")
+        raise ServiceFault(Kind.NOT_FOUND, f"{tpu.resource} has a new owner: {tpu.owner}")
     return tpu

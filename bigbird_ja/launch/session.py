@@ -1,4 +1,4 @@
-"""The command `launch`: checks, dry run, lock, files of the machine, supervision and results."""
+"""The function `launch`: checks, dry run, lock, the machine's files, supervision and results."""
 
 import datetime
 import functools
@@ -18,7 +18,7 @@ from bigbird_ja.launch import backends, dry_run, package, prepare, supervise, up
 from bigbird_ja.launch.backends import Cloud
 from bigbird_ja.launch.decide import is_refused_everywhere
 from bigbird_ja.launch.dry_run import DryRun
-from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
+from bigbird_ja.launch.files import RunFiles, make_lock, read_run
 from bigbird_ja.launch.interrupts import Interrupts
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import startup
@@ -40,16 +40,31 @@ from bigbird_ja.storage.lease import LeaseLost
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchResult:
-    """Outcome of a launched run, or of watching it."""
+    """Outcome of a launched run.
+
+    Attributes:
+        name: Name of the run.
+        state: "ended", or "detached" if the user stopped watching it.
+        ending: "finished", "gave_up", "budget" or "interrupted"; None if the run continues.
+        message: Description of the ending.
+        global_step: Highest step of the run.
+        preemptions: Number of preempted machines.
+        failures: Number of failures of training.
+        leases_over: Number of machines that were deleted at the end of their lease.
+        tpu_hours: Billed hours of all machines.
+        hours: Hours since the run's first launch.
+        cost_usd: Cost of all machines.
+        model_dir: Folder of checkpoints and logs.
+    """
 
     name: str
-    state: str  # ended | detached
-    ending: str | None = None  # finished, gave_up, budget or interrupted
-    message: str = ""  # description of the ending
+    state: str
+    ending: str | None = None
+    message: str = ""
     global_step: int = 0
     preemptions: int = 0
     failures: int = 0
-    leases_over: int = 0  # machines that were deleted at the end of their lease
+    leases_over: int = 0
     tpu_hours: float = 0.0
     hours: float = 0.0
     cost_usd: float = 0.0
@@ -90,44 +105,44 @@ def launch(
 ) -> LaunchResult | DryRun:
     """Rent a TPU, train on it, recreate it after preemption, and delete it at the end.
 
-    Returns once the run has ended, or the user detached. Called again with the same arguments, it
-    continues the run and adopts its machine.
+    The function returns when the run has ended or the user has detached. A second call with the
+    same arguments continues the run and adopts its machine.
 
     Args:
         config: preset, file of settings, or config.
         overrides: values of settings, by key.
         num_train_steps: value of training.num_train_steps.
-        name: name of run, TPU and folder.
+        name: name of the run, its TPU and its folder.
         project: id of the Google Cloud project.
-        bucket: gs://BUCKET[/FOLDER] of all files of the run.
-        data_dir: data set, on gs://.
-        init_from: model to start from; one on this machine is uploaded once.
+        bucket: gs://BUCKET[/FOLDER] for all files of the run.
+        data_dir: data set on gs://.
+        init_from: model to start from. A local model is uploaded to the bucket.
         mode: `train` or `train_and_eval`.
         accelerator_type: TPU to rent, such as v5e-8.
-        zones: zones to try in this order; by default those of the package's table.
+        zones: zones to try, in this order; by default the zones in the package's table.
         engine: `auto`, `estimator` or `pjrt`.
         service: `auto`, or the service that rents the TPU: `compute` or `tpu`.
         pricing: `spot` or `on_demand`.
         queued: whether to request a queued resource, which waits for capacity.
-        max_hours: maximum time from the start of the run, which ends then.
-        max_cost: maximum cost of TPU time in US dollars; then the run ends.
-        price_per_hour: price of the TPU, in place of the table's; 0 for a grant.
-        lease_hours: lifetime of a TPU without supervisor.
-        poll_seconds: time between polls of the service.
-        on_interrupt: reaction to Ctrl-C, `ask`, `delete` or `detach`.
-        price_file: YAML file that overrides the table of prices.
+        max_hours: maximum hours from the start of the run to its end.
+        max_cost: maximum cost of the TPU in US dollars, at which the run ends.
+        price_per_hour: price of the TPU, in place of the table's price; 0 for a grant.
+        lease_hours: lifetime of a TPU without a supervisor.
+        poll_seconds: seconds between polls of the service.
+        on_interrupt: reaction to Ctrl-C: `ask`, `delete` or `detach`.
+        price_file: YAML file that overrides the package's prices.
         runtime_version: image of the TPU VM.
         service_account: account of the VM.
         network: VPC network.
         subnetwork: VPC subnetwork.
-        external_ip: whether the VM has an external address.
+        external_ip: whether to give the VM an external address.
         vm_python: Python of the VM's image.
         dry_run: whether to return the requests instead of sending them.
 
     Raises:
         BadInput: A parameter, the config or the data set is wrong, or the run, its name or its lock
-            is someone else's.
-        CommandError: The run ended without finishing; the class has its exit reason.
+            belongs to another owner.
+        CommandError: The run ended without finishing. The error's `reason` is the exit reason.
     """
     request = Request(**locals())
     package.check_lock()
@@ -152,7 +167,7 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
         warn([*warnings, *config_warnings(config, not model)])
         log(backends.describe(run))
         return result
-    # Some settings depend on the data set, whose tokenizer must be the model's.
+    # With the data set, more settings of the model are known: its tokenizer is the model's.
     if model:
         manifest = manifest_lib.load(run.data_dir)
         known = run_settings.adopted_settings(model, manifest, run.data_dir)
@@ -161,18 +176,17 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
     config, data = prepare.check_data(run, config, overrides)
     log(f"settings:\n{echo}")
     warn([*warnings, *config_warnings(config, not model, overrides, data)])
-    near, state = prepare.bucket_region(run.bucket), None
+    near, state = prepare.find_bucket_region(run.bucket), None
     for record, asked, warnings in prepare.offer(run, request, table, near):
         if state is not None:
             log(
                 f"{state.ending_message}; falling back to {backends.NAMES[record.service]}, where"
-                " the machine's own watcher limits its run time, not the cloud: check it now and"
-                " then"
+                " only a program on the machine limits its lifetime: check it now and then"
             )
         run, rental = record, asked
         warn(warnings)
         log(backends.describe(run))
-        log(describe_age(table.date(run.accelerator, run.zones), datetime.date.today()))
+        log(describe_age(table.find_oldest_date(run.accelerator, run.zones), datetime.date.today()))
         log(dry_run.estimate(run, config, data)[0])
         tpus = cloud.connect(run.service, run.project)
         prepare.check_name_is_free(run, tpus)
@@ -187,27 +201,28 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
 
 
 def _describe_zones(rental: Rental, table: Prices) -> str:
-    """Return the zones that the table lists for a machine.
-
-    The message of a run that every zone refused quotes them.
-    """
+    """Format the zones that the table lists for a machine, for a run that every zone refused."""
     zones, day = ", ".join(rental.zones), rental.as_of
-    return f"; zones that offer it by the page {rental.zones_by} of {day}: {zones}"
+    return f"; zones that offer it according to the page {rental.zones_by} of {day}: {zones}"
 
 
 def _find_model(request: Request) -> tuple[str, list[Layer]]:
-    """Return the path of `init_from`, and the settings that the model states."""
+    """Return the path of `init_from`, and the settings in that model."""
     if not request.init_from:
         return "", []
     path = hub.fetch_model(os.fspath(request.init_from), "`init_from`", weights=True)
     if request.dry_run and storage.is_remote(path):
-        warn([f"a dry run doesn't read {path}: the sizes are those of the config"])
+        warn([f"a dry run does not read {path}: it uses the sizes in the config"])
         return path, []
     return path, run_settings.stated_settings(path)
 
 
 def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
-    """Resolve the config from the parameters and a model's settings, with all sources."""
+    """Resolve the config from the parameters and a model's settings.
+
+    Returns:
+        The config, and the settings that were given, with their sources.
+    """
     steps = {"training.num_train_steps": request.num_train_steps}
     layers = [*base_layers(request.config), *adopted, *given_layers(request.overrides, steps)]
     config, overrides = resolve_config(layers, used_by("launch"))
@@ -219,19 +234,19 @@ def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[O
 def _watch(
     run: LaunchedRun, config: Config, data: Data, request: Request, cloud: Cloud, tpus: Tpus
 ) -> RunState | None:
-    """Take the run's lock, store the files of the machine, and supervise until the end.
+    """Acquire the run's lock, store the machine's files, and supervise until the run ends.
 
     Returns:
-        The last state; None if the user detached.
+        The last state, or None if the user detached.
 
     Raises:
-        BadInput: Another `launch` watches the run, or took it over.
+        BadInput: Another `launch` watches the run, or has taken it over.
     """
     RunFiles(run).prepare()
-    # A monotonic clock that also counts while the computer is suspended.
+    # This clock also counts while the computer is suspended, in contrast to `time.monotonic`.
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    # By the service's clock: this machine's may be wrong by hours.
-    lease = supervisor_lease(run, log, wall=lambda: tpus.time() or time.time())
+    # The lease uses the service's clock, since this computer's clock may be wrong by hours.
+    lease = make_lock(run, log, wall=lambda: tpus.time() or time.time())
     lease.acquire()
     try:
         stored = store(run, config, data)
@@ -246,28 +261,28 @@ def _watch(
             renew_lock=lease.renew,
             stop=interrupts.stop,
             log=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
-            metadata=lambda state: startup.metadata(stored, cloud.vm, state),
+            metadata=lambda state: startup.make_metadata(stored, cloud.vm, state),
             connect=functools.cache(cloud.connect),
         )
-        with interrupts, outlive_reader(interrupts.nobody_reads):
+        with interrupts, outlive_reader(interrupts.handle_lost_reader):
             return supervise.supervise(stored, io)
     except supervise.Detached:
         log(
             "detached: rerun the same command to watch again; `bigbird-ja down` deletes the TPU;"
-            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
+            f" if nothing watches it, it deletes itself after {run.lease / 3600:g} hours"
         )
         return None
     except LeaseLost as error:
-        raise BadInput("another `launch` took this run over: this one stops") from error
+        raise BadInput("another `launch` has taken this run over, so this one stops") from error
     finally:
         lease.release()
 
 
 def _finish(run: LaunchedRun, state: RunState, advice: str) -> LaunchResult:
-    """Return the outcome.
+    """Return the result of a finished run.
 
     Raises:
-        CommandError: The run has not finished; the class has its exit reason.
+        CommandError: The run has not finished. The error's `reason` is the exit reason.
     """
     result = LaunchResult(
         name=run.name,
@@ -285,26 +300,26 @@ def _finish(run: LaunchedRun, state: RunState, advice: str) -> LaunchResult:
     )
     if state.ending is Ending.FINISHED and state.ending_reason == "finished":
         return result
-    # Linux sends SIGKILL on the VM when memory runs out.
+    # When memory is exhausted, Linux sends SIGKILL.
     reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
     reason = reasons.get(state.ending_reason, state.ending_reason)
-    error = errors.of_reason(reason, f"{run.name}: {state.ending_message}{advice}")
+    error = errors.make_error(reason, f"{run.name}: {state.ending_message}{advice}")
     error.results = asdict(result)
     raise error
 
 
 def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
-    """Store record, config and package of a run on the bucket.
+    """Store the record, config and package of a run on the bucket.
 
     Returns:
         The record with its package.
 
     Raises:
-        BadInput: The run exists with another config, or its state is lost.
+        BadInput: The run exists with another config, or its state is missing.
     """
     before, files = read_run(run.bucket, run.name), RunFiles(run)
     path, state = run.supervisor("state.json"), files.load_state()
-    # The state is stored before the record, since a record without a state means a loss.
+    # The state is stored before the record. So a record without a state means that it was lost.
     if before is None and state is None:
         files.prepare()
         files.save_state(RunState())
@@ -312,12 +327,13 @@ def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
         _check_unchanged(run, before, config, data)
     if before is not None and state is None:
         raise BadInput(
-            f"{path} is lost, and so is what the run has spent: restore it from a copy, or remove"
-            f" {run.run_dir}/supervisor. Then the same command counts anew, from the checkpoint"
+            f"{path} is missing, so the cost of the run so far is unknown: restore it from a copy,"
+            f" or remove {run.run_dir}/supervisor and rerun the same command, which continues from"
+            " the checkpoint and counts from 0"
         )
     run = package.store(run)
     if before is not None and before.package_sha256 not in ("", run.package_sha256):
-        log("the next machine gets the installed version of this package, the last one had another")
+        log("the next machine uses the installed version of this package; the last one differed")
     storage.write_text(run.config_path, config_to_yaml(config, data))
     RunFiles(run).save_run()
     return run
@@ -330,17 +346,19 @@ def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data
         BadInput: They differ, or another process launched the run meanwhile.
     """
     if before.run_id != run.run_id:
-        raise BadInput(f"{run.run_dir} was launched meanwhile: rerun the same command")
+        raise BadInput(
+            f"{run.run_dir} was launched by another process meanwhile: rerun the same command"
+        )
     if before.init_from != run.init_from:
         raise BadInput(
             f"{run.run_dir} was launched with `init_from` {before.init_from or '(none)'}, not"
-            f" {run.init_from or '(none)'}: keep it, or choose another `name`"
+            f" {run.init_from or '(none)'}: use the same one, or choose another `name`"
         )
     different = {}
     if storage.exists(run.config_path):
         different = changes(read_config(run.config_path), (config, data))
     if changed := [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]:
         raise BadInput(
-            f"{run.run_dir} was launched with another config ({'; '.join(changed[:5])}): keep it,"
-            " or choose another `name`"
+            f"{run.run_dir} was launched with another config ({'; '.join(changed[:5])}): use the"
+            " same one, or choose another `name`"
         )

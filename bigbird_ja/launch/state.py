@@ -1,6 +1,6 @@
-"""The types of a supervisor's loop: state of a run, observation, decision.
+"""Types of the supervisor's loop: state of a run, observation, decision.
 
-The state outlives the supervisor.
+The state is stored on the bucket, so it outlives the supervisor.
 """
 
 from __future__ import annotations
@@ -15,117 +15,182 @@ from msgspec import Meta
 
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
 from bigbird_ja.launch.rest import ServiceFault
-from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.service import Operation, Presence, Tpu, make_labels
 from bigbird_ja.storage.decode import Amount, Count
 
-_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1 if there is none
+# A global step, or -1 for none.
+_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 
-# Seconds, and counts.
-CREATE_TIMEOUT = 1200.0  # from request or repair to READY
-SETTLE = 120.0  # until a requested TPU appears in a listing
-STALL_TIMEOUT = 900.0  # without a new step after the first one
-STARTUP_TIMEOUT = 2700.0  # from READY to the first step: boot, install, compile
-MAX_LIFETIME = 7 * 86_400.0  # if no budget is shorter
-ABSENT_POLLS = 2  # successive polls without a machine before it counts as absent
-OVERTIME = 900.0  # after a machine's limit, for watcher and service to delete it
-BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0  # after a round over all zones without a TPU
+# Maximum seconds from a request or the start of a repair to READY.
+CREATE_TIMEOUT = 1200.0
+# Seconds within which a requested TPU appears in a listing.
+SETTLE = 120.0
+# Maximum seconds between two steps.
+STALL_TIMEOUT = 900.0
+# Maximum seconds from READY to the first step: boot, installation, compilation.
+STARTUP_TIMEOUT = 2700.0
+# Maximum lifetime of a machine in seconds, if no limit of the run is shorter.
+MAX_LIFETIME = 7 * 86_400.0
+# Successive polls without a machine after which it counts as absent.
+ABSENT_POLLS = 2
+# Seconds after the end of a machine's lifetime by which watcher or service have deleted it.
+OVERTIME = 900.0
+# Minimum and maximum pause in seconds after a round over all zones without a TPU.
+BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0
 
 
 class Phase(str, Enum):
-    """Phases of a run."""
+    """Phases of a run.
 
-    IDLE = "idle"  # no TPU is there; one is wanted, perhaps after a pause
-    CREATING = "creating"  # one is requested
-    RUNNING = "running"  # it was READY when last seen
-    REMOVING = "removing"  # every machine must go; then IDLE or ENDED
+    Attributes:
+        IDLE: No TPU exists. One is requested next, perhaps after a pause.
+        CREATING: A TPU is requested.
+        RUNNING: The TPU was READY in the last observation.
+        REMOVING: All machines are being deleted. IDLE or ENDED follows.
+        ENDED: The run has ended.
+    """
+
+    IDLE = "idle"
+    CREATING = "creating"
+    RUNNING = "running"
+    REMOVING = "removing"
     ENDED = "ended"
 
 
 class Ending(str, Enum):
-    """Endings of a run."""
+    """Endings of a run.
+
+    Attributes:
+        FINISHED: The last step is saved.
+        GAVE_UP: The same failure occurred too often, or only the user can remove its cause.
+        BUDGET: `max_hours` or `max_cost` is reached.
+        INTERRUPTED: The user chose deletion by Ctrl-C or SIGTERM.
+    """
 
     FINISHED = "finished"
-    GAVE_UP = "gave_up"  # the same failure too often, or a fault that only the user can fix
-    BUDGET = "budget"  # `max_hours` or `max_cost`
-    INTERRUPTED = "interrupted"  # Ctrl-C or SIGTERM, with deletion
+    GAVE_UP = "gave_up"
+    BUDGET = "budget"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Content of `state.json`: everything that must outlive the supervisor.
+    """State of a run, the content of `state.json`.
 
-    Timers add up observed seconds and contain no times of day, so setting a clock changes nothing.
+    Timers are sums of observed seconds, so they do not depend on clocks being set. "The TPU" is the
+    one that was requested last.
+
+    Attributes:
+        phase: Phase of the run.
+        phase_seconds: Seconds in this phase.
+        machine: Facts of the TPU, or None before the first request.
+        zone: Zone of the TPU.
+        attempt: Number of TPUs that were requested so far.
+        operation: Name of the pending operation, or "".
+        operation_kind: "create" or "delete", or "".
+        machine_seconds: Seconds since the TPU was requested.
+        machine_limit: Maximum lifetime of the TPU. It is stored before the request.
+        incarnation: Creation time of the TPU by the service's clock, or 0 before READY.
+        absences: Successive polls that did not find the TPU.
+        stale_heartbeat: Signature of the last heartbeat before the request.
+        last_step: Step in the TPU's last heartbeat.
+        has_stepped: Whether the TPU has completed a step.
+        quiet_seconds: Seconds of READY without a new step.
+        healthy_seconds: Seconds with new steps.
+        delete_tries: Number of deletion requests in this phase.
+        delete_wait: Seconds until the next deletion request.
+        used_zones: Zones in which a TPU of the run may still exist.
+        ready_zones: Zones that have provided a TPU.
+        quota_refusals: Refusals for lack of quota, by zone.
+        excluded_zones: Reason for each zone that is no longer tried.
+        misses: Successive creations without a TPU. They determine the backoff.
+        backoff_seconds: Seconds until the next creation request.
+        trouble_seconds: Seconds since service or bucket began to fail.
+        in_trouble: Whether the last creation failed because of an error of the service.
+        best_step: Highest step of the run.
+        preemptions: Number of preempted TPUs.
+        leases_over: Number of TPUs that were deleted at the end of their lease.
+        failures: Number of failures of training.
+        last_failure: Exit reason of the last failure.
+        same_failures: Successive failures with that reason.
+        failure_step: `best_step` at the last failure.
+        billing: Whether a machine was billed at the last poll.
+        billed_seconds: Billed seconds of all machines.
+        elapsed_seconds: Seconds since the run's first launch.
+        cost_usd: Cost of all machines.
+        saved_at: UNIX seconds of the last poll by the service's clock, or 0 if unknown.
+        ending: Ending of the run, or None.
+        ending_reason: Exit reason of the run, such as "finished" or "diverged".
+        ending_message: Description of the ending.
     """
 
     phase: Phase = Phase.IDLE
     phase_seconds: Amount = 0.0
-    # --- the TPU that was requested last
-    machine: Machine | None = None  # None before the first request
+    # --- the TPU
+    machine: Machine | None = None
     zone: str = ""
     attempt: Count = 0
     operation: str = ""
-    operation_kind: str = ""  # create | delete
-    machine_seconds: Amount = 0.0  # since it was requested
-    machine_limit: Amount = 0.0  # maximum lifetime: stored before the request
-    incarnation: Amount = 0.0  # creation time by the service's clock
-    absences: Count = 0  # successive polls without it
-    stale_heartbeat: str = ""  # signature of the heartbeat before the request
+    operation_kind: str = ""
+    machine_seconds: Amount = 0.0
+    machine_limit: Amount = 0.0
+    incarnation: Amount = 0.0
+    absences: Count = 0
+    stale_heartbeat: str = ""
     last_step: _Step = -1
     has_stepped: bool = False
-    quiet_seconds: Amount = 0.0  # READY without a new step
-    healthy_seconds: Amount = 0.0  # with new steps
+    quiet_seconds: Amount = 0.0
+    healthy_seconds: Amount = 0.0
     delete_tries: Count = 0
-    delete_wait: Amount = 0.0  # until the next try
+    delete_wait: Amount = 0.0
     # --- zone and time of the next request
-    used_zones: tuple[str, ...] = ()  # A TPU may be left in any of them.
-    ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
-    quota_refusals: Mapping[str, Count] = field(default_factory=dict)  # refusals for lack of quota
-    excluded_zones: Mapping[str, str] = field(
-        default_factory=dict
-    )  # zone -> reason why it is left out
-    misses: Count = 0  # successive creations without a TPU, which set the backoff
-    backoff_seconds: Amount = 0.0  # until the next request
-    trouble_seconds: Amount = 0.0  # time since the service or the bucket began to fail
-    in_trouble: bool = False  # the last creation failed by the service's fault
+    used_zones: tuple[str, ...] = ()
+    ready_zones: tuple[str, ...] = ()
+    quota_refusals: Mapping[str, Count] = field(default_factory=dict)
+    excluded_zones: Mapping[str, str] = field(default_factory=dict)
+    misses: Count = 0
+    backoff_seconds: Amount = 0.0
+    trouble_seconds: Amount = 0.0
+    in_trouble: bool = False
     # --- the run
     best_step: _Step = -1
     preemptions: Count = 0
-    leases_over: Count = 0  # TPUs that were deleted at the end of their lease
+    leases_over: Count = 0
     failures: Count = 0
     last_failure: str = ""
     same_failures: Count = 0
-    failure_step: _Step = -1  # best step at the last failure
+    failure_step: _Step = -1
     billing: bool = False
     billed_seconds: Amount = 0.0
     elapsed_seconds: Amount = 0.0
     cost_usd: Amount = 0.0
-    saved_at: Amount = 0.0  # UNIX seconds by the service's clock
+    saved_at: Amount = 0.0
     ending: Ending | None = None
-    ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
+    ending_reason: str = ""
     ending_message: str = ""
 
-    def moves(self, run: LaunchedRun) -> bool:
-        """Return whether the next machine comes from another service or project than the last."""
+    def has_moved(self, run: LaunchedRun) -> bool:
+        """Return whether the next machine is rented from another service or project."""
         last = self.machine or run
         return (last.service, last.project) != (run.service, run.project)
 
     @property
     def step_timeout(self) -> float:
-        """Return the maximum of seconds that a READY machine may make no new step."""
+        """Maximum seconds of READY without a new step."""
         return STALL_TIMEOUT if self.has_stepped else STARTUP_TIMEOUT
 
     @property
     def place(self) -> dict[str, object]:
-        """Return the fields of an event that locate it."""
+        """Fields that locate an event."""
         return {"zone": self.zone, "attempt": self.attempt, "step": self.best_step}
 
     def enter(self, phase: Phase, is_made: bool = True) -> RunState:
-        """Begin a phase with its timers at zero.
+        """Return the state at the beginning of a phase, with the phase's timers at zero.
 
         Args:
             phase: next phase.
-            is_made: whether the requested creation is over. If not, REMOVING follows it, since it
-                may still put a machine there.
+            is_made: whether the requested creation is complete. If it is not, REMOVING keeps
+                polling its operation, since a machine may still appear.
         """
         keeps = phase is Phase.REMOVING and self.operation_kind == "create" and not is_made
         return replace(
@@ -140,8 +205,8 @@ class RunState:
             operation_kind=self.operation_kind if keeps else "",
         )
 
-    def unobserved(self, zone: str) -> RunState:
-        """Return the state for a TPU in `zone` without any observation of another TPU."""
+    def forget_tpu(self, zone: str) -> RunState:
+        """Return the state for a TPU in `zone`, without the observations of the last TPU."""
         return replace(
             self,
             zone=zone,
@@ -153,71 +218,105 @@ class RunState:
         )
 
     def pause_before_next(self, run: LaunchedRun) -> RunState:
-        """Go to the next zone at once within a round, and back off after each round."""
+        """Return the state with the pause before the next request: none within a round of zones."""
         misses = self.misses + 1
         zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
-        pause = 0.0 if misses % zones else backoff(misses // zones, run)
+        pause = 0.0 if misses % zones else compute_backoff(misses // zones, run)
         return replace(self, misses=misses, backoff_seconds=pause)
 
 
-def backoff(rounds: int, run: LaunchedRun) -> float:
+def compute_backoff(rounds: int, run: LaunchedRun) -> float:
     """Return the pause in seconds after the `rounds`-th round without a TPU."""
     return min(BACKOFF_MAX, min(BACKOFF_FIRST, run.poll) * 2.0 ** min(rounds - 1, 16))
 
 
 @dataclass(frozen=True)
 class TrainerBeat:
-    """Fields of `MODEL_DIR/heartbeat.json` that decisions depend on."""
+    """Fields of `MODEL_DIR/heartbeat.json` that the supervisor uses.
+
+    Attributes:
+        global_step: Last completed step.
+        time: UNIX seconds by the trainer's clock.
+        state: "starting", "training", "saving" or "stopped".
+        reason: Exit reason of a stopped trainer.
+        tokens_per_second: Rate of training.
+        host: Name of the trainer's host.
+        pid: Process id of the trainer.
+        compile_seconds: Seconds to compile or load the step.
+    """
 
     global_step: int
     time: float
-    state: str  # starting | training | saving | stopped
+    state: str
     reason: str = ""
     tokens_per_second: float = 0.0
     host: str = ""
     pid: int = 0
-    compile_seconds: float = 0.0  # until the engine began
+    compile_seconds: float = 0.0
 
     @property
     def signature(self) -> str:
-        """Return an identifier of this heartbeat, which differs after each write."""
+        """Identifier that differs after each write of the file."""
         return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """The watcher's report: exit status of training, or the reason of its TPU's deletion."""
+    """The watcher's report on the end of training or on the deletion of its TPU.
+
+    Attributes:
+        attempt: Attempt that requested the TPU.
+        status: Exit status of training.
+        reason: Reason of the deletion, or "".
+        host: Number of the host in its slice.
+    """
 
     attempt: Count = 0
     status: Count = 1
     reason: str = ""
-    host: Count = 0  # number in the slice
+    host: Count = 0
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Result of polling the service, the bucket and the clocks. None: could not be read."""
+    """Result of one poll of service, bucket and clocks. A value is None if it was not read.
 
-    elapsed: float  # seconds since the last poll
-    watched: float  # the same, limited to two polls in which a change would have been seen
-    service_time: float | None = None  # UNIX seconds by the service's clock
-    tpus: Sequence[Tpu] = ()  # machines of this run in the zones that answered
-    # The other zones, with the fault.
+    Attributes:
+        elapsed: Seconds since the last poll.
+        watched: `elapsed`, but at most two poll intervals, since nothing is known about the rest.
+        service_time: UNIX seconds by the service's clock.
+        tpus: Machines of this run in the zones that answered.
+        silent: Fault of each zone that did not answer.
+        taken: Machines of other owners with the run's name.
+        operation: State of the pending operation.
+        heartbeat: Trainer's heartbeat.
+        checkpoint_step: Step of the newest checkpoint, or -1 if there is none.
+        bucket_seen: Whether the bucket was read and the lock renewed.
+        exit_report: Watcher's report.
+        log_tail: Last lines of the trainer's log.
+        stop: Whether the user chose deletion.
+        resumed: Whether `elapsed` includes the time without a supervisor.
+    """
+
+    elapsed: float
+    watched: float
+    service_time: float | None = None
+    tpus: Sequence[Tpu] = ()
     silent: Mapping[str, ServiceFault] = field(default_factory=dict)
-    taken: Sequence[Tpu] = ()  # machines of other owners that have the run's name
+    taken: Sequence[Tpu] = ()
     operation: Operation | None = None
     heartbeat: TrainerBeat | None = None
-    checkpoint_step: int | None = None  # newest checkpoint: -1 for none, None if not read
+    checkpoint_step: int | None = None
     bucket_seen: bool = True
     exit_report: ExitReport | None = None
     log_tail: str = ""
-    stop: bool = False  # Ctrl-C, answered with "delete"
-    resumed: bool = False  # this poll counts the time without a supervisor
+    stop: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
 class Event:
-    """Line of the supervisor in `events.jsonl`."""
+    """Event that the supervisor appends to `events.jsonl`."""
 
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -225,18 +324,26 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """New state, stored before anything is requested, and the actions after that."""
+    """Decision about one poll: the new state, and actions after it is stored.
+
+    Attributes:
+        state: New state.
+        deletions: Machines to delete, which exist or may exist.
+        events: Events to log.
+        pause: Seconds until the next poll.
+        rents: Whether to request the machine in `state`.
+    """
 
     state: RunState
-    deletions: tuple[Tpu, ...] = ()  # machines that were found, or that may be there
+    deletions: tuple[Tpu, ...] = ()
     events: tuple[Event, ...] = ()
-    pause: float = 0.0  # seconds
-    rents: bool = False  # Whether to request the machine in `state`.
+    pause: float = 0.0
+    rents: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """State, observation and record of one poll, with conditions derived from them."""
+    """State, observation and record of one poll, and conditions on them."""
 
     state: RunState
     seen: Observation
@@ -244,78 +351,78 @@ class View:
 
     @cached_property
     def tpu(self) -> Tpu | None:
-        """Find the TPU of the state's zone."""
+        """The TPU in the state's zone, or None."""
         return next((tpu for tpu in self.seen.tpus if tpu.zone == self.state.zone), None)
 
     @cached_property
     def alive(self) -> list[Tpu]:
-        """List the TPUs that are there or on their way."""
+        """TPUs that exist or are being created."""
         dead = (Presence.DELETING, Presence.GONE)
         return [tpu for tpu in self.seen.tpus if tpu.presence not in dead]
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the zone of the run's TPU does not answer."""
+        """Whether the zone of the run's TPU does not answer."""
         return self.state.zone in self.seen.silent
 
     @property
     def is_perhaps_absent(self) -> bool:
-        """Return whether the run's TPU is absent in fewer polls than `ABSENT_POLLS`."""
+        """Whether the TPU was not found, but in fewer polls than `ABSENT_POLLS`."""
         return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the run's TPU is absent, dead, or being deleted."""
+        """Whether the run's TPU is absent, dead, or being deleted."""
         return self.tpu is None or self.tpu.presence in (Presence.GONE, Presence.DELETING)
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the run's TPU is READY."""
+        """Whether the run's TPU is READY."""
         return self.tpu is not None and self.tpu.presence is Presence.READY
 
     @property
     def is_another(self) -> bool:
-        """Return whether the TPU was created at another time than the watched one."""
+        """Whether the TPU's creation time differs from the watched one's."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
     @property
     def is_life_over(self) -> bool:
-        """Return whether the run's TPU has reached its maximum lifetime."""
+        """Whether the run's TPU has reached its maximum lifetime."""
         limit = self.state.machine_limit
         return bool(limit) and self.state.machine_seconds >= limit
 
     @property
     def is_certainly_over(self) -> bool:
-        """Return whether the run's TPU must be gone, even if its zone does not answer."""
+        """Whether the run's TPU must be deleted by now, even if its zone does not answer."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )
 
     @property
     def service_state(self) -> str:
-        """Return the state of the run's TPU in the service's words."""
+        """State of the run's TPU in the service's words."""
         return self.tpu.state if self.tpu is not None else "absent"
 
     @property
     def operation_fault(self) -> ServiceFault | None:
-        """Return the fault of the last operation, a creation or a deletion."""
+        """Fault of the last creation or deletion, or None."""
         return self.seen.operation.fault if self.seen.operation else None
 
     @property
     def is_operation_done(self) -> bool:
-        """Return whether the last operation is over."""
+        """Whether the last operation is complete."""
         return self.seen.operation is not None and self.seen.operation.done
 
     @property
     def report(self) -> ExitReport | None:
-        """Return the report on the end of training on this TPU."""
+        """Report on the end of training on this TPU, or None."""
         report = self.seen.exit_report
         return report if report and report.attempt == self.state.attempt else None
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Return the heartbeat of this TPU's trainer, or None while a slice restarts."""
+        """Heartbeat of this TPU's trainer, or None while a slice restarts."""
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
@@ -325,10 +432,10 @@ class View:
 
     @property
     def deletable(self) -> list[Tpu]:
-        """List the machines that may be there.
+        """Machines that exist or may exist.
 
-        These are the machines that were found. The TPU that was requested is added if it was not
-        found, and either its zone does not answer or its deletion was never requested.
+        These are the machines that were found. The requested TPU is added if it was not found, and
+        if either its zone does not answer or its deletion was never requested.
         """
         state, run = self.state, self.run
         machine = state.machine or run
@@ -340,7 +447,7 @@ class View:
             state.zone,
             Presence.GONE,
             "not found",
-            labels=labels_of(run, state.attempt),
+            labels=make_labels(run, state.attempt),
             created=state.incarnation,
             run_dir=run.run_dir,
             service=machine.service,
@@ -351,5 +458,5 @@ class View:
 
     @property
     def deletion_targets(self) -> list[Tpu]:
-        """List the machines to delete that are not being deleted yet."""
+        """Machines whose deletion must still be requested."""
         return [tpu for tpu in self.deletable if tpu.presence is not Presence.DELETING]

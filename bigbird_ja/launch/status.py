@@ -1,4 +1,4 @@
-"""The status of launched runs, from their files on the bucket and the machines that are listed."""
+"""The function `status`: launched runs, by their files on the bucket and the listed machines."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import backends
-from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
+from bigbird_ja.launch.files import RunFiles, check_known, find_runs, find_supervisor, read_run
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.leftovers import ListedTpu, Listing, list_ours
 from bigbird_ja.launch.service import Presence, Tpu
@@ -18,11 +18,33 @@ from bigbird_ja.settings.config_file import read_config
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Status of one run."""
+    """Status of one run.
+
+    Attributes:
+        name: Name of the run.
+        run_id: Id of the run.
+        state: State of the trainer, phase of the supervisor, or ending of the run; "unreadable" if
+            a file is damaged.
+        step: Highest step.
+        target_step: Last step of the run.
+        tokens_per_second: Rate of training.
+        compile_seconds: Seconds to compile or load the step.
+        eta_seconds: Remaining time at this rate, or None if unknown.
+        preemptions: Number of preempted machines.
+        failures: Number of failures of training.
+        cost_usd: Cost of all machines.
+        tpu_hours: Billed hours of all machines.
+        usd_per_hour: Price of the machine.
+        tpus: Descriptions of the listed machines.
+        watched_by: Name of the running supervisor, or None.
+        heartbeat_age: Seconds since the trainer's last heartbeat, or None.
+        ending: Ending of the run, or None if it continues.
+        message: Description of the ending, or an error.
+    """
 
     name: str
     run_id: str = ""
-    state: str  # training, creating, ..., or its ending; unreadable if its files are damaged
+    state: str
     step: int = 0
     target_step: int = 0
     tokens_per_second: float = 0.0
@@ -34,7 +56,7 @@ class RunStatus:
     tpu_hours: float = 0.0
     usd_per_hour: float = 0.0
     tpus: tuple[str, ...] = ()
-    watched_by: str | None = None  # None if no supervisor is alive
+    watched_by: str | None = None
     heartbeat_age: float | None = None
     ending: str | None = None
     message: str = ""
@@ -47,8 +69,8 @@ class StatusResult:
     runs: tuple[RunStatus, ...]
     tpus: tuple[ListedTpu, ...]
 
-    def strays(self, bucket: str | None) -> list[ListedTpu]:
-        """List the machines of runs that are not shown."""
+    def list_strays(self, bucket: str | None) -> list[ListedTpu]:
+        """List the machines of runs that are not in the result."""
         shown = {(run.run_id, storage.join(bucket or "", run.name)) for run in self.runs}
         return [tpu for tpu in self.tpus if (tpu.run_id, tpu.run_dir) not in shown]
 
@@ -56,19 +78,19 @@ class StatusResult:
 def status(
     *, bucket: str | None = None, name: str | None = None, project: str | None = None
 ) -> StatusResult:
-    """Read the status of runs, and list the machines that they have.
+    """Return the status of runs, and list their machines.
 
     Args:
         bucket: gs://BUCKET[/FOLDER] of the runs.
-        name: one run; all by default.
+        name: name of a run; all by default.
         project: id of a Google Cloud project whose machines are listed, too.
 
     Raises:
-        BadInput: No such run or bucket, or a service refuses to list its machines.
+        BadInput: The run or bucket does not exist, or a service refuses to list its machines.
         StorageError: Some zones do not answer.
     """
     if not bucket and not project:
-        raise BadInput("`bucket` or `project` is needed")
+        raise BadInput("`bucket` or `project` is required")
     if bucket and name:
         check_known(bucket, name)
     names = ([name] if name else find_runs(bucket)) if bucket else []
@@ -86,9 +108,7 @@ def status(
 
 
 def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
-    """Read one run.
-
-    A damaged file becomes the message of the run.
+    """Return the status of one run, with the error as its message if a file is damaged.
 
     Args:
         bucket: gs://BUCKET[/FOLDER] of the run.
@@ -105,24 +125,24 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunS
 def _read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
-    state, heartbeat = files.load_state() or RunState(), files.heartbeat()
+    state, heartbeat = files.load_state() or RunState(), files.read_heartbeat()
     mine = [tpu for tpu in tpus if tpu.belongs_to(launched)]
     target, copy_of = launched.target_step, launched.copy_of
     usd = (state.machine or launched).usd_per_hour
-    note = f"a copy of {copy_of}: `launch` has the remedy" if copy_of else state.ending_message
+    note = f"a copy of {copy_of}: see the advice of `launch`" if copy_of else state.ending_message
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     has_ended = state.phase is Phase.ENDED
     eta = None
     if rate and target > step and not has_ended:
-        eta = (target - step) * _tokens_per_step(launched.config_path) / rate or None
-    # A READY TPU is billed without a supervisor, too.
+        eta = (target - step) * _read_tokens_per_step(launched.config_path) / rate or None
+    # A READY TPU is also billed if no supervisor runs.
     is_ready = any(tpu.presence is Presence.READY for tpu in mine)
     unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
     return RunStatus(
         name=name,
         run_id=launched.run_id,
-        state=_state_of(state, heartbeat),
+        state=_describe_state(state, heartbeat),
         step=step,
         target_step=target,
         tokens_per_second=rate,
@@ -134,14 +154,14 @@ def _read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> Run
         tpu_hours=(state.billed_seconds + unwatched) / 3600,
         usd_per_hour=usd,
         tpus=tuple(f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine),
-        watched_by=watched_by(launched.run_dir, now),
+        watched_by=find_supervisor(launched.run_dir, now),
         heartbeat_age=now - heartbeat.time if heartbeat else None,
         ending=state.ending.value if state.ending and has_ended else None,
         message=note,
     )
 
 
-def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
+def _describe_state(state: RunState, heartbeat: TrainerBeat | None) -> str:
     if state.phase is Phase.ENDED and state.ending:
         return state.ending.value
     if state.phase is Phase.RUNNING:
@@ -149,12 +169,12 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
     return state.phase.value
 
 
-def _tokens_per_step(config_path: str) -> int:
-    """Return the tokens of a step, or 0 if the config can't be read."""
-    # Import NumPy here, since `--help` does without it.
-    from bigbird_ja.plan.estimate import tokens_per_step
+def _read_tokens_per_step(config_path: str) -> int:
+    """Return the tokens of a step, or 0 if the config cannot be read."""
+    # Imported here, since it imports NumPy, which `--help` does not require.
+    from bigbird_ja.plan.estimate import count_tokens_per_step
 
     try:
-        return tokens_per_step(*read_config(config_path))
+        return count_tokens_per_step(*read_config(config_path))
     except BadInput:
         return 0

@@ -1,7 +1,7 @@
-"""Supervise a run in one loop: observe, decide, store the decision, act, pause.
+"""The supervisor's loop: observe, decide, store the decision, act, pause.
 
-Services, files, clocks and the terminal are arguments (`SupervisorIO`), so that the tests run this
-loop in virtual time. What is only displayed goes through `display.contain`.
+Services, files, clocks and the terminal are arguments (`SupervisorIO`), so that tests run the loop
+in virtual time. Code that only displays is called by `display.contain`.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.launch.account import accrue, resume
-from bigbird_ja.launch.creating import after_creation
+from bigbird_ja.launch.creating import record_creation
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.display import contain
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
-from bigbird_ja.launch.removing import after_deletion
+from bigbird_ja.launch.removing import record_deletion
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState, TrainerBeat
@@ -27,13 +27,16 @@ from bigbird_ja.storage.lease import LeaseLost
 
 T = TypeVar("T")
 
-RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
-RETRY_ZONE = 600.0  # seconds until a silent zone without the run's TPU is asked again
-MAX_UNSENT = 1000  # maximum number of events that wait for the bucket
+# Seconds between renewals of the machine's lease.
+RENEW_EVERY = 300.0
+# Seconds until a zone that did not answer is polled again, unless it is the TPU's zone.
+RETRY_ZONE = 600.0
+# Maximum number of events that are kept while the bucket fails.
+MAX_UNSENT = 1000
 
 
 class Stop(Enum):
-    """The user's choice at Ctrl-C."""
+    """User's choice after Ctrl-C."""
 
     NO = "no"
     DELETE = "delete"
@@ -41,42 +44,55 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The user detached, and the TPU trains until its lease is over."""
+    """The user detached. The TPU trains until the end of its lease."""
 
 
 @dataclass(kw_only=True)
 class SupervisorIO:
-    """Services, files, clocks and terminal of a supervisor."""
+    """Services, files, clocks and terminal of a supervisor.
 
-    tpus: Tpus  # service and project of the record
-    connect: Callable[[str, str], Tpus]  # to another service or project
+    Attributes:
+        tpus: Client of the record's service and project.
+        connect: Callback that returns the client of a service and project.
+        files: Files of the run.
+        monotonic: Monotonic clock, in seconds.
+        wall: UNIX seconds by this machine's clock.
+        sleep: Callback that waits some seconds.
+        renew_lock: Callback that renews the run's lock; it may raise LeaseLost.
+        stop: Callback that returns the user's choice.
+        log: Callback that prints a line.
+        metadata: Callback that returns the metadata of the machine to request.
+    """
+
+    tpus: Tpus
+    connect: Callable[[str, str], Tpus]
     files: RunFiles
     monotonic: Callable[[], float]
-    wall: Callable[[], float]  # UNIX seconds, which may jump
+    wall: Callable[[], float]
     sleep: Callable[[float], None]
-    renew_lock: Callable[[], None] = lambda: None  # raises LeaseLost
+    renew_lock: Callable[[], None] = lambda: None
     stop: Callable[[], Stop] = lambda: Stop.NO
     log: Callable[[str], None] = lambda text: None
     metadata: Callable[[RunState], Mapping[str, str]] = lambda state: {}
 
 
 def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
-    """Supervise until the run has ended.
+    """Supervise a run until it has ended.
 
-    After any interruption it continues from the files on the bucket and the machines there.
+    A new supervisor continues from the run's files and machines.
 
     Returns:
         The last state.
 
     Raises:
         Detached: The user chose to detach.
-        LeaseLost: Another supervisor took over.
+        LeaseLost: Another supervisor has taken over.
     """
     return _Supervisor(run, io).supervise()
 
 
 class _Supervisor:
-    """The loop, and its variables between two polls.
+    """The loop with its variables.
 
     Args:
         run: record of the run.
@@ -88,15 +104,21 @@ class _Supervisor:
         stored = io.files.load_state()
         self._state, self._away_since = resume(stored, run) if stored else (RunState(), 0.0)
         self._now = io.monotonic()
-        self._watched = 0.0  # seconds since the beginning
+        # Seconds since the first poll.
+        self._watched = 0.0
         self._is_first = True
-        self._shown_step = self._shown_attempt = 0  # last in the log
+        # Step and attempt in the last line about progress.
+        self._shown_step = self._shown_attempt = 0
         self._saved: RunState | None = None
-        self._renewed_at = -math.inf  # time of the last renewal of the machine's lease
-        self._is_holder = False  # whether the lock was renewed in this poll
-        self._stores = True  # whether the bucket stored the last state
-        self._unsent: list[dict[str, Any]] = []  # events that the bucket did not store
-        # Zones that did not answer, with the end of their pause and the fault.
+        # Time of the last renewal of the machine's lease.
+        self._renewed_at = -math.inf
+        # Whether the lock was renewed in this poll.
+        self._is_holder = False
+        # Whether the last state was stored.
+        self._stores = True
+        # Events that could not be stored yet.
+        self._unsent: list[dict[str, Any]] = []
+        # Time of the next poll and fault of each zone that did not answer.
         self._silent: dict[str, tuple[float, ServiceFault]] = {}
 
     def supervise(self) -> RunState:
@@ -111,49 +133,46 @@ class _Supervisor:
             if stop is Stop.DETACH:
                 self._write(Decision(self._state, events=(Event("detached"),)))
                 raise Detached
-            seen = self._observe(stop is Stop.DELETE)
+            seen = self._poll(stop is Stop.DELETE)
             self._state = accrue(self._state, seen, run)
             decision = decide(self._state, seen, run)
             if decision.rents and not self._may_rent(decision.state):
                 self._show(str, "nothing is rented: the decision could not be stored")
                 io.sleep(run.poll)
                 continue
-            # Stored before acting: the next supervisor knows which action was planned.
+            # Stored before acting, so that the next supervisor knows the planned action.
             self._write(decision)
             if decision.rents:
-                self._write(after_creation(self._state, _answer(self._create), run))
+                self._write(record_creation(self._state, _send(self._create), run))
             for tpu in decision.deletions:
-                answer = _answer(partial(self._service(tpu).delete, tpu))
-                self._write(after_deletion(self._state, tpu, answer))
+                answer = _send(partial(self._get_client(tpu).delete, tpu))
+                self._write(record_deletion(self._state, tpu, answer))
             if decision.pause and self._state.phase is not Phase.ENDED:
                 io.sleep(decision.pause)
         self._write(Decision(self._state))
         return self._state
 
     def _show(self, make_line: Callable[..., str], *values: object) -> None:
-        """Format a line and log it.
-
-        A failure of either changes no decision.
-        """
+        """Format and log a line. A failure does not change any decision."""
         contain(lambda: self._io.log(make_line(*values)), None)
 
     # --- observing ---------------------------------------------------------------------------
 
-    def _observe(self, stop: bool) -> Observation:
+    def _poll(self, stop: bool) -> Observation:
         """Poll the service, the bucket and the clocks."""
         before, self._now = self._now, self._io.monotonic()
         self._keep_lock_and_lease()
         tpus, silent, taken = self._find()
-        # Read after the answers: if this process was suspended before them, that time counts, too.
+        # Read after the answers, so that a suspension of this process during the calls counts.
         self._now = self._io.monotonic()
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
         self._is_first = False
-        service_time = self._service(self._state.machine).time()
+        service_time = self._get_client(self._state.machine).time()
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
-            # Both times are the service's: two supervisors' clocks may differ by hours.
+            # Both times are by the service's clock, as two supervisors' clocks may differ by hours.
             elapsed += max(0.0, (service_time or 0.0) - self._away_since - self._watched)
             self._away_since = 0.0
         seen = Observation(
@@ -167,18 +186,18 @@ class _Supervisor:
             stop=stop,
             resumed=resumed,
         )
-        with self._reporting():
-            return self._with_bucket(seen)
+        with self._report_failures():
+            return self._add_files(seen)
         return replace(seen, bucket_seen=False)
 
     def _keep_lock_and_lease(self) -> None:
-        """Renew the lock, and the lease of a machine that is still wanted.
+        """Renew the lock, and the lease of a machine that the run still needs.
 
-        A failing bucket ends nothing here: without a renewal the machine's lease runs out.
+        If the bucket fails, the loop continues, and the machine's lease expires without a renewal.
         """
         state, io = self._state, self._io
         self._is_holder = False
-        with self._reporting():
+        with self._report_failures():
             io.renew_lock()
             self._is_holder = True
             keeps = state.phase in (Phase.CREATING, Phase.RUNNING) and state.ending is None
@@ -188,10 +207,10 @@ class _Supervisor:
                 self._renewed_at = self._now
 
     @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Log any failure of the bucket and continue, unless another supervisor took over.
+    def _report_failures(self) -> Iterator[None]:
+        """Context manager: log any failure of the bucket, unless another supervisor took over.
 
-        No file there may end the loop while a machine is billed.
+        Files on the bucket must not end the loop, since a machine may be billed.
         """
         try:
             yield
@@ -201,11 +220,14 @@ class _Supervisor:
             self._show(describe_fault, error)
 
     def _find(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
-        """Find this run's TPUs, the zones that did not answer, and others' machines of its name.
+        """Look up the run's name in its zones.
 
-        All machines of a run have its name. While a TPU runs, only used zones are asked; in all
-        other phases every zone is. A zone that does not answer, without the run's TPU, is asked
-        again after `RETRY_ZONE` seconds: each try delays the other zones.
+        In phase RUNNING, only zones that were used are polled, in other phases all zones. A zone
+        that does not answer delays the others, so it is polled again only after `RETRY_ZONE`
+        seconds, unless it is the TPU's zone.
+
+        Returns:
+            This run's TPUs, the faults of zones that did not answer, and other owners' machines.
         """
         state = self._state
         zones = state.used_zones
@@ -220,7 +242,7 @@ class _Supervisor:
                 silent[zone] = before
                 continue
             try:
-                for service in self._services(zone):
+                for service in self._list_clients(zone):
                     tpu = service.find(zone, self._run.name)
                     if tpu is not None:
                         (tpus if tpu.belongs_to(self._run) else taken).append(tpu)
@@ -231,16 +253,16 @@ class _Supervisor:
                 self._silent[zone] = (self._now + RETRY_ZONE, fault)
         return tpus, silent, taken
 
-    def _services(self, zone: str) -> list[Tpus]:
-        """Return the clients of services that may have a machine of the run in a zone."""
+    def _list_clients(self, zone: str) -> list[Tpus]:
+        """Return the clients of services that may list a machine of the run in a zone."""
         state = self._state
-        last = [self._service(state.machine)] if zone in state.used_zones else []
-        if last and (state.phase is not Phase.IDLE or not state.moves(self._run)):
+        last = [self._get_client(state.machine)] if zone in state.used_zones else []
+        if last and (state.phase is not Phase.IDLE or not state.has_moved(self._run)):
             return last
         return [*last, self._io.tpus]
 
-    def _service(self, machine: Machine | Tpu | None) -> Tpus:
-        """Return the client for a machine: the record's, unless it was requested elsewhere."""
+    def _get_client(self, machine: Machine | Tpu | None) -> Tpus:
+        """Return the client of a machine's service and project."""
         run, io = self._run, self._io
         if machine is None or (machine.service, machine.project) == (run.service, run.project):
             return io.tpus
@@ -250,34 +272,34 @@ class _Supervisor:
         if not self._state.operation:
             return None
         try:
-            return self._service(self._state.machine).operation(self._state.operation)
+            return self._get_client(self._state.machine).get_operation(self._state.operation)
         except ServiceFault as fault:
-            # The service has forgotten the operation, which ended long ago.
+            # The service forgets an operation some time after its end.
             if fault.kind is Kind.NOT_FOUND:
                 return Operation(done=True)
             return None
 
-    def _with_bucket(self, seen: Observation) -> Observation:
-        """Return the observation with heartbeat, exit report, log tail and checkpoint step.
+    def _add_files(self, seen: Observation) -> Observation:
+        """Add heartbeat, exit report, log tail and checkpoint step to an observation.
 
-        The step is read only if training may have ended: listing a folder costs more than reading
-        a file.
+        The checkpoint step is read only if training may have ended, since listing a folder costs
+        more than reading a file.
         """
         state, files = self._state, self._io.files
         tail, step, report = "", None, None
-        heartbeat = self._if_intact(files.heartbeat)
+        heartbeat = self._read_if_intact(files.read_heartbeat)
         is_running = state.phase is Phase.RUNNING
         if is_running:
             self._show_progress(heartbeat)
-            report = self._if_intact(files.exit_report)
+            report = self._read_if_intact(files.read_exit_report)
         has_ended = report is not None and report.attempt == state.attempt
         has_stopped = heartbeat is not None and heartbeat.state == "stopped"
         is_quiet = state.quiet_seconds + seen.watched > state.step_timeout
         if has_ended or is_quiet:
-            tail = contain(files.log_tail, "")
+            tail = contain(files.read_log_tail, "")
         is_ready = any(tpu.presence is Presence.READY for tpu in seen.tpus)
         if not (is_running and is_ready) or has_ended or is_quiet or has_stopped:
-            step = files.checkpoint_step()
+            step = files.find_checkpoint_step()
         return replace(
             seen,
             heartbeat=heartbeat,
@@ -287,8 +309,8 @@ class _Supervisor:
             log_tail=tail,
         )
 
-    def _if_intact(self, read: Callable[[], T | None]) -> T | None:
-        """Treat a damaged file as missing: a supervisor that ended here would leave its TPU."""
+    def _read_if_intact(self, read: Callable[[], T | None]) -> T | None:
+        """Read a file, and treat a damaged one as missing, so that the supervisor continues."""
         try:
             return read()
         except BadInput as error:
@@ -296,7 +318,7 @@ class _Supervisor:
             return None
 
     def _show_progress(self, heartbeat: TrainerBeat | None) -> None:
-        """Log a new step of the trainer, and once for each machine the seconds of compilation."""
+        """Log a new step of the trainer, and once per machine the seconds of compilation."""
         if heartbeat is None or heartbeat.global_step <= self._shown_step:
             return
         compiled = heartbeat.compile_seconds
@@ -311,9 +333,9 @@ class _Supervisor:
     # --- acting ------------------------------------------------------------------------------
 
     def _may_rent(self, state: RunState) -> bool:
-        """Store the decision to rent, and verify again that this is the only supervisor."""
+        """Store the decision to rent, and verify that this is still the only supervisor."""
         self._stores = False
-        with self._reporting():
+        with self._report_failures():
             self._save(state)
             self._io.renew_lock()
             self._stores = True
@@ -325,7 +347,7 @@ class _Supervisor:
         return io.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Set and save the state, show the events, and append them to the log of the run."""
+        """Set and store the state, and log the events."""
         state = self._state = decision.state
         for event in decision.events:
             self._show(describe, event)
@@ -333,20 +355,20 @@ class _Supervisor:
             line |= {"source": "supervisor", "run": self._run.name}
             self._unsent.append({**line, **event.fields})
         self._stores = False
-        # Failures stay in memory until the next poll retries.
-        with self._reporting():
+        # After a failure, state and events stay in memory, and the next poll retries.
+        with self._report_failures():
             if state != self._saved:
                 self._save(state)
             self._stores = True
         if self._stores:
-            with self._reporting():
+            with self._report_failures():
                 self._send_events()
 
     def _send_events(self) -> None:
-        """Append the events to the log of the run, which people read and nothing depends on.
+        """Append the events to the run's log.
 
-        Those that a failing bucket did not take are sent again with the next decision. An event
-        that cannot be written at all is lost.
+        If the bucket fails, they are sent again with the next decision. An event with another error
+        is dropped, as decisions do not depend on the log.
         """
         del self._unsent[:-MAX_UNSENT]
         while self._unsent:
@@ -358,18 +380,14 @@ class _Supervisor:
                 raise
 
     def _save(self, state: RunState) -> None:
-        """Store the state, unless another supervisor took over while this one was suspended."""
+        """Store the state. It raises LeaseLost if another supervisor has taken over."""
         while not self._io.files.save_state(state):
             self._io.renew_lock()
         self._saved = state
 
 
-def _answer(request: Callable[[], str]) -> str | ServiceFault:
-    """Send a request.
-
-    Returns:
-        The operation's name, or the fault.
-    """
+def _send(request: Callable[[], str]) -> str | ServiceFault:
+    """Send a request, and return the operation's name or the fault."""
     try:
         return request()
     except ServiceFault as fault:
@@ -389,6 +407,6 @@ def describe(event: Event) -> str:
 
 
 def describe_fault(error: Exception) -> str:
-    """Format a fault of the bucket, with its type if nobody wrote its message for users."""
+    """Format a failure of the bucket, with the exception's type unless it is expected."""
     is_for_users = isinstance(error, (CommandError, OSError))
     return f"bucket: {error if is_for_users else repr(error)}"

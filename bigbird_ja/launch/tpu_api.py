@@ -1,9 +1,9 @@
-"""Client of the Cloud TPU API, by nodes or queued resources: all chips but v7x.
+"""Client of the Cloud TPU API, with nodes and queued resources of all chips except v7x.
 
-A slice of several hosts is one node, with all hosts or none.
+A slice of several hosts is one node, which exists with all hosts or not at all.
 """
 
-# For `make mutants`: in its copies of methods `list[Tpu]` would be evaluated as `Client.list`.
+# For `make mutants`, which copies methods. There, `list[Tpu]` would refer to `Client.list`.
 from __future__ import annotations
 
 import datetime
@@ -22,16 +22,17 @@ from bigbird_ja.launch.service import (
     Presence,
     Tpu,
     check_still_there,
-    labels_of,
+    make_labels,
 )
 
 API = "https://tpu.googleapis.com/v2"
 
-# TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
-# v3 are documented with. Images for the engine pjrt: accelerators/prices.yaml.
+# TensorFlow 2.15 is the last version with tf.estimator. `-se` is the stream-executor runtime, which
+# Google documents for v2 and v3. Images for the engine pjrt are in accelerators/prices.yaml.
 ESTIMATOR_IMAGE = "tpu-vm-tf-2.15.0-se"
 
-# Any other state of a node or queue counts as gone: a SUSPENDED queue has lost its node for good.
+# Any other state of a node or queued resource counts as GONE. A SUSPENDED queued resource has lost
+# its node and does not get another one.
 _PRESENCE = {
     "READY": Presence.READY,
     "DELETING": Presence.DELETING,
@@ -43,7 +44,8 @@ _PRESENCE = {
 _QUEUE_PRESENCE = {
     "STATE_UNSPECIFIED": Presence.PENDING,
     "CREATING": Presence.WAITING,
-    "ACCEPTED": Presence.WAITING,  # name of the next state until 2024
+    # Until 2024, ACCEPTED was the name of WAITING_FOR_RESOURCES.
+    "ACCEPTED": Presence.WAITING,
     "WAITING_FOR_RESOURCES": Presence.WAITING,
     "PROVISIONING": Presence.PENDING,
     "DELETING": Presence.DELETING,
@@ -95,17 +97,17 @@ class _Operation(rest.Answer, frozen=True):
     error: rest.Status | None = None
 
 
-def creation(
+def make_request(
     run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Json:
-    """Return the request for a node, or for a queued resource that holds one of its name.
+    """Return the request that creates a node, or a queued resource with a node of its name.
 
-    The API has no limit on the lifetime: the machine's watcher enforces `limit`.
+    The API does not limit the lifetime, so the machine's watcher enforces `limit`.
     """
     node: Json = {
         "acceleratorType": run.accelerator.launch_type,
         "runtimeVersion": run.runtime_version,
-        "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
+        "labels": {**make_labels(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),
         "networkConfig": {
             "network": run.network or "",
@@ -127,7 +129,8 @@ def creation(
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
     """Return the addresses at which a machine requests its own deletion (DELETE).
 
-    The node's deletion ends the bill even if that of its queued resource is refused.
+    The node is also deleted by itself: this stops the bill even if the queued resource's deletion
+    is refused.
     """
     parent = f"{api or API}/projects/{run.project}/locations/{zone}"
     queue = [f"{parent}/queuedResources/{run.name}?force=true"] if run.queued else []
@@ -149,88 +152,90 @@ class Client:
         """List nodes and queued resources of all zones.
 
         Raises:
-            ServiceFault: As in all methods; `listed` has the machines of a partial answer.
+            ServiceFault: As in all methods. Its `listed` contains the machines of an incomplete
+                list.
         """
         parent = f"projects/{self._project}/locations/-"
-        # The queue first: a node of a queued resource that has become ACTIVE is in the later list.
+        # Queued resources are listed first. So the list of nodes contains the node of each ACTIVE
+        # one.
         path, key = f"{parent}/queuedResources", "queuedResources"
-        queues, missed = self._rest.items(path, key, list[_Queued])
-        nodes, more = self._rest.items(f"{parent}/nodes", "nodes", list[_Node])
-        tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_of_node, nodes)}
+        queues, missed = self._rest.list_items(path, key, list[_Queued])
+        nodes, more = self._rest.list_items(f"{parent}/nodes", "nodes", list[_Node])
+        tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_convert_node, nodes)}
         for queued in queues:
-            zone, name = _zone_and_id(queued.name)
-            tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
+            zone, name = _split_name(queued.name)
+            tpus[zone, name] = _convert_queued(queued, tpus.get((zone, name)))
         rest.check_all_answered([*missed, *more], [*tpus.values()])
         return [*tpus.values()]
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a TPU, which its own watcher deletes at its limit."""
-        body = creation(run, zone, attempt, metadata, limit)
+        """Request a TPU, which its watcher deletes at its limit."""
+        body = make_request(run, zone, attempt, metadata, limit)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
         return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look up a name in a zone, of any owner."""
+        """Return the TPU with a name in a zone, of any owner, or None."""
         parent = f"projects/{self._project}/locations/{zone}"
         queued = self._rest.find(f"{parent}/queuedResources/{name}", _Queued)
         node = self._rest.find(f"{parent}/nodes/{name}", _Node)
-        tpu = _of_node(node) if node else None
-        return _of_queued(queued, tpu) if queued else tpu
+        tpu = _convert_node(node) if node else None
+        return _convert_queued(queued, tpu) if queued else tpu
 
     def delete(self, tpu: Tpu) -> str:
-        """Request a deletion, after verifying that the machine is the one that was listed."""
+        """Request a deletion, after verifying that the name still belongs to the listed TPU."""
         current = check_still_there(self, tpu)
-        # Without force the service refuses while the queued resource still has nodes.
+        # Without `force`, the service refuses to delete a queued resource with nodes.
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
     def time(self) -> float | None:
         """Return UNIX seconds by the service's clock."""
-        return self._rest.now()
+        return self._rest.get_time()
 
-    def operation(self, name: str) -> Operation:
+    def get_operation(self, name: str) -> Operation:
         """Return the state of an operation, without waiting."""
         operation, fault = self._rest.call("GET", name, _Operation), None
         if operation.error is not None:
-            fault = rest.fault_of_status(operation.error.code, operation.error.message)
+            fault = rest.make_fault(operation.error.code, operation.error.message)
         return Operation(operation.done, fault)
 
 
-def _zone_and_id(name: str) -> tuple[str, str]:
+def _split_name(name: str) -> tuple[str, str]:
     """Return zone and id of `projects/P/locations/ZONE/nodes/ID`."""
     parts = name.split("/")
     return parts[3], parts[-1]
 
 
-def _of_node(node: _Node) -> Tpu:
-    return _tpu(node.name, node, node.state, _PRESENCE.get(node.state, Presence.GONE), node)
+def _convert_node(node: _Node) -> Tpu:
+    return _make_tpu(node.name, node, node.state, _PRESENCE.get(node.state, Presence.GONE), node)
 
 
-def _of_queued(queued: _Queued, node: Tpu | None) -> Tpu:
-    """Return a queued resource, joined with the node that it holds, if there is one."""
+def _convert_queued(queued: _Queued, node: Tpu | None) -> Tpu:
+    """Return a queued resource, combined with its node if there is one."""
     state, fault = queued.state.state, None
     if state == "FAILED":
         error = queued.state.failed_data.error
         message = error.message or "the queued resource failed"
-        fault = rest.fault_of_status(error.code, message)
+        fault = rest.make_fault(error.code, message)
     presence = _QUEUE_PRESENCE.get(state, Presence.GONE)
     if state == "ACTIVE":
         presence = node.presence if node else Presence.GONE
     specs = queued.tpu.node_spec
     requested = specs[0].node if specs else _Requested()
     joined = f"{state}/{node.state}" if node else state
-    tpu = _tpu(queued.name, requested, joined, presence, queued)
+    tpu = _make_tpu(queued.name, requested, joined, presence, queued)
     created = node.created if node and node.created else tpu.created
     return replace(tpu, created=created, fault=fault, is_queued=True)
 
 
-def _tpu(
+def _make_tpu(
     resource: str, one: _Requested, state: str, presence: Presence, made: _Node | _Queued
 ) -> Tpu:
-    zone, name = _zone_and_id(resource)
+    zone, name = _split_name(resource)
     return Tpu(
         name,
         zone,
@@ -238,7 +243,7 @@ def _tpu(
         state,
         accelerator_type=one.accelerator_type,
         labels=one.labels,
-        created=rest.seconds_of(made.create_time),
+        created=rest.convert_to_seconds(made.create_time),
         resource=resource,
         run_dir=one.metadata.get(RUN_DIR_KEY, ""),
         project=resource.split("/")[1],

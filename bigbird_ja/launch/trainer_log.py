@@ -1,4 +1,4 @@
-"""Follow the trainer's log of a rented run."""
+"""The function `logs`: follow the trainer's log of a launched run."""
 
 import time
 from collections.abc import Callable
@@ -8,15 +8,21 @@ from bigbird_ja.launch.files import RunFiles, check_known
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase
 
-_ANCHOR = 400  # characters by which a later copy is aligned with an earlier one
+# Number of characters by which two copies of the log are aligned.
+_ANCHOR = 400
 
 
 @dataclass(frozen=True)
 class LogsResult:
-    """Outcome of a run whose log was followed."""
+    """Outcome of a run whose log was followed.
+
+    Attributes:
+        name: Name of the run.
+        ending: Description of the run's ending.
+    """
 
     name: str
-    ending: str  # the run's last message
+    ending: str
 
 
 def logs(
@@ -27,23 +33,23 @@ def logs(
     show: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> LogsResult:
-    """Show the lines of a run's log as they come, until the run has ended.
+    """Show new lines of a run's log until the run has ended.
 
     Args:
         name: name of the run.
         bucket: gs://BUCKET[/FOLDER] of the run.
         poll_seconds: time between polls of the log.
-        show: called with each line.
-        sleep: waits some seconds.
+        show: callback for each line.
+        sleep: callback that waits some seconds.
 
     Raises:
-        BadInput: No such run.
+        BadInput: The run does not exist.
     """
     check_known(bucket, name)
     files, seen = RunFiles(LaunchedRun(bucket, name)), ""
     while True:
         state = files.load_state()
-        seen, lines = new_lines(seen, files.log())
+        seen, lines = find_new_lines(seen, files.read_log())
         for line in lines:
             show(line)
         if state is not None and state.phase is Phase.ENDED:
@@ -52,14 +58,14 @@ def logs(
         sleep(poll_seconds)
 
 
-def new_lines(seen: str, window: str) -> tuple[str, list[str]]:
+def find_new_lines(seen: str, window: str) -> tuple[str, list[str]]:
     """Compare two copies of the end of a growing log.
 
     Returns:
-        The complete lines of the later copy, for the next comparison; and the new ones of them.
+        The complete lines of the later copy for the next comparison, and its new lines.
     """
     whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
     at = whole.rfind(anchor) if anchor else -1
-    # Without the anchor it is another machine's log.
+    # If the anchor is not found, this is the log of another machine.
     new = whole[at + len(anchor) :] if at >= 0 else whole
     return (whole if new else seen), new.splitlines()

@@ -1,4 +1,4 @@
-"""Decisions that several phases share."""
+"""Decisions that are common to several phases."""
 
 import math
 from dataclasses import replace
@@ -7,9 +7,14 @@ from bigbird_ja.launch.state import Decision, Ending, Event, Phase, RunState, Vi
 
 
 def end(state: RunState, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
-    """End the run once its machines are deleted.
+    """Delete the run's machines, then end the run.
 
-    `before` contains the events that led to it.
+    Args:
+        state: state of the run.
+        ending: ending of the run.
+        reason: exit reason of the run.
+        message: description of the ending.
+        before: events to log before the ending.
     """
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
@@ -17,21 +22,21 @@ def end(state: RunState, ending: Ending, reason: str, message: str, *before: Eve
 
 
 def count_preemption(state: RunState, service_state: str) -> Decision:
-    """Remove a machine that was preempted: that is expected, and unlimited."""
+    """Remove a preempted machine. The number of preemptions is unlimited."""
     state = replace(state, preemptions=state.preemptions + 1)
     fields = {**state.place, "state": service_state, "preemptions": state.preemptions}
     return Decision(state.enter(Phase.REMOVING), events=(Event("preempted", fields),))
 
 
 def count_lease_over(state: RunState, service_state: str) -> Decision:
-    """Remove a machine that has reached its maximum lifetime, which is no failure."""
+    """Remove a machine at its maximum lifetime, which does not count as a failure."""
     state = replace(state, leases_over=state.leases_over + 1)
     event = Event("lease_over", {**state.place, "state": service_state})
     return Decision(state.enter(Phase.REMOVING), events=(event,))
 
 
 def count_loss(view: View) -> Decision:
-    """Remove the run's TPU, which is gone by preemption or at its limit."""
+    """Remove a machine that was preempted, or deleted at its maximum lifetime."""
     count = count_lease_over if view.is_life_over else count_preemption
     return count(view.state, view.service_state)
 
@@ -42,22 +47,22 @@ def wait(view: View, maximum: float = math.inf) -> Decision:
 
 
 def wait_for_answer(view: View) -> Decision:
-    """Wait for a zone that does not answer, until its TPU must be gone."""
+    """Wait for a zone that does not answer, until its TPU must be deleted."""
     is_over = view.is_certainly_over
     return count_lease_over(view.state, "no answer") if is_over else wait(view)
 
 
 def adopt_or_remove(view: View) -> Decision:
-    """Watch the TPU that was requested last, if it is alive, and remove all others.
+    """Adopt the TPU that was requested last, if it is alive, and remove all others.
 
-    The state no longer has service and price of TPUs that were requested before the last one.
+    Earlier TPUs are not adopted, since the state contains only the last one's service and price.
     """
     state, alive = view.state, view.alive
     tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)
     if tpu is None:
         return Decision(state.enter(Phase.REMOVING, is_made=False))
     state = replace(
-        state.enter(Phase.CREATING).unobserved(tpu.zone),
+        state.enter(Phase.CREATING).forget_tpu(tpu.zone),
         attempt=max(state.attempt, tpu.attempt),
         machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
     )

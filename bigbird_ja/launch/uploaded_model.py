@@ -1,4 +1,4 @@
-"""The model that a run starts from: on the bucket, or uploaded there under its checksum."""
+"""Initial model of a run: on the bucket, or uploaded to it under its checksum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,17 +11,25 @@ from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.model import CONFIG, TOKENIZER
 from bigbird_ja.storage import content_addressed
 
-# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the card, parts
-# of which the exported model's card repeats.
+# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the model card,
+# parts of which are copied to the exported model's card.
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", "README.md")
-_POOLING = "1_Pooling/config.json"  # file of sentence-transformers
+# Config of sentence-transformers.
+_POOLING = "1_Pooling/config.json"
 
 
 @dataclass(frozen=True)
 class UploadedModel:
-    """Path of `init_from` on the bucket, and the local files to upload there, if any."""
+    """Path of the initial model on the bucket, and the local files to upload.
 
-    path: str  # `init_from` of `pretrain` on the machine
+    Attributes:
+        path: Value of `init_from` for `pretrain` on the machine.
+        folder: Folder for the files on the bucket.
+        listing: Content of SHA256SUMS.
+        files: Local paths by name; empty if the model is on the bucket.
+    """
+
+    path: str
     folder: str = ""
     listing: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -33,15 +41,15 @@ class UploadedModel:
 
 
 def find(source: str, bucket: str) -> UploadedModel:
-    """Find the model that `init_from` names, without writing anything.
+    """Find the initial model, without writing anything.
 
     Args:
         source: Hugging Face folder, MODEL_DIR, or prefix of a TensorFlow checkpoint, on this
             machine or gs://.
-        bucket: bucket of the run; local models get a folder in its `encoders`.
+        bucket: bucket of the run. A local model is uploaded to its folder `encoders`.
 
     Raises:
-        BadInput: None of the three, or weights that a rented machine cannot read.
+        BadInput: `source` is none of the three, or a rented machine cannot read its weights.
     """
     prefix = source.rstrip("/").removesuffix(".index")
     root, base = prefix, ""
@@ -51,18 +59,18 @@ def find(source: str, bucket: str) -> UploadedModel:
         names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
         if not any(name.endswith(".safetensors") for name in names):
             raise BadInput(
-                f"`init_from` {source}: a rented machine has no PyTorch to read pytorch_model.bin."
-                " Save the model as model.safetensors"
+                f"`init_from` {source} contains pytorch_model.bin, which a rented machine cannot"
+                " read: save the model as model.safetensors"
             )
     elif kind == "run":
         known = (CONFIG, TOKENIZER, run_log.EVENTS)
         newest = f"model.ckpt-{CheckpointStore(prefix).steps()[-1]}."
         names = [n for n in storage.list_files(prefix) if n in known or n.startswith(newest)]
     else:
-        root, base = storage.directory_of(prefix), storage.base_name(prefix)
+        root, base = storage.get_directory(prefix), storage.get_base_name(prefix)
         names = [n for n in storage.list_files(root) if n.startswith(f"{base}.")]
     if storage.is_remote(prefix):
         return UploadedModel(prefix)
     files = {name: storage.join(root, name) for name in names}
-    folder, listing = content_addressed.address(files, storage.join(bucket, "encoders"))
+    folder, listing = content_addressed.compute_address(files, storage.join(bucket, "encoders"))
     return UploadedModel(storage.join(folder, base) if base else folder, folder, listing, files)

@@ -124,7 +124,7 @@ class CheckpointStore:
         }
         files = {}
         for name, path in scratch_files.items():
-            crc, size = storage.crc32c_of_file(path)
+            crc, size = storage.compute_file_crc32c(path)
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
         sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
@@ -132,7 +132,7 @@ class CheckpointStore:
         removable = to_remove(steps, keep_last, keep_every)
         listed = [step for step in removable if _metadata_name(step) in self._ours.files]
         self._ours.note(
-            {**dict.fromkeys(files), _metadata_name(meta.step): FileVersion.of(sidecar)}
+            {**dict.fromkeys(files), _metadata_name(meta.step): FileVersion.from_bytes(sidecar)}
         )
         try:
             for name, path in scratch_files.items():
@@ -160,8 +160,8 @@ class CheckpointStore:
             data = storage.read_bytes(path)
         except FileNotFoundError as error:
             raise Damaged(f"{path}: no such checkpoint") from error
-        if self.owned is not None and not self.owned.states(
-            _metadata_name(step), FileVersion.of(data)
+        if self.owned is not None and not self.owned.has_version(
+            _metadata_name(step), FileVersion.from_bytes(data)
         ):
             raise Damaged(f"{path}: not the file that this run's {MANIFEST_NAME} states")
         version = _decode(data, _Versioned, path).format_version
@@ -265,7 +265,7 @@ class CheckpointStore:
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
         for name in names:
             aside = self._path(f"damaged-{name}")
-            aside = storage.free_name(aside) if storage.exists(aside) else aside
+            aside = storage.find_free_name(aside) if storage.exists(aside) else aside
             storage.rename(self._path(name), aside)
         self._ours.forget(names)
         self.report(
@@ -279,7 +279,7 @@ class CheckpointStore:
         path = self._path(name)
         try:
             local = storage.fetch(path, self.scratch or "")
-            crc, size = storage.crc32c_of_file(local)
+            crc, size = storage.compute_file_crc32c(local)
         except FileNotFoundError as error:
             raise Damaged(f"{path} is missing") from error
         if size != expected.bytes:

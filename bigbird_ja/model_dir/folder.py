@@ -25,8 +25,8 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import change_of, changes, flatten
 from bigbird_ja.storage import outputs
-from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import LOCK_NAME, Lease, held, holder_of
+from bigbird_ja.storage.disk import create_scratch_directory
+from bigbird_ja.storage.lease import LOCK_NAME, Lease, keep_lease, read_holder
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
@@ -228,7 +228,7 @@ class ModelDir:
                 cannot be read.
         """
         parent = None if storage.is_remote(self.path) else self.path
-        with self._moved_aside(), outputs.new_folder(self.path):
+        with self._moved_aside(), outputs.create_folder(self.path):
             is_new, mark = self.manifest is None, self.join(MANIFEST_NAME)
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
@@ -241,7 +241,7 @@ class ModelDir:
                 self.manifest.refuse_foreign(_LOGS)
                 try:
                     prefix = f"{storage.TEMPORARY_PREFIX}{self.manifest.place_id}."
-                    with scratch_directory(parent, prefix) as self.scratch:
+                    with create_scratch_directory(parent, prefix) as self.scratch:
                         self.checkpoints = CheckpointStore(
                             self.path, self.scratch, self._report, owned=self.manifest
                         )
@@ -283,7 +283,7 @@ class ModelDir:
         """
         self.heartbeat = run_log.Heartbeat(
             self.path,
-            storage.base_name(self.path),
+            storage.get_base_name(self.path),
             self._clock,
             global_step=step,
             num_train_steps=num_train_steps,
@@ -341,14 +341,14 @@ class ModelDir:
             BadInput: The writer's lock is not seen here: this is another folder.
         """
         end = self._clock() + _VISIBLE_SECONDS
-        while (holder := holder_of(self.join(LOCK_NAME))) is None or holder.id != owner:
+        while (holder := read_holder(self.join(LOCK_NAME))) is None or holder.id != owner:
             if self._clock() > end:
                 raise BadInput(
                     f"{self.path} on this host is not the folder that process 0 writes to: give a"
                     " `model_dir` on gs://, or on a disk that all hosts share"
                 )
             time.sleep(_POLL_SECONDS)
-        with scratch_directory() as self.scratch:
+        with create_scratch_directory() as self.scratch:
             self.checkpoints = CheckpointStore(self.path, self.scratch)
             yield
 
@@ -370,7 +370,7 @@ class ModelDir:
     def _held(self) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
-        return held(Lease(self.join(LOCK_NAME), busy, self._log))
+        return keep_lease(Lease(self.join(LOCK_NAME), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
         """Log and record the treatment of an unusable checkpoint."""
@@ -423,7 +423,7 @@ class ModelDir:
                 f"{self.path} cannot be renamed while it is a mount point, or is or contains the"
                 f" working directory: {advice}"
             )
-        moved = storage.free_name(path)
+        moved = storage.find_free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
             # The lock is ours, as no process trains the old run.

@@ -19,7 +19,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.errors import StorageError
 from bigbird_ja.model_dir.log_schema import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
-from bigbird_ja.process.streams import json_line
+from bigbird_ja.process.streams import encode_line
 from bigbird_ja.storage import decode
 
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
@@ -55,12 +55,12 @@ class EventLog:
         """
         with contextlib.suppress(FileNotFoundError):
             self._known = storage.read_with_token(self._path)
-            lines = decode.numbered_lines(self._known[0], EventRecord, self._path, _ADVICE)
+            lines = decode.decode_lines(self._known[0], EventRecord, self._path, _ADVICE)
             self.records = [_whole(line, record) for line, record in lines]
 
     def append(self, event: str, clock: Callable[[], float] = time.time, **fields: Any) -> None:
         """Add one line."""
-        line = json_line(
+        line = encode_line(
             {
                 "event": event,
                 "time": round(clock(), 3),
@@ -81,14 +81,14 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 def drop_evaluations(model_dir: str, last_step: int) -> None:
     """Remove evaluations after a step, which belong to lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    lines = decode.numbered_lines(_data(path), Evaluation, path, _ADVICE)
+    lines = decode.decode_lines(_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
     storage.write_bytes(path, b"".join(kept))
 
 
 def append_line(path: str, record: JsonRecord) -> None:
     """Add one line of JSON to a file that several processes may write."""
-    _append(path, json_line(record))
+    _append(path, encode_line(record))
 
 
 def read_events(model_dir: str) -> list[EventRecord]:
@@ -171,7 +171,7 @@ def heartbeat_bytes(model_dir: str) -> bytes:
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
     path = storage.join(model_dir, name)
-    lines = decode.numbered_lines(_data(path), kind, path, _ADVICE)
+    lines = decode.decode_lines(_data(path), kind, path, _ADVICE)
     return [_whole(line, record) for line, record in lines]
 
 
@@ -201,7 +201,7 @@ class MetricsLog:
         self._path = path
         self._lock = threading.Lock()
         data = _data(path)
-        lines = decode.numbered_lines(data, MetricsRecord, path, _ADVICE)
+        lines = decode.decode_lines(data, MetricsRecord, path, _ADVICE)
         kept = {r["step"]: (line, r) for line, r in lines if r["step"] <= last_step}
         self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
         self.last: Mapping[str, Any] | None = kept[max(kept)][1] if kept else None
@@ -217,10 +217,10 @@ class MetricsLog:
         """Add a step, later than all before."""
         if storage.is_remote(self._path):
             with self._lock:
-                self._lines.append(json_line(record))
+                self._lines.append(encode_line(record))
                 self._unsynced = True
         else:
-            _append_local(self._path, json_line(record))
+            _append_local(self._path, encode_line(record))
 
     def sync(self) -> None:
         """Write the file to a bucket if it has changed, since on disk it is up to date."""
@@ -272,7 +272,7 @@ class Heartbeat:
         """Write the file."""
         with self._lock:
             self._fields["time"] = round(self._clock(), 3)
-            storage.write_bytes(self._path, json_line(dict(self._fields)))
+            storage.write_bytes(self._path, encode_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

@@ -22,7 +22,7 @@ from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.disk import create_scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ def load_parameters(
     path, meta = storage.join(model_dir, CONFIG), store.read_meta(step)
     config, data = read_config(path)
     check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
-    with scratch_directory() as scratch:
+    with create_scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_variables(checkpoint.prefix)
     return config, data, parameters_of(values), checkpoint.meta

@@ -10,7 +10,7 @@ import numpy as np
 from bigbird_ja.errors import StorageError
 from bigbird_ja.model_dir.checkpoints import Damaged
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import shorten
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(prefix)
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        why = shortened(str(error), 200)
+        why = shorten(str(error), 200)
         raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
 
 

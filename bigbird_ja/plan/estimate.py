@@ -1,4 +1,4 @@
-"""Estimates of tokens, hours and cost of a run, a row for each machine and pricing."""
+"""Estimates of a run's tokens, hours and cost, one row for each machine and pricing."""
 
 import contextlib
 import math
@@ -17,23 +17,34 @@ from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
 
-# Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), and its bytes per token. Used only
-# without a data set, and printed as an assumption.
+# Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), which is assumed without a data set.
 WIKI40B_JA_BYTES = 1.9e9
 # Two characters of Japanese UTF-8 text, with a vocabulary of 32,000.
 BYTES_PER_TOKEN = 6.0
 
-# Of a spot machine, assumed. Seven spot v2 and v3 had 42 in 677 hours of 2022, 0.04 to 0.12 an hour
-# (github.com/skypilot-org/skypilot/pull/1500); nobody publishes those of v5e and v6e.
+# Assumed preemptions per hour of a spot machine. Seven spot v2 and v3 had 42 in 677 hours of 2022,
+# 0.04 to 0.12 per hour (github.com/skypilot-org/skypilot/pull/1500). No figures of v5e and v6e are
+# published.
 PREEMPTIONS_PER_HOUR = 0.25
-# Assumed (docs/design/launch.md): pause of training for a checkpoint; time from READY to the first
-# step (boot, install, compile, restore); time without a machine after a preemption, not billed.
-SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
+# Further assumptions, explained in docs/design/launch.md.
+# Pause of training for a checkpoint.
+SAVE_SECONDS = 15.0
+# From READY to the first step: boot, installation, compilation, restore.
+RESTART_SECONDS = 360.0
+# Time without a machine after a preemption, which is not billed.
+ABSENT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Run to plan, with the results of `preflight` for it."""
+    """A run for which time and cost are estimated.
+
+    Attributes:
+        config: Settings of the run.
+        data: Data set of the run.
+        results: Results of `preflight` for its step, or empty.
+        preemptions_per_hour: Assumed preemptions per rented hour of a spot machine.
+    """
 
     config: Config
     data: Data
@@ -44,37 +55,46 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Number of positions of all steps, which approximates the tokens (99 %)."""
+        """Number of positions in all steps, 99 % of which are tokens."""
         steps = self.config.training.num_train_steps
-        return steps * tokens_per_step(self.config, self.data)
+        return steps * count_tokens_per_step(self.config, self.data)
 
     @property
     def checkpoint_interval(self) -> float:
-        """Seconds of training between checkpoints, an hour without saving by time."""
+        """Seconds of training between checkpoints, one hour if they are not saved by time."""
         return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
 
 
-def tokens_per_step(config: Config, data: Data) -> int:
+def count_tokens_per_step(config: Config, data: Data) -> int:
     """Count positions per optimizer step."""
     return config.training.global_batch_size * data.seq_length
 
 
 @dataclass(frozen=True)
 class MachineRate:
-    """Rate of training on a machine, and the source of the figure."""
+    """Rate of training on a machine, and the source of the figure.
 
-    tokens_per_second: float  # of the whole machine
-    slower: float  # factor to the time of a step at the end of its interval
+    Attributes:
+        tokens_per_second: Tokens per second on the whole machine.
+        slower: Factor to a step's time at the slow end of its interval.
+        faster: Factor to a step's time at the fast end of its interval.
+        source: Origin of the figure, for users.
+        fits: Whether the step fits in memory by preflight; None without a result for the machine.
+    """
+
+    tokens_per_second: float
+    slower: float
     faster: float
     source: str
-    fits: bool | None = None  # by preflight; None if it has no entry for the machine
+    fits: bool | None = None
 
 
-def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
-    """Return tokens per second, by preflight if the step was compiled and fits.
+def estimate_rate(machine: Accelerator, run: Plan) -> MachineRate:
+    """Return the expected tokens per second of a run on a machine.
 
-    Else by the share of the peak that preflight counts for a base model. The result for a whole
-    slice includes its links, so it has priority over that for one chip.
+    The rate comes from preflight if it compiled the step and the step fits. A result for the slice
+    has priority over one for a chip, as it includes the traffic on the links. Without a result, the
+    rate follows from the fraction of the peak that a base model reaches.
     """
     step = run.results.find(machine)
     if step and step.step_ms and step.step_ms_range:
@@ -84,10 +104,10 @@ def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
         where = f"preflight {step.topology}" if whole else "preflight, one chip"
         return MachineRate(rate, slower, faster, f"{where}, {step.basis}", True)
     model = run.config.model
-    share = measured.share_of_peak(model.architecture, machine.chip, model.hidden_size)
-    flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # of a token
-    tokens = tokens_per_step(run.config, run.data)
-    seconds = tokens * flops / (machine.peak_flops * share) + measured.HOST_SECONDS
+    share = measured.predict_share_of_peak(model.architecture, machine.chip, model.hidden_size)
+    flops_per_token = model_flops(run.config, run.data, 1) / run.data.seq_length
+    tokens = count_tokens_per_step(run.config, run.data)
+    seconds = tokens * flops_per_token / (machine.peak_flops * share) + measured.HOST_SECONDS
     ends = measured.UNCOMPILED_INTERVAL
     source = f"share of the peak of a compiled {model.architecture}"
     return MachineRate(tokens / seconds, ends[1], ends[0], source, step.fits if step else None)
@@ -95,22 +115,33 @@ def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
 
 @dataclass(frozen=True)
 class RunTime:
-    """Expected hours of a run."""
+    """Expected hours of a run.
 
-    rented_hours: float  # including saves, restarts and lost work
-    wall_hours: float  # including the time between machines
+    Attributes:
+        rented_hours: Billed hours, with saves, restarts and lost work.
+        wall_hours: Hours until the end, with the time between machines.
+        preemptions: Expected number of preemptions.
+    """
+
+    rented_hours: float
+    wall_hours: float
     preemptions: float
 
 
-def run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
+def estimate_run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
     """Return the expected hours, with preemptions as a Poisson process over rented time.
 
-    Each preemption repeats half a checkpoint interval on average and waits for the restart. With
-    T the interval in seconds, s the save, R the restart and r the rate per rented hour, rented
-    hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
+    Each preemption costs a restart, and on average half a checkpoint interval that is repeated.
+    With T the interval in seconds, s the save, R the restart and r the rate per rented hour, the
+    rented hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
+
+    Args:
+        training_hours: Hours of training without interruption.
+        interval: Seconds between checkpoints.
+        rate: Preemptions per rented hour.
 
     Returns:
-        None if preemptions are so frequent that the run would never end.
+        The hours, or None if preemptions are so frequent that the run would never finish.
     """
     busy = training_hours * (1 + SAVE_SECONDS / interval)
     restart = RESTART_SECONDS / SECONDS_PER_HOUR
@@ -126,61 +157,85 @@ def run_time(training_hours: float, interval: float, rate: float) -> RunTime | N
 
 @dataclass(frozen=True)
 class Row:
-    """Machine with a pricing. `None`: unknown, or preemptions are too frequent to finish."""
+    """Estimate for one machine and pricing.
+
+    A time or cost is None if it is unknown, or if preemptions are too frequent to finish.
+
+    Attributes:
+        accelerator: Name of the machine.
+        pricing: "on_demand", "spot", or the provider of a free machine.
+        zone: First of `zones`, or None.
+        zones: Zones for `launch`; empty for a free machine.
+        tokens_per_second: Expected rate of the whole machine.
+        rate_source: Origin of the rate, for users.
+        usd_per_hour: Price of the machine.
+        price_as_of: Oldest date of the prices in `zones`.
+        training_hours: Hours without preemptions, saves and restarts.
+        hours: Billed hours, with saves, restarts and lost work.
+        wall_hours: Hours until the end, with the time between machines; None for a free machine.
+        preemptions: Expected number of preemptions; None for a free machine.
+        cost_usd: Price of `hours`.
+        hours_range: Minimum and maximum of `hours`, by the interval of a step's time.
+        wall_hours_range: Minimum and maximum of `wall_hours`.
+        cost_usd_range: Minimum and maximum of `cost_usd`.
+        fits: Whether the step fits in memory by preflight; None without a result.
+        divides: Whether devices times accumulation steps divide the global batch.
+        note: Reasons against this machine, for users.
+    """
 
     accelerator: str
-    pricing: str  # on_demand, spot, or the provider of a free machine
-    zone: str | None  # first of `zones`
-    zones: tuple[str, ...]  # zones for `launch`; empty for a free machine
+    pricing: str
+    zone: str | None
+    zones: tuple[str, ...]
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
-    price_as_of: str | None  # oldest date of the zones' prices
-    training_hours: float  # without preemptions, saves or restarts
-    hours: float | None  # rented hours, including saves, restarts and lost work
-    wall_hours: float | None  # including the time between machines; None for free ones, too
+    price_as_of: str | None
+    training_hours: float
+    hours: float | None
+    wall_hours: float | None
     preemptions: float | None
     cost_usd: float | None
-    # Minimum and maximum of these, with the time of a step in its interval.
     hours_range: tuple[float, float] | None
     wall_hours_range: tuple[float, float] | None
     cost_usd_range: tuple[float, float] | None
-    fits: bool | None  # by preflight; None without a figure
-    divides: bool  # whether devices times accumulation steps divide the global batch
-    note: str  # all doubts, in short
+    fits: bool | None
+    divides: bool
+    note: str
 
     @property
     def is_free(self) -> bool:
-        """Whether the machine costs nothing, as those of Kaggle and Colab."""
+        """Whether the machine is free, as on Kaggle and Colab."""
         return self.pricing not in PRICINGS
 
 
 def make_rows(run: Plan, prices: Prices, names: Sequence[str] = (), near: str = "") -> list[Row]:
-    """Return a row per machine and pricing, cheapest first, then those without a price.
+    """Return a row for each machine and pricing, cheapest first, with unknown prices last.
 
     Args:
         run: run to plan.
-        prices: table of prices; a row has the zones of `launch` and the highest price of them.
-        names: names of machines; by default one of each TPU, the slices in the run's results and
-            the free machines.
-        near: region of the bucket; see `Prices.usual_zones`.
+        prices: table of prices; a row contains the zones of `launch` and their highest price.
+        names: names of machines; by default one of each TPU generation, the slices in the run's
+            results and the free machines.
+        near: region of the bucket; see `Prices.choose_zones`.
 
     Raises:
-        BadInput: No such machine.
+        BadInput: A machine is unknown.
     """
     machines = [chips.find(name) for name in names or chips.USUAL]
     if not names:
-        machines += [chips.of_topology(str(one.topology)) for one in run.results.topologies]
+        machines += [chips.parse_topology(str(one.topology)) for one in run.results.topologies]
     rows = [
         make_row(run, chips.find(free.machine), provider, (), 0.0, None, free.note)
         for provider, free in ({} if names else prices.free).items()
     ]
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
-            zones, price = prices.usual_zones(machine, pricing, near), None
-            with contextlib.suppress(BadInput):  # no price is known
-                price = prices.per_hour(machine, pricing, zones)
-            as_of = str(prices.date(machine, zones)) if price is not None else None
+            zones, price = prices.choose_zones(machine, pricing, near), None
+            # An error means that no price is known.
+            with contextlib.suppress(BadInput):
+                price = prices.get_hourly_price(machine, pricing, zones)
+            as_of = str(prices.find_oldest_date(machine, zones)) if price is not None else None
             rows += [make_row(run, machine, pricing, zones, price, as_of)] if zones else []
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
@@ -194,19 +249,28 @@ def make_row(
     as_of: str | None = None,
     free_note: str = "",
 ) -> Row:
-    """Return the row of a machine at a price in some zones, in US dollars per hour, if known.
+    """Return the row of a machine.
 
-    A free machine has its provider as pricing, no zones, and no time of completion, since it is
-    available only for some hours at a time.
+    The time of completion on a free machine is unknown, since it is available only for some hours
+    at a time.
+
+    Args:
+        run: run to plan.
+        machine: slice of chips.
+        pricing: on_demand, spot, or the provider of a free machine.
+        zones: zones for `launch`; empty for a free machine.
+        price: US dollars per hour, or None if it is unknown.
+        as_of: date of the price.
+        free_note: note about a free machine.
     """
-    rate = rate_of(machine, run)
+    rate = estimate_rate(machine, run)
     hours = run.tokens / rate.tokens_per_second / SECONDS_PER_HOUR
     preempted = run.preemptions_per_hour if pricing == "spot" else 0.0
     times = [
-        run_time(factor * hours, run.checkpoint_interval, preempted)
+        estimate_run_time(factor * hours, run.checkpoint_interval, preempted)
         for factor in (1.0, rate.faster, rate.slower)
     ]
-    odd = _indivisible(run, machine)
+    odd = _describe_remainder(run, machine)
     doubts = (
         "does not fit" if rate.fits is False else "",
         odd,
@@ -215,9 +279,9 @@ def make_row(
         "" if price is not None else "no price is known: `price_file`",
     )
     is_dated = pricing in PRICINGS
-    rented, rented_range = _figures(times, "rented_hours")
-    wall, wall_range = _figures(times, "wall_hours", 1.0 if is_dated else None)
-    cost, cost_range = _figures(times, "rented_hours", price)
+    rented, rented_range = _scale_figures(times, "rented_hours")
+    wall, wall_range = _scale_figures(times, "wall_hours", 1.0 if is_dated else None)
+    cost, cost_range = _scale_figures(times, "rented_hours", price)
     return Row(
         accelerator=machine.name,
         pricing=pricing,
@@ -230,7 +294,7 @@ def make_row(
         training_hours=hours,
         hours=rented,
         wall_hours=wall,
-        preemptions=_figures(times, "preemptions", 1.0 if is_dated else None)[0],
+        preemptions=_scale_figures(times, "preemptions", 1.0 if is_dated else None)[0],
         cost_usd=cost,
         hours_range=rented_range,
         wall_hours_range=wall_range,
@@ -241,28 +305,46 @@ def make_row(
     )
 
 
-def _figures(
+def _scale_figures(
     times: Sequence[RunTime | None], name: str, factor: float | None = 1.0
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Return a figure and the ends of its interval times a factor, None if it is unknown."""
+    """Return a figure and the ends of its interval, times a factor.
+
+    Args:
+        times: expected times, then those at the fast and slow end of a step's interval.
+        name: field of `RunTime`.
+        factor: factor, or None if it is unknown.
+
+    Returns:
+        Two values, each None if a time or the factor is unknown.
+    """
     known = [factor * getattr(time, name) for time in times if time and factor is not None]
     return (known[0], (known[1], known[2])) if len(known) == len(times) else (None, None)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Training that a budget pays for on a machine."""
+    """Training that a budget pays for on a machine.
+
+    Attributes:
+        accelerator: Name of the machine.
+        pricing: "on_demand" or "spot".
+        share: Fraction of the run's steps; above 1 if the budget exceeds the cost.
+        steps: Number of steps.
+        tokens: Number of tokens.
+        epochs: Number of epochs.
+    """
 
     accelerator: str
     pricing: str
-    share: float  # of the run's steps; above 1 if money is left
+    share: float
     steps: float
     tokens: float
     epochs: float
 
 
-def budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) -> list[Budget]:
-    """Compute what a budget buys on each rented machine, most first.
+def make_budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) -> list[Budget]:
+    """Compute the training that a budget pays for on each rented machine, most first.
 
     Args:
         run: run of the rows.
@@ -271,7 +353,7 @@ def budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) ->
         epochs: epochs of the run.
     """
     steps = run.config.training.num_train_steps
-    shares = [(affordable_share(run, row, budget), row) for row in rows if not row.is_free]
+    shares = [(compute_affordable_share(run, row, budget), row) for row in rows if not row.is_free]
     return [
         Budget(
             row.accelerator, row.pricing, share, share * steps, share * run.tokens, share * epochs
@@ -281,21 +363,21 @@ def budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) ->
     ]
 
 
-def hours_by_preemptions(
+def list_hours_by_preemptions(
     run: Plan, row: Row | None, rates: Sequence[float]
 ) -> dict[str, float | None]:
-    """Return the rented hours of a spot machine by preemptions an hour, {} for another one."""
+    """Return the rented hours by preemptions per hour for a spot machine, or {} for others."""
     if row is None or row.pricing != "spot":
         return {}
-    times = [run_time(row.training_hours, run.checkpoint_interval, rate) for rate in rates]
+    times = [estimate_run_time(row.training_hours, run.checkpoint_interval, rate) for rate in rates]
     return {
         f"{rate:g}": time.rented_hours if time else None
         for rate, time in zip(rates, times, strict=True)
     }
 
 
-def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
-    """Return the share of a run's training that a budget pays for, by the inverse of `run_time`.
+def compute_affordable_share(run: Plan, row: Row, budget: float) -> float | None:
+    """Return the fraction of a run's training that a budget pays for.
 
     Args:
         run: run of the row.
@@ -303,29 +385,30 @@ def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
         budget: US dollars.
 
     Returns:
-        The share of the run's steps, above 1 if money is left; None if the price is unknown or
-        preemptions are too frequent.
+        The fraction of the run's steps, above 1 if the budget exceeds the cost; None if the price
+        is unknown or preemptions are too frequent.
     """
     rate = run.preemptions_per_hour if row.pricing == "spot" else 0.0
-    start = run_time(0.0, run.checkpoint_interval, rate)  # the rest is in proportion to training
+    # Rented hours are linear in the hours of training. This is the constant part.
+    start = estimate_run_time(0.0, run.checkpoint_interval, rate)
     if not row.usd_per_hour or row.hours is None or start is None:
         return None
     hours = budget / row.usd_per_hour - start.rented_hours
     return max(0.0, hours / (row.hours - start.rented_hours))
 
 
-def _indivisible(run: Plan, machine: Accelerator) -> str:
+def _describe_remainder(run: Plan, machine: Accelerator) -> str:
     """Return a note if the devices do not divide the global batch, else ""."""
     training = run.config.training
     parts = machine.devices * training.gradient_accumulation_steps
     batch = training.global_batch_size
-    return f"a batch of {batch} does not divide by {parts}" if batch % parts else ""
+    return f"a batch of {batch} is not divisible by {parts}" if batch % parts else ""
 
 
-def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row that can finish, the fastest of equal ones.
+def find_cheapest(rows: Sequence[Row]) -> Row | None:
+    """Return the cheapest row that can finish, the fastest of equal prices, or None.
 
-    Never a free machine: these have no time of completion.
+    Free machines are excluded, as their time of completion is unknown.
     """
     able = [
         row

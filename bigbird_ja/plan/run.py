@@ -1,4 +1,4 @@
-"""Plan of a run: its settings, data set and compiled step, and machines to compare for it."""
+"""The function `plan`: estimates for a run from its settings, data set and compiled step."""
 
 import dataclasses
 import datetime
@@ -30,30 +30,50 @@ from bigbird_ja.settings.resolve import (
 )
 from bigbird_ja.settings.variants import used_by
 
-# Rates of preemptions for which hours are shown as well.
+# Other rates of preemptions for which hours are shown, too.
 OTHER_PREEMPTIONS = (0.1, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanResult:
-    """Steps and tokens of a run, and a row for each machine and pricing."""
+    """Steps and tokens of a run, and a row for each machine and pricing.
+
+    Attributes:
+        tokens_per_step: Tokens per optimizer step.
+        steps_per_epoch: Steps per pass over the data set.
+        steps: Steps of the run.
+        tokens: Tokens of the run.
+        epochs: Passes over the data set.
+        assumption: Assumed data set, or None if one was given.
+        compiler: Versions of the compiler's packages for the rates.
+        rows: Estimates, cheapest first.
+        cheapest: Cheapest rented machine that can finish, or None.
+        preemptions_per_hour: Assumed preemptions of a spot machine.
+        hours_by_preemptions: Rented hours of `cheapest` by other rates of preemptions, if it is a
+            spot machine.
+        minutes_per_preemption: Repeated work and restart after a preemption.
+        max_cost: Budget in US dollars, or None.
+        max_cost_buys: Training that the budget pays for on each rented machine.
+        prices_as_of: Oldest date of the prices.
+        prices_age_days: Age of `prices_as_of`.
+        prices_source: Source of the prices.
+    """
 
     tokens_per_step: int
     steps_per_epoch: float
     steps: int
     tokens: int
     epochs: float
-    assumption: str | None  # about the data set, if there is none
-    compiler: str  # versions of the packages that compiled the steps of the rates
+    assumption: str | None
+    compiler: str
     rows: list[Row]
-    cheapest: Row | None  # of the rented machines that can finish
+    cheapest: Row | None
     preemptions_per_hour: float
-    # Rented hours of the cheapest machine by other rates of preemptions, if it is a spot machine.
     hours_by_preemptions: dict[str, float | None]
     minutes_per_preemption: float
     max_cost: float | None
     max_cost_buys: list[Budget]
-    prices_as_of: str  # the oldest
+    prices_as_of: str
     prices_age_days: int
     prices_source: str
 
@@ -78,15 +98,16 @@ def plan(
         overrides: Values of settings, by key.
         num_train_steps: Steps of the run.
         data_dir: Data set of the run; by default the size of Wiki40b Japanese is assumed.
-        init_from: Hugging Face folder to start from: its sizes replace the config's.
-        accelerator_types: Machines to compare; by default one of each TPU and the free ones.
-        preflight: File of `preflight`, for rates of the run's own step.
+        init_from: Hugging Face folder to start from; its sizes replace the config's.
+        accelerator_types: Machines to compare; by default one of each TPU generation and the free
+            machines.
+        preflight: Result file of `preflight`, for the rate of this run's step.
         price_file: YAML file that overrides built-in prices.
-        max_cost: Budget in US dollars, for the steps that it pays for.
+        max_cost: Budget in US dollars; the result contains the steps that it pays for.
         preemptions_per_hour: Expected preemptions of a spot machine.
 
     Raises:
-        BadInput: A file that cannot be read or does not fit, or settings that cannot be combined.
+        BadInput: A file cannot be read or does not fit, or settings cannot be combined.
     """
     manifest = manifest_lib.load(data_dir) if data_dir else None
     layers = [
@@ -105,17 +126,17 @@ def plan(
         run = dataclasses.replace(run, results=_read_results(preflight, data.seq_length))
     about = _describe(run, manifest)
     prices, today = load_prices(price_file), datetime.date.today()
-    region = storage.bucket_location(data_dir) if data_dir else None
+    region = storage.get_bucket_location(data_dir) if data_dir else None
     rows = estimate.make_rows(run, prices, accelerator_types, region or "")
-    chosen = estimate.cheapest(rows)
-    bought = estimate.budget_rows(run, rows, max_cost, about["epochs"]) if max_cost else []
+    chosen = estimate.find_cheapest(rows)
+    bought = estimate.make_budget_rows(run, rows, max_cost, about["epochs"]) if max_cost else []
     oldest = min((row.price_as_of for row in rows if row.price_as_of), default=str(prices.as_of))
     return PlanResult(
         **about,
         rows=rows,
         cheapest=chosen,
         preemptions_per_hour=preemptions_per_hour,
-        hours_by_preemptions=estimate.hours_by_preemptions(run, chosen, OTHER_PREEMPTIONS),
+        hours_by_preemptions=estimate.list_hours_by_preemptions(run, chosen, OTHER_PREEMPTIONS),
         minutes_per_preemption=(run.checkpoint_interval / 2 + estimate.RESTART_SECONDS) / 60,
         max_cost=max_cost,
         max_cost_buys=bought,
@@ -134,12 +155,12 @@ def _describe(run: Plan, manifest: Manifest | None) -> dict[str, Any]:
         tokens = estimate.WIKI40B_JA_BYTES / estimate.BYTES_PER_TOKEN
         sequences = math.ceil(tokens / data.seq_length)
         assumption = (
-            f"no `data_dir`: assuming Wiki40b Japanese, {estimate.WIKI40B_JA_BYTES / 1e9:.1f} GB of"
-            f" text at {estimate.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
-            f" {data.seq_length}"
+            "without `data_dir`, Wiki40b Japanese is assumed:"
+            f" {estimate.WIKI40B_JA_BYTES / 1e9:.1f} GB of text at {estimate.BYTES_PER_TOKEN:.0f}"
+            f" bytes per token, in full sequences of {data.seq_length} tokens"
         )
     return {
-        "tokens_per_step": estimate.tokens_per_step(run.config, data),
+        "tokens_per_step": estimate.count_tokens_per_step(run.config, data),
         "steps_per_epoch": sequences / training.global_batch_size,
         "steps": training.num_train_steps,
         "tokens": run.tokens,
@@ -150,17 +171,17 @@ def _describe(run: Plan, manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _read_results(path: str, seq_length: int) -> PreflightResult:
-    """Read a file of `preflight`, and warn about another compiler than rented machines have.
+    """Read a result file of `preflight`, and warn if rented machines use another compiler.
 
     Raises:
-        BadInput: No such file, another kind of file, or results for sequences of another length.
+        BadInput: The file is missing, of another kind, or for sequences of another length.
     """
     results = load_results(path)
     for step in (*results.chips, *results.topologies):
         if step.seq_length != seq_length:
             raise BadInput(
-                f"`preflight` {path} is of sequences of {step.seq_length} tokens, the config of"
-                f" {seq_length}: run preflight with this config"
+                f"`preflight` {path} is for sequences of {step.seq_length} tokens, but the config's"
+                f" are of {seq_length}: run preflight with this config"
             )
-    warn(f"{path}: {each}" for each in environment.compiler_warnings(results.versions))
+    warn(f"{path}: {each}" for each in environment.list_compiler_warnings(results.versions))
     return results

@@ -1,9 +1,9 @@
-"""The TPU compiler, in a process with a time limit: a step for one device or for a slice.
+"""Compilation of a step for one TPU device or for a slice, in a child process with a time limit.
 
-The compiler ends its process when it meets something that it cannot do, so `compile_for` runs this
-file as a child, `python -m bigbird_ja.preflight.compile FOLDER`. The child reads `FOLDER/job`, a
-`Job`, and writes `FOLDER/result.json`, a `Program`; libtpu's listings go there too. It needs jax
-and libtpu; TensorFlow is not imported.
+The compiler aborts its process on an unsupported program. So `compile_for` runs this file as a
+child, `python -m bigbird_ja.preflight.compile FOLDER`. The child reads `FOLDER/job` (a `Job`) and
+writes `FOLDER/result.json` (a `Program`) and libtpu's listings. It imports jax and libtpu, but not
+TensorFlow.
 """
 
 import importlib.metadata
@@ -27,7 +27,7 @@ from bigbird_ja.process import cleanup, workers
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.disk import create_scratch_directory
 from bigbird_ja.train.engines import compile_cache
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
@@ -37,14 +37,15 @@ PACKAGES = ("jax", "jaxlib", "libtpu")
 TIMEOUT = 3600.0
 
 # Set in the child before jax is imported. The first two keep libtpu from asking a metadata server
-# about this machine; the third lets two compilers run at once, which else fail over a lock file.
+# about this machine. Without the third, a second compiler on this machine fails on libtpu's lock
+# file.
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
     "TPU_ACCELERATOR_TYPE": "",
-    # Otherwise a program that is far too large is refused without naming its buffers.
+    # Without this, the error for a program that is far too large does not name its buffers.
     "LIBTPU_INIT_ARGS": "--xla_tpu_impure_oom_fast_exit_threshold=-1",
 }
 
@@ -54,10 +55,11 @@ class Target:
     """Target of a compilation: one device of a chip, or a whole slice.
 
     Attributes:
-        name: such as "v3" or "v5e:2x4".
-        chip: chip of each device.
-        topology: name of the topology in libtpu.
-        options: further arguments of `topologies.get_topology_desc`.
+        name: Name of the chip or slice, such as "v3" or "v5e:2x4".
+        chip: Chip of each device.
+        topology: Name of the topology in libtpu.
+        devices: Number of devices.
+        options: Further arguments of `topologies.get_topology_desc`.
     """
 
     name: str
@@ -72,36 +74,37 @@ class Target:
         return self.name != self.chip.name
 
 
-def of_chip(name: str) -> Target:
+def find_chip(name: str) -> Target:
     """Return one device of a chip.
 
     Raises:
-        BadInput: There is no such chip; the message names the nearest.
+        BadInput: The chip is unknown; the message suggests the nearest name.
     """
     if name not in CHIPS:
         raise BadInput(f"`chips` {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
     return Target(name, CHIPS[name], CHIPS[name].topology)
 
 
-def of_topology(name: str) -> Target:
+def find_slice(name: str) -> Target:
     """Return a whole slice, such as "v5e:2x4".
 
     Raises:
-        BadInput: A name of another form.
+        BadInput: The name has another form, or Google builds no such slice.
     """
     try:
-        machine = chips.of_topology(name)
+        machine = chips.parse_topology(name)
     except BadInput as error:
         raise BadInput(f"`topology` {error}") from error
     shape = name.partition(":")[2]
     sides = [int(side) for side in shape.split("x")]
     if not _is_built(sorted(sides)):
         raise BadInput(
-            f"`topology` {name}: there is no such slice. Use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
-            " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
+            f"`topology` {name}: there is no such slice. Use a shape such as 2x2, 2x4, 4x4, 4x8,"
+            " 8x8 or 16x16. With three numbers, use 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
         )
     options: dict[str, Any] = {}
-    if machine.hosts == 1:  # otherwise libtpu divides it into hosts of four chips
+    if machine.hosts == 1:
+        # By default, libtpu divides a slice into hosts of four chips.
         options["chips_per_host_bounds"] = (*sides, 1)[:3]
     if machine.chip in MEGACORE:
         options["chip_config_name"] = "megacore"
@@ -122,61 +125,76 @@ def _is_built(sides: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class Job:
-    """Work of the child: a step, to be compiled for as many devices as it has replicas."""
+    """Work of the child: compile a step for as many devices as it has replicas.
+
+    Attributes:
+        step: Lowered step.
+        topology: Name of the topology in libtpu.
+        options: Further arguments of `topologies.get_topology_desc`.
+        lists_code: Whether libtpu lists its final code.
+        kernel_trips: Argument of `machine_code.collect`.
+        kept_in: Local folder of JAX's compilation cache; "" for none.
+    """
 
     step: LoweredStep
     topology: str
     options: dict[str, Any]
-    # Whether libtpu lists its final code.
     lists_code: bool = False
-    # As for `machine_code.collect`.
     kernel_trips: tuple[tuple[float, ...], ...] = ()
-    # Local folder for the program, as JAX stores it.
     kept_in: str = ""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled step, as the child writes it."""
+    """Result of the child: a compiled step, or an error.
 
-    # Message if the step did not compile.
+    Attributes:
+        error: Error message of the compiler; "" if the step compiled.
+        unknown_place: Whether this compiler does not know the chip or slice.
+        hlo: Text of the optimized module.
+        sizes: Bytes on one device: temp_bytes, argument_bytes, output_bytes, alias_bytes.
+        flops: FLOPs of one run, with each loop body counted once.
+        bytes_accessed: Bytes read and written in one run, with each loop body counted once.
+        compiler: Version of the compiler.
+        code: Machine code by op name, or None if it was not requested.
+        lowering_seconds: Wall-clock time of lowering on this machine.
+        compile_seconds: Wall-clock time of compilation on this machine.
+    """
+
     error: str = ""
-    # Whether this compiler knows no such chip or slice.
     unknown_place: bool = False
-    # Optimized module.
     hlo: str = ""
-    # Bytes of one device: temp, argument, output, alias.
     sizes: dict[str, int] = field(default_factory=dict)
     flops: float = 0.0
     bytes_accessed: float = 0.0
-    # Version of the compiler.
     compiler: str = ""
-    # Machine code by op name, if requested.
     code: dict[str, machine_code.Code] | None = None
-    # Wall-clock time on this machine.
     lowering_seconds: float = 0.0
     compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """Memory that a program needs if it does not fit."""
+    """Memory that a program requires, if it does not fit.
 
-    # Bytes that it needs; 0 if the compiler stopped before that was known.
+    Attributes:
+        used: Required bytes; 0 if the compiler stopped before they were known.
+        largest: Largest allocations: `bytes`, `op` (TensorFlow's name) and `shape` of each.
+    """
+
     used: int
-    # Allocations: `bytes`, `op` (TensorFlow's name), `shape`.
     largest: list[dict[str, Any]]
 
 
 class CompilerFailed(CommandError):
-    """The compiler ended without a result."""
+    """Compilation that ended without a result."""
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the versions of the compiler's packages.
 
     Raises:
-        BadInput: The extra is not installed; names the command that installs it.
+        BadInput: The extra is not installed; the message contains the command that installs it.
     """
     try:
         return {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -202,40 +220,40 @@ def compile_for(
     """Compile a step for a target.
 
     Args:
-        step: lowered step, with as many replicas as the target has devices.
-        target: one device or a slice.
-        with_code: whether to read the machine code too, if this libtpu lists it.
-        kernel_trips: see `machine_code.collect`.
-        kept_in: local folder for the program, in the form in which `pretrain` finds it; "": none.
+        step: Lowered step, with as many replicas as the target has devices.
+        target: One device or a slice.
+        with_code: Whether to read the machine code too, if this libtpu lists it.
+        kernel_trips: Argument of `machine_code.collect`.
+        kept_in: Local folder of JAX's compilation cache, which `pretrain` can use; "" for none.
 
     Returns:
-        The program, or what it needs if it does not fit.
+        The program, or the memory that it requires if it does not fit.
 
     Raises:
         BadInput: The extra is not installed, or this libtpu does not know the chip or slice.
-        CompilerFailed: A crash, a timeout, or an error other than too little memory.
+        CompilerFailed: A crash, a timeout, or any error except insufficient memory.
     """
-    libtpu = versions()["libtpu"]
+    libtpu = read_versions()["libtpu"]
     listed = with_code and lists_code(target.chip.name, libtpu)
     who = f"the compiler for {target.name}"
     program = _run(Job(step, target.topology, target.options, listed, kernel_trips, kept_in), who)
     if program.unknown_place:
         raise BadInput(
-            f"the installed libtpu ({libtpu}) does not know {target.name}: use a newer one"
+            f"the installed libtpu ({libtpu}) does not know {target.name}: install a newer version"
         )
     if is_shortage(program.error):
-        return shortage(program.error)
+        return parse_shortage(program.error)
     if program.error:
-        raise CompilerFailed(f"{who} refused: {program.error.strip().splitlines()[0][:300]}")
+        raise CompilerFailed(f"{who} failed: {program.error.strip().splitlines()[0][:300]}")
     return program
 
 
 def _run(job: Job, who: str) -> Program:
-    """Run the child on a job and return the result that it wrote."""
+    """Run the child on a job, and read its result."""
     environment = {**os.environ, **ENVIRONMENT}
-    with scratch_directory() as directory:
+    with create_scratch_directory() as directory:
         if job.lists_code:
-            environment["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(directory)}"
+            environment["LIBTPU_INIT_ARGS"] += f" {machine_code.format_flags(directory)}"
         with open(os.path.join(directory, "job"), "wb") as stream:
             stream.write(msgspec.msgpack.encode(job))
         child = subprocess.Popen(
@@ -253,15 +271,15 @@ def _run(job: Job, who: str) -> Program:
                 raise CompilerFailed(message) from error
         try:
             return decode.read_json(os.path.join(directory, "result.json"), Program)
-        except (OSError, BadInput) as error:  # the child ended before it could write its result
+        except (OSError, BadInput) as error:
             lines = stderr.decode(errors="replace").splitlines()
             advice = "compile for one of `chips` or `topology` at a time, or on a larger machine"
-            raise workers.error_from_exit(child.returncode, lines, who, advice) from error
+            raise workers.make_exit_error(child.returncode, lines, who, advice) from error
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# Forms in which the compiler's message states the memory that the program needs.
+# The compiler's messages with the memory that the program requires.
 _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
@@ -279,20 +297,24 @@ _BUFFER = re.compile(
 def is_shortage(message: str) -> bool:
     """Return whether a compiler's error means that HBM is too small.
 
-    A kernel that needs too much of a core's vector memory is another error.
+    A kernel that exceeds a core's vector memory also fails with RESOURCE_EXHAUSTED.
     """
     return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
 
 
-def shortage(message: str) -> Shortage:
+def parse_shortage(message: str) -> Shortage:
     """Read the compiler's RESOURCE_EXHAUSTED message."""
     largest = [
-        {"bytes": _bytes(size, unit), "op": op_name or "(made by the compiler)", "shape": shape}
+        {
+            "bytes": _parse_bytes(size, unit),
+            "op": op_name or "(made by the compiler)",
+            "shape": shape,
+        }
         for size, unit, op_name, shape in _BUFFER.findall(message)
     ]
     for form in _TOTALS:
         if total := form.search(message):
-            return Shortage(_bytes(total[1], total[2]), largest)
+            return Shortage(_parse_bytes(total[1], total[2]), largest)
     if single := _SINGLE.search(message):
         size, shape = int(single[1]), _SINGLE_SHAPE.search(message)
         op_name, text = (shape[2], shape[1]) if shape else ("", "")
@@ -300,7 +322,7 @@ def shortage(message: str) -> Shortage:
     return Shortage(0, largest)
 
 
-def _bytes(number: str, unit: str) -> int:
+def _parse_bytes(number: str, unit: str) -> int:
     return round(float(number) * _UNITS[unit])
 
 
@@ -308,13 +330,13 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Compile the job in a folder, with an exception as the result's `error`."""
+    """Compile the job in a folder, and write an exception as the result's `error`."""
     workers.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
     devices: list[Any] = []
     try:
-        devices = devices_of(job.topology, job.options)[: job.step.replicas]
+        devices = find_devices(job.topology, job.options)[: job.step.replicas]
         program = compile_step(job, devices, folder)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -322,7 +344,7 @@ def main(arguments: list[str]) -> None:
     (folder / "result.json").write_bytes(msgspec.json.encode(program))
 
 
-def devices_of(topology: str, options: dict[str, Any]) -> list[Any]:
+def find_devices(topology: str, options: dict[str, Any]) -> list[Any]:
     """Return the devices of a slice, in the order of the replicas (see `engines.devices.find`)."""
     from jax.experimental import topologies
 
@@ -334,9 +356,9 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     """Compile the program that `engines.pjrt` runs.
 
     Args:
-        job: job with as many replicas as there are devices.
-        devices: devices to compile for.
-        folder: folder in which libtpu lists its code, if it does.
+        job: Job with as many replicas as there are devices.
+        devices: Devices to compile for.
+        folder: Folder of libtpu's listings.
     """
     import numpy as np
     from jax.sharding import Mesh
@@ -346,7 +368,8 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     compat.skip_default_layouts()
     if job.kept_in:
         compile_cache.use(job.kept_in)
-        # It is part of the cache's key. libtpu has read it, and these flags change no code.
+        # The variable is part of the cache's key, so it must be as in `pretrain`. libtpu has read
+        # it already, and these flags do not change the code.
         os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
     began = time.monotonic()
@@ -359,7 +382,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     cost = cost[0] if isinstance(cost, list) else cost
     kinds = ("temp", "argument", "output", "alias")
     return Program(
-        hlo=optimized(compiled, folder),
+        hlo=read_optimized(compiled, folder),
         sizes={f"{kind}_bytes": getattr(memory, f"{kind}_size_in_bytes") for kind in kinds},
         flops=cost["flops"],
         bytes_accessed=cost["bytes accessed"],
@@ -370,11 +393,11 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     )
 
 
-def optimized(compiled: Any, folder: Path) -> str:
+def read_optimized(compiled: Any, folder: Path) -> str:
     """Return the optimized HLO.
 
-    jaxlib 0.10.2 cannot read the work on v6e's SparseCores that a newer libtpu writes (gathers:
-    "async-update instruction should have 1 operands"); then libtpu's listing is read.
+    jaxlib 0.10.2 cannot parse a newer libtpu's programs for v6e's SparseCores (gathers fail with
+    "async-update instruction should have 1 operands"). For those, libtpu's listing is read.
     """
     try:
         return str(compiled.as_text())

@@ -1,13 +1,14 @@
 """Cost of each instruction of an optimized HLO module: cycles, FLOPs, bytes between devices.
 
-The compiler writes `estimated_cycles` on most fusions but on no relayout, gather, scatter or
-concatenation, so a design could hide its cost in those. An instruction without an estimate is
-therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
-itself charges for relayout copies. Collectives are priced in the same way, by their input if that
-is larger than their output: a price for memory, not for links. The body of a `while` counts once
-per trip. Asynchronous copies and slices run during other ops and are free. So are instructions that
-move no data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that makes one array
-of the adjacent parts of an asynchronous copy (XLA, memory_space_assignment, SlicedCopyAllocation).
+The compiler writes `estimated_cycles` on most fusions, but not on relayouts, gathers, scatters and
+concatenations. An instruction without an estimate is priced at 2 x its padded output bytes / 200
+bytes per cycle, the compiler's own rate for relayout copies. The price of a collective is computed
+in the same way, from the larger of its input and output; it is a price of memory traffic, not of
+links. The body of a `while` counts once per trip.
+
+Asynchronous copies and slices run during other ops and are free. So are instructions that move no
+data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that joins the adjacent parts
+of an asynchronous copy (XLA, memory_space_assignment, SlicedCopyAllocation).
 """
 
 import math
@@ -20,8 +21,9 @@ from bigbird_ja.preflight.hlo import Instruction, Module
 PRICE_BYTES_PER_CYCLE = 200.0
 CONTROL = frozenset({"while", "conditional", "call"})
 
-# These start work that runs during other ops. Newer compilers write `custom-call-start` for work on
-# the chip's SparseCores (gathers, sums); its operands come with the update.
+# Instructions that start work, which runs during other ops. Newer compilers write
+# `custom-call-start` for work on the chip's SparseCores (gathers, sums); the operands are those of
+# its `custom-call-update`.
 _STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
 _FREE = _ENDS | {
@@ -36,30 +38,34 @@ _DIM_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 @dataclass(frozen=True)
 class Cost:
-    """One instruction's share of the step. Cycles and bytes are totals over all its trips."""
+    """Cost of one instruction in a step. Cycles and bytes are sums over all its trips.
+
+    Attributes:
+        instruction: The instruction.
+        trips: Number of its runs in one step.
+        estimated: Cycles by the compiler's estimate.
+        priced: Cycles by `price`; 0 if there is an estimate.
+        trips_known: Whether every enclosing loop's trip count is known.
+        collective: Opcode of an instruction that moves data between devices, else None.
+        moved_bytes: Bytes that the collective moves.
+    """
 
     instruction: Instruction
-    # Runs in one step.
     trips: int
-    # Cycles by the compiler.
     estimated: float
-    # Cycles by `price`; 0 if there is an estimate.
     priced: float
-    # False inside a loop of unknown trip count.
     trips_known: bool = True
-    # Opcode of an instruction that moves data between devices.
     collective: str | None = None
-    # Bytes that the collective moves.
     moved_bytes: float = 0.0
 
     @property
     def cycles(self) -> float:
-        """Sum of estimate and price, one of which is zero."""
+        """Estimated or priced cycles."""
         return self.estimated + self.priced
 
 
-def costs(module: Module) -> list[Cost]:
-    """Price every instruction that runs, loops multiplied out."""
+def price_module(module: Module) -> list[Cost]:
+    """Price every instruction of a program, over all trips of its loops."""
     return list(_walk(module.entry.instructions, 1, True))
 
 
@@ -68,11 +74,12 @@ def _walk(instructions: Iterable[Instruction], trips: int, known: bool) -> Itera
         if op.opcode in CONTROL:
             yield from _walk_control(op, trips, known)
         elif not _is_free(op):
-            moving, size = _collective(op), 0.0
+            moving, size = _find_collective(op), 0.0
             if moving:
-                # In an asynchronous call the inner instruction has the shapes.
-                size = moving.padded_bytes if op.opcode in _STARTS else _moved_bytes(op)
-            elif op.opcode == "custom-call-start":  # has no shape: the work it starts has
+                # The shapes of an asynchronous call are in its inner instruction.
+                size = moving.padded_bytes if op.opcode in _STARTS else _count_moved_bytes(op)
+            elif op.opcode == "custom-call-start":
+                # It has no shape; the computation that it starts has one.
                 size = sum(one.instructions[-1].padded_bytes for one in op.called)
             estimate = op.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
@@ -84,38 +91,37 @@ def _walk(instructions: Iterable[Instruction], trips: int, known: bool) -> Itera
 
 def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
     if op.opcode == "while":
-        count = trip_count(op)
-        yield from _walk(op.computation("body"), trips * (count or 1), known and count is not None)
+        count = count_trips(op)
+        yield from _walk(op.list_called("body"), trips * (count or 1), known and count is not None)
         return
     branches = [list(_walk(one.instructions, trips, known)) for one in op.called]
     if op.opcode == "conditional":
-        # One branch runs: the most expensive, so that the figure is never too small.
+        # The branch is unknown. The most expensive one gives an upper bound.
         branches = [max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])]
     for branch in branches:
         yield from branch
 
 
-def trip_count(loop: Instruction) -> int | None:
-    """Return how often a `while` runs its body, None if that is unknown.
+def count_trips(loop: Instruction) -> int | None:
+    """Return how often a `while` runs its body, or None if that is unknown.
 
-    The usual counter is read: the condition compares one element of the loop's tuple with a
-    constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
-    program of the TPU compilers.)
+    Known are loops with a counter that starts at a constant, grows by one, and is compared with a
+    constant. (The TPU compilers' programs do not contain XLA's note `known_trip_count`.)
     """
-    for compare in loop.computation("condition"):
-        direction = compare.attribute("direction")
+    for compare in loop.list_called("condition"):
+        direction = compare.get_attribute("direction")
         if compare.opcode != "compare" or direction not in ("LT", "LE"):
             continue
         counter, bound = compare.operands
-        index = counter.attribute("index")
-        start = _initial(loop.operands[0], int(index)) if index else None
+        index = counter.get_attribute("index")
+        start = _find_initial(loop.operands[0], int(index)) if index else None
         if start is not None and bound.opcode == "constant" and bound.number is not None:
             return max(bound.number - start + (direction == "LE"), 0)
     return None
 
 
-def _initial(values: Instruction, index: int) -> int | None:
-    """Return the constant that a loop's tuple holds at `index` before the first trip."""
+def _find_initial(values: Instruction, index: int) -> int | None:
+    """Return the constant at `index` in a loop's initial tuple, or None."""
     if values.opcode != "tuple" or index >= len(values.operands):
         return None
     value = values.operands[index]
@@ -130,14 +136,14 @@ def price(size: float) -> float:
 
 
 def _is_free(op: Instruction) -> bool:
+    # A collective's cost is counted at its start.
     if op.opcode in _FREE or _ends_collective(op):
-        return True  # the start has the cost of both
+        return True
     if op.opcode in _STARTS:
         return bool(op.inside) and all(o.opcode in _FREE_WHEN_ASYNC for o in op.inside)
-    # Joins the parts of an asynchronous copy.
     return (
         op.opcode == "custom-call"
-        and op.attribute("custom_call_target") == "ConcatBitcast"
+        and op.get_attribute("custom_call_target") == "ConcatBitcast"
         and all(part.opcode == "slice-done" for part in op.operands)
     )
 
@@ -147,87 +153,88 @@ def _ends_collective(op: Instruction) -> bool:
     return is_done or op.name.startswith("async-collective-done")
 
 
-def _collective(op: Instruction) -> Instruction | None:
+def _find_collective(op: Instruction) -> Instruction | None:
     """Return the instruction that moves data between devices: this one, or one that it calls."""
-    # A collective during computations is written as a fusion that starts it, fusions with bodies of
-    # this name that compute meanwhile, and one that ends it; each holds the collective again.
+    # The compiler may overlap a collective with computations. Then one fusion starts it, fusions
+    # with bodies of this name compute meanwhile, and one fusion ends it. All of them contain the
+    # collective; it counts at the start.
     if any(one.name.startswith("async_collective_fusion") for one in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
-        return next((one for inner in op.inside if (one := _collective(inner))), None)
+        return next((one for inner in op.inside if (one := _find_collective(inner))), None)
     return op if op.opcode.startswith(_COLLECTIVES) and not _ends_collective(op) else None
 
 
-def _moved_bytes(op: Instruction) -> int:
+def _count_moved_bytes(op: Instruction) -> int:
     """Count the bytes of the larger of input and output, padded."""
     given = sum(operand.padded_bytes for operand in op.operands)
-    # These output their input again, with the result.
+    # The output of these instructions contains their input, too.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
     repeated = given if is_start else 0
     return max(given, op.padded_bytes - repeated)
 
 
-def link_bytes(opcode: str, size: float, devices: int) -> float:
-    """Return the bytes of a collective over each device's links, in a ring."""
+def count_link_bytes(opcode: str, size: float, devices: int) -> float:
+    """Return the bytes that a collective sends over each device's links, in a ring."""
     rounds = 2 if opcode.startswith("all-reduce") else 1
     return rounds * (devices - 1) / devices * size
 
 
-def looped_work(priced: Iterable[Cost]) -> tuple[float, float]:
-    """Count FLOPs, and bytes read and written, of loop bodies after their first trip.
+def count_looped_work(priced: Iterable[Cost]) -> tuple[float, float]:
+    """Count the FLOPs and the moved bytes of loop bodies after their first trip.
 
-    The compiler's own totals count every body once. Padding is counted, as it is moved too.
+    The compiler's own totals count every body once. The bytes include padding.
 
     Args:
-        priced: result of `costs`.
+        priced: Result of `price_module`.
     """
     flops = moved = 0.0
     for cost in priced:
         op, more = cost.instruction, cost.trips - 1.0
-        flops += more * instruction_flops(op)
+        flops += more * count_flops(op)
         moved += more * sum(each.padded_bytes for each in (op, *op.operands))
     return flops, moved
 
 
-def instruction_flops(op: Instruction) -> float:
-    """Count FLOPs of the dots and convolutions in one instruction (2 per multiply and add)."""
+def count_flops(op: Instruction) -> float:
+    """Count the FLOPs of the dots and convolutions in an instruction, 2 per multiply-add."""
     if op.opcode in ("dot", "convolution"):
-        count = _summed_by_dot if op.opcode == "dot" else _summed_by_convolution
+        count = _count_dot_products if op.opcode == "dot" else _count_convolution_products
         return 2.0 * op.shapes[0].elements * count(op)
     is_call = op.opcode in ("fusion", "call", "async-start")
-    return sum(map(instruction_flops, op.inside)) if is_call else 0.0
+    return sum(map(count_flops, op.inside)) if is_call else 0.0
 
 
-def _summed_by_dot(op: Instruction) -> int:
-    """Count the products that are summed in each element of the output."""
-    left, contracting = op.operands[0], op.attribute("lhs_contracting_dims")
+def _count_dot_products(op: Instruction) -> int:
+    """Count the products in the sum of each output element."""
+    left, contracting = op.operands[0], op.get_attribute("lhs_contracting_dims")
     return math.prod(left.shapes[0].dimensions[int(d)] for d in contracting.split(",") if d)
 
 
-def _summed_by_convolution(op: Instruction) -> int:
-    """Count the products summed in each element of a convolution, as written for matmuls.
+def _count_convolution_products(op: Instruction) -> int:
+    """Count the products in the sum of each output element of a matmul written as a convolution.
 
-    A spatial dimension of the kernel is summed over, unless the window picks one element of it:
-    for a batch dimension the input is dilated by the window's size; for a dimension that comes from
-    the kernel alone the input is padded by the window's size less one.
+    A spatial dimension of the kernel is summed over, unless the window picks one element of it.
+    It does for a batch dimension, where the input is dilated by the window's size, and for a
+    dimension of only the kernel, where the input is padded by the window's size less one.
     """
-    kernel, labels = op.operands[1], _DIM_LABELS.match(op.attribute("dim_labels"))
+    kernel, labels = op.operands[1], _DIM_LABELS.match(op.get_attribute("dim_labels"))
     assert labels is not None
-    window = dict(part.split("=") for part in op.attribute("window").split())
+    window = dict(part.split("=") for part in op.get_attribute("window").split())
     sizes = zip(labels[2], kernel.shapes[0].dimensions, strict=True)
     return math.prod(
         size
         for label, size in sizes
-        if label == "i" or (label.isdigit() and not _picks_one(window, int(label), size))
+        if label == "i" or (label.isdigit() and not _is_single(window, int(label), size))
     )
 
 
-def _picks_one(window: dict[str, str], dimension: int, size: int) -> bool:
-    def at(name: str, default: str) -> str:
+def _is_single(window: dict[str, str], dimension: int, size: int) -> bool:
+    def read_axis(name: str, default: str) -> str:
         values = window.get(name, "").split("x")
         return values[dimension] if dimension < len(values) and values[dimension] else default
 
-    if int(at("lhs_dilate", "1")) >= size > 1:
+    if int(read_axis("lhs_dilate", "1")) >= size > 1:
         return True
-    low, _, high = at("pad", "0_0").partition("_")
+    low, _, high = read_axis("pad", "0_0").partition("_")
     return size > 1 and int(low) + int(high) >= 2 * (size - 1)

@@ -1,4 +1,4 @@
-"""Estimate of a config's step on a chip or slice: traced, compiled and counted."""
+"""Time and memory of a config's step on a chip or slice, from the compiled program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import measured
-from bigbird_ja.accelerators.chips import link_seconds
+from bigbird_ja.accelerators.chips import predict_link_seconds
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
@@ -24,7 +24,7 @@ from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.results import StepResult
-from bigbird_ja.process.console import waiting
+from bigbird_ja.process.console import show_waiting
 from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -35,24 +35,24 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Maximum batch per core that is tried.
+# Maximum batch per core in a search.
 _LARGEST_TRIED = 1024
 # Kind of the folder of `dump_hlo`, for its ownership manifest.
 DUMP = "compiled programs"
-# Number of documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text, 1.5 characters a token
-# (docs/lab/kernel.md).
+# Number of documents of [2**i, 2**(i + 1)) tokens, counted on 9,954 documents of Japanese text at
+# 1.5 characters per token (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
-# Maximum numbers of documents and of tokens in a sample.
+# Maximum number of documents and of tokens in `average_trips`.
 _MAX, _TOKENS = 4000, 1 << 22
 
 
-def batch_per_core(config: Config, target: Target) -> int:
-    """Divide the global batch by devices and accumulation: sequences in one micro-batch.
+def divide_batch(config: Config, target: Target) -> int:
+    """Return the sequences per device and micro-batch.
 
-    The devices are those of the slice, or `tpu.num_cores`.
+    The number of devices is the slice's, or `tpu.num_cores` if the target is one device.
 
     Raises:
-        BadInput: The global batch does not divide.
+        BadInput: The global batch is not divisible by devices and accumulation steps.
     """
     count = target.devices if target.is_slice else config.tpu.num_cores
     accumulated = config.training.gradient_accumulation_steps
@@ -64,14 +64,13 @@ def batch_per_core(config: Config, target: Target) -> int:
 
 
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
-    """Trace the step that `pretrain --engine pjrt` runs on that many devices.
+    """Trace the step that `pretrain --engine pjrt` runs on `devices` devices.
 
-    For one device: its part of the step on `tpu.num_cores` devices, without the traffic between
-    them. (A program of all of them cannot be compiled for one: libtpu wants a slice with as many
-    devices, and the collectives would be in the price.)
+    For one device, trace its part of the step on `tpu.num_cores` devices, without collectives.
+    (libtpu compiles the complete program only for a slice with as many devices.)
 
     Raises:
-        BadInput: Shapes that the step refuses.
+        BadInput: The step does not support these shapes.
     """
     from bigbird_ja.train.engines.lowering.program import Program
 
@@ -84,11 +83,14 @@ def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredSt
 
 
 def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
-    """Orthogonalize one device's share of a stack of Muon's matrices, the others unchanged.
+    """Orthogonalize one device's share of a stack of Muon's matrices.
 
     Args:
-        stack: [n, rows, columns]; the result has the same shape and dtype.
-        devices: number of devices that divide the stack.
+        stack: [n, rows, columns], the matrices.
+        devices: Number of devices that divide the stack.
+
+    Returns:
+        [n, rows, columns], in which the other devices' matrices are unchanged.
     """
     import tensorflow as tf
 
@@ -107,32 +109,32 @@ def examine(
     with_code: bool = True,
     kept_in: str = "",
 ) -> StepResult:
-    """Return one target's result.
+    """Compile the step for a target, and return its figures.
 
     If the compiler fails on attention's kernels, the step is compiled without them.
 
     Args:
-        config: config of the run.
-        data: data of the run.
-        target: one device or a slice.
-        batch: sequences per device and micro-batch.
-        dump_dir: folder for the HLO before and after compilation, or None.
-        with_code: whether to count machine code too, if this compiler lists it.
-        kept_in: see `compile_for`.
+        config: Config of the run.
+        data: Data of the run.
+        target: One device or a slice.
+        batch: Sequences per device and micro-batch.
+        dump_dir: Folder for the HLO before and after compilation, or None.
+        with_code: Whether to count machine code too, if this compiler lists it.
+        kept_in: Argument of `compile_for`.
 
     Raises:
-        BadInput: Shapes that the step refuses; the extra is not installed.
+        BadInput: The step does not support these shapes, or the extra is not installed.
         CompilerFailed: The compiler crashed or took too long.
     """
     resolved = kernels.resolved(config, data, "tpu", target.chip.name)
 
     def attempt(config: Config) -> tuple[LoweredStep, float, Program | Shortage]:
         began = time.monotonic()
-        with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
+        with show_waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
             step = trace(config, data, batch, target.devices)
-        seconds, trips = time.monotonic() - began, by_documents(config, data)[0]
-        takes = "minutes, and some 7.5 GB of memory for a base model"
-        with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
+        seconds, trips = time.monotonic() - began, measure_documents(config, data)[0]
+        takes = "this takes minutes, and about 7.5 GB of memory for a base model"
+        with show_waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
             return step, seconds, compile_for(step, target, with_code, trips, kept_in)
 
     try:
@@ -142,15 +144,15 @@ def examine(
         step, seconds, compiled = attempt(resolved)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    result = _figures(resolved, data, target, batch, compiled)
+    result = _compute_figures(resolved, data, target, batch, compiled)
     return replace(result, trace_seconds=round(seconds, 1))
 
 
-def _figures(
+def _compute_figures(
     config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
 ) -> StepResult:
     accumulated = config.training.gradient_accumulation_steps
-    _, stated = by_documents(config, data)
+    _, stated = measure_documents(config, data)
     flops = model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
     result = StepResult(
         chip=target.chip.name,
@@ -173,7 +175,7 @@ def _figures(
     sizes: dict[str, Any] = compiled.sizes
     result = replace(
         result,
-        # An output that reuses its argument's buffer counts once.
+        # An output that reuses its argument's buffer (alias) counts once.
         hbm_peak_bytes=sum(sizes.values()) - 2 * sizes["alias_bytes"],
         **sizes,
         compiler=compiled.compiler,
@@ -181,53 +183,53 @@ def _figures(
         compile_seconds=compiled.compile_seconds,
     )
     module = hlo.parse(compiled.hlo)
-    priced = costs.costs(module)
+    priced = costs.price_module(module)
     for cost in priced:
         if not cost.trips_known:
             reason = f"{cost.instruction.name} is in a loop of unknown trip count"
             return replace(result, code_not_counted=reason)
-    looped_flops, looped_bytes = costs.looped_work(priced)
+    looped_flops, looped_bytes = costs.count_looped_work(priced)
     result = replace(
         result,
         estimated_cycles=round(sum(cost.estimated for cost in priced)),
         priced_cycles=round(sum(cost.cycles for cost in priced)),
         unestimated_ops=sum(cost.trips for cost in priced if cost.priced),
-        by_kind=figures.by_kind(priced),
+        by_kind=figures.sum_by_kind(priced),
         flops=compiled.flops + looped_flops,
         hbm_traffic_bytes=compiled.bytes_accessed + looped_bytes,
-        **(_between_devices(target, priced) if target.is_slice else {}),
+        **(_sum_collectives(target, priced) if target.is_slice else {}),
     )
-    return _with_time(result, module, priced, compiled.code, target)
+    return _add_time(result, module, priced, compiled.code, target)
 
 
-def _with_time(
+def _add_time(
     result: StepResult,
     module: hlo.Module,
     priced: list[costs.Cost],
     listed: Mapping[str, Code] | None,
     target: Target,
 ) -> StepResult:
-    """Add the time of the step, what follows from it, and the figures by machine code.
+    """Add the step's time, its rates, and the figures by machine code.
 
     Args:
-        result: figures of the step without a time.
-        module: optimized program.
-        priced: costs of its ops.
-        listed: machine code of its ops, if the compiler lists it.
-        target: device or slice.
+        result: Figures of the step without a time.
+        module: Optimized program.
+        priced: Costs of its ops.
+        listed: Machine code of its ops, if the compiler lists it.
+        target: Device or slice.
     """
     chip = target.chip
-    code = roofline.code_costs(module, priced, listed or {}, chip)
-    result = replace(result, top_ops=figures.top_ops(code if listed else priced))
-    if reason := roofline.not_counted(code):
+    code = roofline.combine_costs(module, priced, listed or {}, chip)
+    result = replace(result, top_ops=figures.list_top_ops(code if listed else priced))
+    if reason := roofline.find_uncounted(code):
         return replace(result, code_not_counted=reason)
     if listed:
-        time = roofline.step_time(module, code, chip)
-        result = replace(result, **figures.code_figures(code, time))
-    inputs = roofline.inputs_of_time(code)
+        time = roofline.sum_step_time(module, code, chip)
+        result = replace(result, **figures.compute_code_figures(code, time))
+    inputs = roofline.sum_inputs(code)
     by_code = inputs["code"] + (result.code_waiting_cycles or 0)
     is_counted = (result.code_coverage or 0.0) >= measured.COUNTED
-    seconds, basis = measured.step_seconds(
+    seconds, basis = measured.predict_step_seconds(
         inputs["kernels"] / chip.clock_hz,
         by_code / chip.clock_hz if is_counted else None,
         inputs["estimate"] / chip.clock_hz,
@@ -247,30 +249,31 @@ def _with_time(
     )
 
 
-def _between_devices(target: Target, priced: list[costs.Cost]) -> dict[str, Any]:
-    """Return the figures that only a slice has."""
+def _sum_collectives(target: Target, priced: list[costs.Cost]) -> dict[str, Any]:
+    """Sum the collectives of a slice's step."""
     between = [cost for cost in priced if cost.collective]
     carried = sum(
-        costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices) for cost in between
+        costs.count_link_bytes(str(cost.collective), cost.moved_bytes, target.devices)
+        for cost in between
     )
     count = sum(cost.trips for cost in between)
     return {
         "collectives": count,
         "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
         "collective_cycles": round(sum(cost.cycles for cost in between)),
-        "collective_link_ms": 1e3 * link_seconds(target.chip, target.name, carried, count),
+        "collective_link_ms": 1e3 * predict_link_seconds(target.chip, target.name, carried, count),
     }
 
 
-def largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
-    """Return the largest batch per core that fits, 0 if one sequence does not.
+def find_largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
+    """Return the largest batch per core that fits, or 0 if one sequence does not.
 
-    Each try compiles the whole step, so tries are chosen by extrapolating the peak, which grows by
-    about the same amount with each sequence.
+    Each try compiles the whole step. To need few, the next batch is extrapolated from the memory
+    peaks, which are nearly linear in the batch.
 
     Args:
-        measure: returns the result for a batch; called at most once for each.
-        first: result for some batch.
+        measure: Function that returns the result for a batch; called at most once for each.
+        first: Result for some batch.
     """
     results = {first.batch_per_core: first}
     while True:
@@ -294,7 +297,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
         slope = (peaks[b] - peaks[a]) / (b - a)
         if slope > 0:
             guess = int(a + (limit - peaks[a]) / slope)
-            # A guess of `low` again means that little more fits: try the next one.
+            # `low` is known to fit, so try the next one.
             guess = guess + 1 if guess <= low else guess
     return min(max(guess, low + 1), high - 1)
 
@@ -302,7 +305,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
 def _dump(
     directory: str, target: Target, batch: int, step: LoweredStep, compiled: Program | Shortage
 ) -> None:
-    """Keep both functions of the step (serialized) and the optimized program (text)."""
+    """Write both functions of the step (serialized) and the optimized program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
@@ -312,36 +315,37 @@ def _dump(
         owned.write(f"{prefix}.optimized.hlo", compiled.hlo.encode())
 
 
-# --- key tiles that kernels skip, as they are of other documents ---
-# A step's code is the same whatever the data. The trips of its loops over the key tiles of a query
-# tile's documents are a mean over sequences as `make-data` would pack them.
+# --- documents ---
+# Kernels skip key tiles of other documents, so the trip counts of their loops depend on the data.
+# The estimate uses the mean trip count over documents packed as by `make-data`.
 
 
-def by_documents(
+def measure_documents(
     config: Config, data: Data
 ) -> tuple[tuple[tuple[float, ...], ...], dict[str, Any]]:
-    """Return the mean trips of the loops that depend on documents, for each kernel.
+    """Return the mean trip counts of loops that depend on documents, and the fields about them.
 
-    The second value has the keys of a result for them: the share of key tiles, and the source of
-    the documents' lengths; None without such loops.
+    Returns:
+        For each kernel, the mean trip counts of these loops. Then the fields `key_tiles_share` and
+        `document_lengths` of `StepResult`, None if no loop depends on documents.
     """
-    shape = skipping_layers(config, data)
+    shape = find_skipping_layers(config, data)
     if shape is None:
         return (), dict.fromkeys(("key_tiles_share", "document_lengths"))
-    lengths, whose = document_lengths(data)
-    both = [mean_trips(each, lengths) for each in (shape, replace(shape, is_backward=True))]
-    stated = {"key_tiles_share": both[0][1], "document_lengths": whose}
+    lengths, source = read_document_lengths(data)
+    both = [average_trips(each, lengths) for each in (shape, replace(shape, is_backward=True))]
+    stated = {"key_tiles_share": both[0][1], "document_lengths": source}
     return tuple(means for means, _ in both), stated
 
 
-def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
-    """Return the number of documents by the power of two of their length, and their source."""
+def read_document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
+    """Return a histogram of document lengths by powers of two, and its source."""
     own = data.statistics.document_tokens if isinstance(data, Manifest) else None
     return (tuple(own), "of the data set") if own and sum(own) else (STATED_LENGTHS, "stated")
 
 
-def skipping_layers(config: Config, data: Data) -> LayerShape | None:
-    """Return the shape of the layers whose kernels skip other documents, None without such."""
+def find_skipping_layers(config: Config, data: Data) -> LayerShape | None:
+    """Return the shape of the layers whose kernels skip other documents, or None."""
     model = config.model
     if model.attention_implementation != "kernel" or model.attend_across_documents:
         return None
@@ -354,8 +358,11 @@ def skipping_layers(config: Config, data: Data) -> LayerShape | None:
 
 
 @functools.lru_cache(maxsize=4)
-def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the mean trips of each loop of `LayerShape.runs`, and the share of key tiles used."""
+def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
+    """Return the mean trip count of each loop in `LayerShape.loops`, and the used key tiles' share.
+
+    The documents are spread evenly over the histogram, so that the result is deterministic.
+    """
     import tensorflow as tf
 
     from bigbird_ja.model.kernels.kernel_attention import bounds
@@ -364,12 +371,12 @@ def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[flo
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
     mean = np.dot(np.diff(powers), 1.5 * 2.0 ** np.arange(len(histogram)))
     count = int(min(_MAX, _TOKENS // mean + 1))
-    # Between two powers of two, lengths are distributed evenly on a logarithmic scale.
+    # Between two powers of two, lengths are uniform on a logarithmic scale.
     drawn = np.interp((np.arange(count) + 0.5) / count, powers, np.arange(len(powers)))
     sequences = packing.pack((2**drawn).astype(int).tolist(), length)
     documents = np.zeros((len(sequences), length), np.int32)
     for row, fragments in zip(documents, sequences, strict=True):
-        end = 1  # after [CLS]
+        end = 1  # The position after [CLS].
         for number, fragment in enumerate(fragments):
             row[end - (number == 0) : end + fragment.cost] = number + 1
             end += fragment.cost

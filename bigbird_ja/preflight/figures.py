@@ -9,9 +9,9 @@ from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
-from bigbird_ja.process.console import human_bytes, human_count, table
+from bigbird_ja.process.console import format_bytes, format_count, table
 
-# Time that is part of no op: see `roofline.step_time`.
+# Name of the time between ops (`roofline.sum_step_time`), next to the kinds of ops.
 WAITING = "waiting for copies"
 CODE_KEYS = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
@@ -35,13 +35,13 @@ _SCOPES: dict[str, str] = {
     "optimizer": "optimizer",
     "attention": "attention scores",
 }
-# Maximum number of ops that are shown, and of characters of their names.
+# Maximum number of ops in the result, and maximum characters of an op's name in the text.
 _SHOWN = 15
 _WIDTH = 70
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
 
 
-def kind_of(cost: Cost) -> str:
+def classify_op(cost: Cost) -> str:
     """Return the kind of an op: "attention scores", "MLP", "copies" and so on, or "other"."""
     op = cost.instruction
     if cost.collective:
@@ -52,32 +52,32 @@ def kind_of(cost: Cost) -> str:
     return _SCOPES[scope] if scope in op.op_name else "other"
 
 
-def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
+def sum_by_kind(costs: Iterable[Cost]) -> dict[str, int]:
     """Return the sum of cycles for each kind, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
-        sums[kind_of(cost)] += cost.cycles
-    return _rounded(sums)
+        sums[classify_op(cost)] += cost.cycles
+    return _round_sums(sums)
 
 
-def _rounded(sums: dict[str, float]) -> dict[str, int]:
+def _round_sums(sums: dict[str, float]) -> dict[str, int]:
     """Round sums and sort them, largest first."""
     return {name: round(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])}
 
 
-def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Return the costliest ops, with the same op of all layers as one.
+def list_top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """Return the costliest ops, with the same op of all layers summed up.
 
     Args:
-        costs: costs of a step. Those by machine code (`CodeCost`) determine the order, and add
-            `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
+        costs: Costs of a step. If they are `CodeCost`, ops are sorted by machine code's cycles, and
+            also contain `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
     """
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for cost in costs:
-        groups[generic_name(cost), cost.instruction.opcode].append(cost)
+        groups[generalize_name(cost), cost.instruction.opcode].append(cost)
     ops = []
     for (name, opcode), alike in groups.items():
-        op: dict[str, Any] = {"op": name, "opcode": opcode, "kind": kind_of(alike[0])}
+        op: dict[str, Any] = {"op": name, "opcode": opcode, "kind": classify_op(alike[0])}
         op["count"] = sum(cost.trips for cost in alike)
         op["cycles"] = round(sum(cost.estimated + cost.priced for cost in alike))
         op["priced"] = round(sum(cost.priced for cost in alike))
@@ -85,13 +85,13 @@ def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            # Layers may be bound by different units: the costliest one decides.
+            # Layers may be bound by different units. Report that of the costliest layer.
             op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
 
 
-def generic_name(cost: Cost) -> str:
+def generalize_name(cost: Cost) -> str:
     """Return the op's name without the layer's number and the suffixes that make names unique."""
     op = cost.instruction
     name = op.op_name or f"({op.opcode})"
@@ -99,20 +99,21 @@ def generic_name(cost: Cost) -> str:
     return re.sub(r"_\d+(?=/|$)", "", name)
 
 
-def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
-    """Return a step's figures by machine code: `CODE_KEYS`.
+def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
+    """Return a step's figures by machine code, with the keys `CODE_KEYS`.
 
-    An op whose bundles cannot be counted has its priced cycles.
+    An op whose bundles cannot be counted counts with its priced cycles.
     """
     ran = sum(code.cycles for code in costs)
     hbm = sum(code.hbm_cycles for code in costs) + time.copied
-    waiting = max(time.waiting, hbm - ran)  # also for copies without a `done`
+    # The core also waits for copies that have no `done` in the program.
+    waiting = max(time.waiting, hbm - ran)
     total = ran + waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
     kinds: dict[str, float] = defaultdict(float)
     bound: dict[str, float] = defaultdict(float)
     for code in costs:
-        kinds[kind_of(code)] += code.cycles
+        kinds[classify_op(code)] += code.cycles
         bound[code.bound_by or "not counted"] += code.cycles
     if waiting:
         kinds[WAITING] = waiting
@@ -122,14 +123,14 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
         "code_cycles": round(total),
         "code_coverage": 1.0 - priced / total if total else 1.0,
         "code_waiting_cycles": round(waiting),
-        # With every op at its limit by HBM or matrix units, and HBM at its own.
+        # If every op ran at the limit of HBM or of the matrix units, and copies at HBM's limit.
         "code_roofline_cycles": round(max(limits, hbm)),
-        "code_by_kind": _rounded(kinds),
-        "code_bound_by": _rounded(bound),
+        "code_by_kind": _round_sums(kinds),
+        "code_bound_by": _round_sums(bound),
     }
 
 
-# --- for people ---------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------
 
 
 def describe(result: StepResult) -> str:
@@ -140,7 +141,7 @@ def describe(result: StepResult) -> str:
     head = f"{where}: {result.batch_per_core} x {result.seq_length} tokens per {chip.unit}"
     if chip.remark:
         head += f" ({chip.remark})"
-    lines = _fitting(result, chip) if result.fits else _not_fitting(result, chip)
+    lines = _format_fitting(result, chip) if result.fits else _format_shortage(result, chip)
     if result.largest_batch_per_core is not None:
         lines.append(f"largest batch that fits: {result.largest_batch_per_core} per {chip.unit}")
     if result.compile_seconds is not None:
@@ -152,61 +153,62 @@ def describe(result: StepResult) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _fitting(result: StepResult, chip: Chip) -> list[str]:
+def _format_fitting(result: StepResult, chip: Chip) -> list[str]:
     peak, temporary, arguments = (
-        human_bytes(size or 0)
+        format_bytes(size or 0)
         for size in (result.hbm_peak_bytes, result.temp_bytes, result.argument_bytes)
     )
     fits = (
-        f"fits: HBM peak {peak} of {human_bytes(chip.hbm_bytes)} (temporaries {temporary},"
+        f"fits: HBM peak {peak} of {format_bytes(chip.hbm_bytes)} (temporaries {temporary},"
         f" arguments {arguments})"
     )
     if result.step_ms is None or result.step_ms_range is None:
-        return [fits, f"time: not counted: {result.code_not_counted}"]
-    low, high = (f"{end:.{_digits(result.step_ms)}f}" for end in result.step_ms_range)
+        return [fits, f"time: unknown, as {result.code_not_counted}"]
+    digits = _choose_digits(result.step_ms)
+    low, high = (f"{end:.{digits}f}" for end in result.step_ms_range)
     lines = [
         fits,
-        f"time: {result.step_ms:.{_digits(result.step_ms)}f} ms ({low}-{high}) by {result.basis}",
-        f"rate: {human_count(result.tokens_per_second_per_core or 0)} tokens/s per {chip.unit};"
+        f"time: {result.step_ms:.{digits}f} ms ({low}-{high}) by {result.basis}",
+        f"rate: {format_count(result.tokens_per_second_per_core or 0)} tokens/s per {chip.unit};"
         f" MFU {result.mfu:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
         f"work: {result.model_flops / 1e9:,.0f} GFLOP by the model,"
         f" {(result.flops or 0) / 1e9:,.0f} in the program; HBM traffic"
-        f" {human_bytes(result.hbm_traffic_bytes or 0)}",
+        f" {format_bytes(result.hbm_traffic_bytes or 0)}",
     ]
-    lines += _cycles(result)
+    lines += _format_cycles(result)
     if result.topology:
         lines.append(
-            f"slice: {human_count(result.tokens_per_second or 0)} tokens/s together; between"
-            f" devices {human_bytes(result.collective_bytes or 0)} in {result.collectives}"
+            f"slice: {format_count(result.tokens_per_second or 0)} tokens/s together; between"
+            f" devices {format_bytes(result.collective_bytes or 0)} in {result.collectives}"
             f" operations, {(result.collective_cycles or 0) / 1e6:.1f} M of the cycles (on the"
             f" links: {result.collective_link_ms:.1f} ms)"
         )
-    return lines + _tables(result)
+    return lines + _format_tables(result)
 
 
-def _digits(milliseconds: float) -> int:
+def _choose_digits(milliseconds: float) -> int:
     """Return how many digits to show after the point."""
     return 0 if milliseconds >= 10 else 2
 
 
-def _cycles(result: StepResult) -> list[str]:
+def _format_cycles(result: StepResult) -> list[str]:
     """Format the cycles from which the time is computed."""
     estimated, priced = result.estimated_cycles or 0, result.priced_cycles or 0
     lines = [
-        f"cycles by the compiler's estimate: {estimated / 1e6:.1f} M, and a price of"
-        f" {(priced - estimated) / 1e6:.1f} M for {human_count(result.unestimated_ops or 0)} ops"
-        " without one"
+        f"cycles by the compiler's estimate: {estimated / 1e6:.1f} M, and by price"
+        f" {(priced - estimated) / 1e6:.1f} M for the {format_count(result.unestimated_ops or 0)}"
+        " ops without an estimate"
     ]
     total, share = result.code_cycles, result.key_tiles_share
     if total is None:
         reason = result.code_not_counted
-        return lines + [f"cycles by machine code: not counted: {reason}"] * bool(reason)
+        return lines + [f"cycles by machine code: unknown, as {reason}"] * bool(reason)
     apart = (
         ""
         if share is None
         else (
-            f", with {share:.0%} of full attention's key tiles: those of a query's documents, whose"
-            f" lengths are {result.document_lengths}"
+            f", with {share:.0%} of full attention's key tiles (the others are of other documents;"
+            f" document lengths: {result.document_lengths})"
         )
     )
     bound = (f"{name} {n / total:.0%}" for name, n in (result.code_bound_by or {}).items())
@@ -219,15 +221,15 @@ def _cycles(result: StepResult) -> list[str]:
     ]
 
 
-def _tables(result: StepResult) -> list[str]:
-    """Format cycles by kind and the costliest ops, with columns by machine code last."""
+def _format_tables(result: StepResult) -> list[str]:
+    """Format tables of cycles by kind and of the costliest ops."""
     by_code, total = result.code_by_kind or {}, result.priced_cycles or 1
     kinds, ops = [], []
     for kind, cycles in (dict.fromkeys(by_code, 0) | result.by_kind).items():
         code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
         kinds.append([kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}", *code])
     for op in result.top_ops:
-        cells = [short_name(op["op"]), op["kind"], op["count"]]
+        cells = [shorten_name(op["op"]), op["kind"], op["count"]]
         cells += [f"{op['cycles'] / 1e6:.2f}", f"{op['cycles'] / total:.1%}"]
         if by_code:
             cells += [f"{op['code_cycles'] / 1e6:.2f}", f"{op['hbm_cycles'] / 1e6:.2f}"]
@@ -242,8 +244,8 @@ def _tables(result: StepResult) -> list[str]:
     return [line for text in tables for line in ("", *text.splitlines())]
 
 
-def short_name(name: str) -> str:
-    """Shorten an op's name between its outermost scope and the innermost ones."""
+def shorten_name(name: str) -> str:
+    """Replace middle scopes of a long op name by "…"."""
     first, *scopes = name.split("/")
     while len(scopes) > 1 and len("/".join([first, *scopes])) > _WIDTH:
         scopes = scopes[1:]
@@ -251,14 +253,14 @@ def short_name(name: str) -> str:
     return name if name == f"{first}/{kept}" or not scopes else f"{first}/…/{kept}"
 
 
-def _not_fitting(result: StepResult, chip: Chip) -> list[str]:
+def _format_shortage(result: StepResult, chip: Chip) -> list[str]:
     used = result.hbm_peak_bytes
     lines = [
-        f"does not fit: needs {human_bytes(used) if used else 'more'} of"
-        f" {human_bytes(chip.hbm_bytes)}; try a smaller batch (`batch_per_core`,"
+        f"does not fit: needs {format_bytes(used) if used else 'more'} of"
+        f" {format_bytes(chip.hbm_bytes)}; try a smaller batch (`batch_per_core`,"
         " training.gradient_accumulation_steps) or training.gradient_checkpointing=true"
     ]
-    buffers = [(human_bytes(b["bytes"]), b["op"], b["shape"]) for b in result.largest_buffers]
+    buffers = [(format_bytes(b["bytes"]), b["op"], b["shape"]) for b in result.largest_buffers]
     if buffers:
         lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
     return lines

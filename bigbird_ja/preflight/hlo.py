@@ -1,7 +1,7 @@
-"""Text of an optimized HLO module: computations, instructions, shapes.
+"""Parser of an optimized HLO module's text: computations, instructions, shapes.
 
-Text and not `HloModuleProto`: jaxlib cannot make the message of a program with work on v6e's
-SparseCores (see `compile.optimized`), and libtpu lists such a program as text only.
+It parses text because jaxlib cannot build the `HloModuleProto` of a program for v6e's SparseCores
+(see `compile.read_optimized`), and libtpu lists such a program only as text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-# The compiler writes values above this as unknown.
+# The compiler writes a larger value if it does not know the cycles.
 UNKNOWN_CYCLES = 1e11
 
 _BYTES = dict.fromkeys(("pred", "s4", "u4", "s8", "u8"), 1)
@@ -35,12 +35,19 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 
 @dataclass(frozen=True)
 class Shape:
-    """Element type and dimensions of an array, and their order from minor to major."""
+    """Element type, dimensions and layout of an array.
+
+    Attributes:
+        kind: Element type in HLO, such as "bf16".
+        dimensions: Sizes, major to minor.
+        minor_to_major: Layout, as indices of dimensions.
+        in_hbm: Whether it is in HBM; False for the core's own memory (`S(n)` in its layout).
+    """
 
     kind: str
     dimensions: tuple[int, ...]
     minor_to_major: tuple[int, ...]
-    in_hbm: bool = True  # False in a memory of the core, `S(n)` in its layout
+    in_hbm: bool = True
 
     @property
     def elements(self) -> int:
@@ -59,21 +66,33 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction of a computation."""
+    """One instruction of a computation.
+
+    Attributes:
+        name: Unique name within the module.
+        opcode: Opcode; "" for an operand that the text does not define.
+        shapes: Shapes of the output; several for a tuple.
+        operands: Instructions whose outputs it reads.
+        called: Computations that it calls.
+        number: Index of a parameter, or value of an integer scalar constant.
+        type_text: Text of the output's type, with shapes and layouts.
+        attributes: Text after the operands.
+        text: Complete text.
+    """
 
     name: str
-    opcode: str  # empty for an operand that the text does not define
-    shapes: tuple[Shape, ...] = ()  # of the output; several for a tuple
+    opcode: str
+    shapes: tuple[Shape, ...] = ()
     operands: tuple[Instruction, ...] = field(default=(), repr=False)
     called: tuple[Computation, ...] = field(default=(), repr=False)
-    number: int | None = None  # a parameter's place, or the value of an integer scalar constant
-    type_text: str = ""  # shapes, layouts and memories of the output
-    attributes: str = field(repr=False, default="")  # the text after the operands
+    number: int | None = None
+    type_text: str = ""
+    attributes: str = field(repr=False, default="")
     text: str = field(repr=False, default="")
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes of the output, as `Shape.padded_bytes`."""
+        """Padded bytes of the output."""
         return sum(shape.padded_bytes for shape in self.shapes)
 
     @property
@@ -83,23 +102,23 @@ class Instruction:
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """The compiler's estimate, None if it is missing or marked as unknown."""
+        """The compiler's estimate, or None if it is missing or unknown."""
         match = _CYCLES.search(self.attributes)
         return int(match[1]) if match and int(match[1]) <= UNKNOWN_CYCLES else None
 
     @cached_property
     def op_name(self) -> str:
-        """Name of the op in TensorFlow or JAX, "" if the compiler made the instruction."""
-        return self.attribute("op_name")
+        """Name of the op in TensorFlow or JAX, or "" for an instruction of the compiler."""
+        return self.get_attribute("op_name")
 
-    def attribute(self, name: str) -> str:
-        """Return the value of `name=...`, without its quotes or braces, "" if there is none."""
+    def get_attribute(self, name: str) -> str:
+        """Return the value of `name=...` without quotes or braces, or "" if it is missing."""
         match = re.search(rf"\b{name}={_VALUE}", self.attributes)
         return match[match.lastindex or 0] if match else ""
 
-    def computation(self, name: str) -> list[Instruction]:
-        """List the instructions of the computation that the attribute names: a loop's body, ..."""
-        wanted = self.attribute(name)
+    def list_called(self, name: str) -> list[Instruction]:
+        """List the instructions of the computation in an attribute, such as a loop's `body`."""
+        wanted = self.get_attribute(name)
         return [op for one in self.called if one.name == wanted for op in one.instructions]
 
 
@@ -113,16 +132,16 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
-    """All computations, and the one that runs."""
+    """All computations of a module, and its entry computation."""
 
     entry: Computation
     computations: Mapping[str, Computation]
 
 
 def parse(text: str) -> Module:
-    """Parse a module's text, in which computations and operands come before their users.
+    """Parse a module's text, in which computations and operands precede their users.
 
-    An instruction may take several lines, as JAX's own kernels do.
+    An instruction may span several lines, as that of a Pallas kernel does.
 
     Raises:
         ValueError: The text has no ENTRY computation.
@@ -150,7 +169,12 @@ def parse(text: str) -> Module:
 
 
 def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Instruction]:
-    """Parse the instructions of a computation, which call the known ones, without other lines."""
+    """Parse the instructions of a computation, and skip other lines.
+
+    Args:
+        lines: Lines of the computation.
+        known: Computations that it may call, by name.
+    """
     named: dict[str, Instruction] = {}
     for line in lines:
         head = _HEAD.match(line)
@@ -164,7 +188,7 @@ def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Inst
         named[head[2]] = Instruction(
             name=head[2],
             opcode=opcode[1],
-            shapes=tuple(_shapes(type_text)),
+            shapes=tuple(_parse_shapes(type_text)),
             operands=tuple(named.get(n) or Instruction(n, "") for n in _OPERAND.findall(operands)),
             called=tuple(known[n] for n in called if n in known),
             number=int(number[1]) if number else None,
@@ -176,7 +200,7 @@ def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Inst
 
 
 def _split_type(text: str) -> tuple[str, str]:
-    """Split `text` after the type at its start."""
+    """Split `text` after the type with which it starts."""
     if text.startswith("("):
         return _split_parenthesis(text)
     kind, _, after = text.partition(" ")
@@ -184,7 +208,7 @@ def _split_type(text: str) -> tuple[str, str]:
 
 
 def _split_parenthesis(text: str) -> tuple[str, str]:
-    """Split `text`, which starts with "(", after the parenthesis that closes it."""
+    """Split `text`, which starts with "(", after the matching ")"."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -193,7 +217,7 @@ def _split_parenthesis(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _shapes(text: str) -> Iterator[Shape]:
+def _parse_shapes(text: str) -> Iterator[Shape]:
     for kind, sizes, order, layout in _SHAPE.findall(text):
         if kind not in _BYTES:
             continue

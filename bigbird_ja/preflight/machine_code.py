@@ -1,18 +1,18 @@
-"""Cycles of libtpu's final code: the flags that list it, and how often each bundle runs.
+"""Cycles of libtpu's final machine code: a count of how often each bundle runs.
 
-libtpu also analyzes its code itself (`--xla_jf_dump_static_llo_profile_to`), but that ends its
-process at the first op that it cannot analyze, and every train step has one. The listing has every
-op's code. Tried from libtpu 0.0.42, for the chips of `MATMUL_FLOPS`.
+A bundle is a very long instruction word. A TensorCore issues one bundle per cycle, in order, and
+the compiler schedules them so that every unit is ready in time. So an op needs as many cycles as
+bundles run, except for waits on copies from and to HBM (`roofline.py`). libtpu's listing contains
+every bundle once, with the loops around it and the scalar arithmetic that controls them
+(`Scalars`). It was tested from libtpu 0.0.42, for the chips in `MATMUL_FLOPS`.
 
-A TensorCore issues one bundle a cycle, in order, and the compiler schedules them so that all units
-are ready in time: so an op takes as many cycles as bundles run, and beyond that only waits for
-copies from and to HBM (`roofline.py` has their limit). The listing has every bundle once, with its
-loops and the scalar arithmetic that controls them (`Scalars`).
+libtpu can also analyze its code itself (`--xla_jf_dump_static_llo_profile_to`). That aborts at the
+first op that it cannot analyze, and every train step contains such an op.
 
-    0x7 LB: > { %i = sphi %zero, %next  ;;  ... } /* Start region 12 */      a loop's first bundle
-    0x14   : > { %122 = sbr.rel (%p5) target = $region25 }                  skips to ...
-    0x40 PF: > { ... }                                                      ... here
-    0x4f   :  { %19 = sbr.rel (!%p9) target = $region12 }                   back to the first
+    0x7 LB: > { %i = sphi %zero, %next  ;;  ... } /* Start region 12 */      first bundle of a loop
+    0x14   : > { %122 = sbr.rel (%p5) target = $region25 }                  branch forward
+    0x40 PF: > { ... }                                                      its target
+    0x4f   :  { %19 = sbr.rel (!%p9) target = $region12 }                   branch back to 0x7
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy as np
 
 from bigbird_ja.preflight.scalar_eval import Scalars
 
-# FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
-# on v6e and v7x; both cores of v5p, one device, run it.
+# FLOP of one bfloat16 `vmatmul`: 16 rows times a matrix unit's weights, which are 128 x 128, or
+# 256 x 256 on v6e and v7x. On v5p it runs on both cores of the device.
 MATMUL_FLOPS: Mapping[str, float] = {
     **{"v2": 2**19, "v3": 2**19, "v4": 2**19, "v5e": 2**19, "v5p": 2**20, "v6e": 2**21},
     "v7x": 2**21,
@@ -39,28 +39,35 @@ _FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILIZATION})\.txt")
 
 @dataclass(frozen=True)
 class Code:
-    """Count of one op. The compiler makes and lists the code of identical ops once."""
+    """Counts of one op's machine code. The listing contains the code of identical ops once.
 
-    cycles: float  # cycles of one run
-    # Fraction of each unit's slots that are used while the op runs.
+    Attributes:
+        cycles: Cycles of one run.
+        slots: Used fraction of each unit's slots, by libtpu's name of the slot.
+        unknown_share: Fraction of bundles in loops of unknown trip count, which count once.
+        matmuls: Matrix products in one run, in units of `MATMUL_FLOPS`.
+        steps: Grid steps of a kernel in one run, each of which fetches blocks from HBM.
+    """
+
+    cycles: float
     slots: dict[str, float] = field(default_factory=dict)
-    # Fraction of bundles in loops whose trip count depends on data; they count once.
     unknown_share: float = 0.0
-    matmuls: float = 0.0  # matrix products of 16 rows in one run: see `MATMUL_FLOPS`
-    steps: float = 0.0  # steps in which a kernel's grid fetches blocks from HBM
+    matmuls: float = 0.0
+    steps: float = 0.0
 
     @property
     def is_counted(self) -> bool:
-        """Whether `cycles` is known and no unit is more than full.
+        """Whether `cycles` can be trusted.
 
-        Copies of an uneven tile's end have short loops of unknown trip count; in a scatter these
-        have most of the bundles.
+        A small share of bundles in loops of unknown trip count is normal: the copies of uneven
+        tiles contain some. In a scatter, they are the majority. A unit that is used more than
+        fully also means a wrong count.
         """
         return self.unknown_share <= _MAX_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 
 
-def flags(directory: str) -> str:
-    """Return the flags for LIBTPU_INIT_ARGS that make libtpu list its code in a folder."""
+def format_flags(directory: str) -> str:
+    """Return the values of LIBTPU_INIT_ARGS with which libtpu lists its code in a folder."""
     return (
         f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true"
         f" --xla_jf_dump_llo_pass_label_regex=^({_BUNDLES}|{_UTILIZATION})$"
@@ -68,11 +75,11 @@ def flags(directory: str) -> str:
 
 
 def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dict[str, Code]:
-    """Read all listings of a folder: op's name to its code.
+    """Read all listings of a folder, and return the code by op name.
 
     Args:
-        directory: folder of the listings.
-        kernel_trips: see `bundle_runs`.
+        directory: Folder of the listings.
+        kernel_trips: Argument `trips` of `count_runs`.
     """
     texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILIZATION: {}}
     for file in sorted(os.listdir(directory)):
@@ -81,29 +88,30 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
                 texts[match[2]][match[1]] = stream.read()
     codes = {}
     for name, text in texts[_BUNDLES].items():
-        bundles = bundles_of(text)
-        times, unknown_share = bundle_runs(bundles, kernel_trips)
-        slots = fullness(texts[_UTILIZATION].get(name, ""), times)
+        bundles = find_bundles(text)
+        times, unknown_share = count_runs(bundles, kernel_trips)
+        slots = compute_usage(texts[_UTILIZATION].get(name, ""), times)
         runs = [(bundle[2], often) for bundle, often in zip(bundles, times, strict=True)]
-        # Products of 16 rows: 8 of float32 are half of one, 32 of int8 take as long as one.
+        # A float32 `vmatmul` multiplies 8 rows, half a product. One of int8 multiplies 32 rows in
+        # the same time as 16, so it counts as one.
         matmuls = sum(
             often * (0.5 if kind == "f32" else 1.0)
             for body, often in runs
             for kind in _MATMUL.findall(body)
         )
-        # Runs of the loop that starts copies from HBM.
+        # The grid's loop is the loop that starts copies from HBM.
         steps = max((often for body, often in runs if "= dma.hbm_to_vmem" in body), default=0.0)
         codes[name] = Code(sum(times), slots, unknown_share, matmuls, steps)
     return codes
 
 
-def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
-    """Return the used fraction of each unit's slots, {} if `times` is of other bundles.
+def compute_usage(text: str, times: Sequence[float]) -> dict[str, float]:
+    """Return the used fraction of each unit's slots, or {} if `text` does not fit the bundles.
 
     Args:
-        text: a line that names the units, one with their slots in a bundle, then one line for each
-            bundle.
-        times: runs of each bundle.
+        text: A line with the units' names, a line with their slots per bundle, and one line per
+            bundle with the used slots.
+        times: Number of runs of each bundle.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
     total = sum(times)
@@ -124,37 +132,51 @@ _NAMED = re.compile(r"region (\d+)")
 
 @dataclass(eq=False)
 class _Branch:
-    """A branch back to the first bundle of a loop, or forward over bundles."""
+    """A loop (a branch back to its first bundle) or a skip (a branch forward over bundles).
 
-    regions: frozenset[str]  # its targets
-    first: int  # bundle of the loop, or skipped
-    end: int = 0  # bundle after the last one
+    Attributes:
+        regions: Names of its target.
+        first: Index of the first bundle in the loop, or of the first skipped one.
+        end: Index after the last such bundle.
+        predicate: Predicate on which it is taken.
+        negated: Whether it is taken if the predicate is false.
+        loops: Loops that contain a skip, the innermost last.
+        trips: Trip count of a loop, if known.
+    """
+
+    regions: frozenset[str]
+    first: int
+    end: int = 0
     predicate: str = ""
     negated: bool = False
-    loops: list[_Branch] = field(default_factory=list)  # that contain it, the innermost last
-    trips: int | None = None  # of a loop
+    loops: list[_Branch] = field(default_factory=list)
+    trips: int | None = None
 
 
-def bundles_of(text: str) -> list[re.Match[str]]:
-    """Find the bundles of a listing: group 1 is the label, group 2 what it issues."""
+def find_bundles(text: str) -> list[re.Match[str]]:
+    """Find the bundles of a listing: group 1 is the label, group 2 the instructions."""
     return [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
 
 
-def bundle_runs(
+def count_runs(
     bundles: Sequence[re.Match[str]], trips: Sequence[Sequence[float]] = ()
 ) -> tuple[list[float], float]:
-    """Count how often each bundle of a listing runs, in its order, and `Code.unknown_share`.
+    """Count how often each bundle of a listing runs.
 
     Args:
-        bundles: bundles of the listing.
-        trips: for each kernel the mean trips of its loops that depend on data. They are used for
-            code with as many such loops that all multiply matrices, which XLA's own never do.
+        bundles: Bundles of the listing, in order.
+        trips: For each kernel, the mean trip counts of its loops that depend on data. A kernel is
+            recognized by the number of such loops, all of which multiply matrices; XLA's own code
+            contains no such loop.
+
+    Returns:
+        The number of runs of each bundle, and `Code.unknown_share`.
     """
     scalars = Scalars(match[2] for match in bundles)
-    loops, skips = _branches(bundles)
+    loops, skips = _find_branches(bundles)
     times, unknown = np.ones(len(bundles)), np.zeros(len(bundles))
     for loop in loops:
-        loop.trips = scalars.trips(loop.predicate, loop.negated)
+        loop.trips = scalars.count_trips(loop.predicate, loop.negated)
         times[loop.first : loop.end] *= loop.trips or 1
     by_data = sorted((loop for loop in loops if loop.trips is None), key=lambda loop: loop.first)
     multiply = [any(_MATMUL.search(b[2]) for b in bundles[o.first : o.end]) for o in by_data]
@@ -169,10 +191,11 @@ def bundle_runs(
 
 def _apply(skips: list[_Branch], scalars: Scalars, times: np.ndarray) -> None:
     """Subtract from `times` the iterations that branches skip."""
-    outer: list[tuple[_Branch, np.ndarray]] = []  # the skips that contain this one
+    # The skips that contain the current one.
+    outer: list[tuple[_Branch, np.ndarray]] = []
     for skip in sorted(skips, key=lambda skip: (skip.first, -skip.end)):
         trips = next((loop.trips for loop in reversed(skip.loops)), None)
-        ran = scalars.not_taken(skip.predicate, skip.negated, trips or 1)
+        ran = scalars.sample_not_taken(skip.predicate, skip.negated, trips or 1)
         outer_share = 1.0
         outer = [(other, other_ran) for other, other_ran in outer if other.end >= skip.end]
         if outer and outer[-1][0].loops == skip.loops:
@@ -182,7 +205,7 @@ def _apply(skips: list[_Branch], scalars: Scalars, times: np.ndarray) -> None:
         outer.append((skip, ran))
 
 
-def _branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], list[_Branch]]:
+def _find_branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], list[_Branch]]:
     """Find the loops and the skips of a listing."""
     loops: list[_Branch] = []
     skips: list[_Branch] = []
@@ -190,7 +213,8 @@ def _branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], list[_Br
     open_skips: list[_Branch] = []
     for place, match in enumerate(bundles):
         label, body = match[1], match[2]
-        if label == "PF":  # ends the skips whose target it names, at least the last one
+        if label == "PF":
+            # It ends the skips to this region, or the last one if it does not name any.
             targets = frozenset(_NAMED.findall(body))
             for skip in [s for s in open_skips if s.regions & targets] or open_skips[-1:]:
                 open_skips.remove(skip)

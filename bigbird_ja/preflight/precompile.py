@@ -1,7 +1,7 @@
-"""Compiled steps that are kept with a run, so that its first machine need not compile.
+"""Compiled steps that are stored with a run, so that its first machine need not compile.
 
-JAX finds a program by a key of all that it depends on: the step, the devices and their hosts, the
-compiler's options, the versions of jaxlib and libtpu. So a program that doesn't fit is never run.
+JAX's compilation cache finds a program by a key of the step, the devices and hosts, the compiler's
+options and the versions of jaxlib and libtpu. So a program for another machine is never run.
 """
 
 import contextlib
@@ -12,37 +12,40 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import outputs
-from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import exclusive
+from bigbird_ja.storage.disk import create_scratch_directory
+from bigbird_ja.storage.lease import lease_folder
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.compile_cache import FOLDER, CompileCache
 
 
 @contextlib.contextmanager
-def keeping(run_dir: str) -> Iterator[str]:
-    """Yield a local folder for programs, and copy them to the run at the end.
+def keep_programs(run_dir: str) -> Iterator[str]:
+    """Yield a local folder for programs, and copy them to the run on exit.
 
     Args:
         run_dir: BUCKET/NAME of a run; its MODEL_DIR, BUCKET/NAME/model, may be missing.
 
     Raises:
-        BadInput: MODEL_DIR is another folder, or a bucket is named instead of a run.
+        BadInput: MODEL_DIR is a folder of another kind, or `run_dir` is a bucket.
         StorageError: The programs could not be copied.
     """
     advice = "name the folder of a run, BUCKET/NAME"
     if storage.is_remote(run_dir) and run_dir.rstrip("/").count("/") < 3:
-        raise BadInput(f"`keep` {run_dir} is a bucket without a name in it: {advice}")
+        raise BadInput(f"`keep` {run_dir} is a bucket: {advice}")
     model_dir = storage.join(run_dir, "model")
     outputs.check_folder(model_dir, "`keep`", "run", advice)
-    with scratch_directory() as scratch:
+    with create_scratch_directory() as scratch:
         folder = os.path.join(scratch, FOLDER)
         yield folder
+        # The folder is empty if no step fits.
         if not os.path.isdir(folder) or not os.listdir(folder):
-            return  # no step fits
+            return
         storage.make_directory(model_dir)
         cache = CompileCache(Owned.create(model_dir, "run"), scratch, "tpu", log)
-        with exclusive(model_dir):
+        with lease_folder(model_dir):
             kept = cache.keep()
         if not kept:
-            raise StorageError(f"{model_dir}: rerun the same command")
-        print(f"kept in {model_dir}: {', '.join(kept)}")
+            raise StorageError(
+                f"{model_dir}: the compiled steps could not be stored, so rerun the same command"
+            )
+        print(f"stored in {model_dir}: {', '.join(kept)}")

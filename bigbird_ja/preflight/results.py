@@ -1,4 +1,4 @@
-"""Results of `preflight`, as its function, `--json`, `--output` and `plan` have them."""
+"""Results of `preflight`: returned by its function, printed by `--json`, and read by `plan`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,74 +6,117 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja.accelerators.chips import Accelerator, of_topology
+from bigbird_ja.accelerators.chips import Accelerator, parse_topology
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 
-Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
+Rate = Annotated[float, Meta(gt=0, le=1e15)]
 Milliseconds = Annotated[float, Meta(gt=0, le=1e12)]
 Topology = Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """Figures of a step, compiled for one device or a slice.
+    """Figures of a step that was compiled for one device or for a slice.
 
-    None: the step does not fit, or the figure cannot be counted. Times and rates are those of
-    `measured.step_seconds`.
+    A figure is None if the step does not fit, or if the figure cannot be counted.
+
+    Attributes:
+        chip: Name of the chip.
+        topology: Name of the slice; None for one device.
+        devices: Number of devices.
+        fits: Whether the step fits in HBM.
+        seq_length: Tokens per sequence.
+        batch_per_core: Sequences per device and micro-batch.
+        gradient_accumulation_steps: Micro-batches per step.
+        predictions_per_seq: Masked tokens per sequence.
+        attention_implementation: "xla" or "kernel".
+        key_tiles_share: Fraction of key tiles that kernels compute; the others are of other
+            documents. None if no kernel skips any.
+        document_lengths: Source of the document lengths for `key_tiles_share`.
+        step_ms: Time of a step, by `measured.predict_step_seconds`.
+        step_ms_range: Interval in which the time probably is.
+        basis: Cycles from which the time is computed.
+        tokens_per_second_per_core: Tokens per second on one device.
+        tokens_per_second: Tokens per second on the slice; None for one device.
+        mfu: Model FLOPs utilization.
+        model_flops: FLOPs of the model per step and device.
+        flops: FLOPs of the compiled program, per step and device.
+        hbm_limit_bytes: HBM of one device.
+        hbm_peak_bytes: Peak memory on one device.
+        temp_bytes: Bytes of temporaries.
+        argument_bytes: Bytes of arguments.
+        output_bytes: Bytes of outputs.
+        alias_bytes: Bytes of outputs that reuse an argument's buffer.
+        largest_buffers: Largest allocations of a step that does not fit.
+        largest_batch_per_core: Largest `batch_per_core` that fits; None unless searched for.
+        hbm_traffic_bytes: Bytes that a step reads and writes.
+        estimated_cycles: Cycles by the compiler's estimate.
+        priced_cycles: `estimated_cycles`, plus prices of ops without an estimate.
+        unestimated_ops: Number of ops without an estimate.
+        by_kind: Priced cycles by kind of op.
+        code_cycles: Cycles by machine code.
+        code_coverage: Fraction of `code_cycles` that is counted; the rest is priced.
+        code_waiting_cycles: Part of `code_cycles` in which the core waits for copies.
+        code_roofline_cycles: Cycles at the limits of HBM and matrix units.
+        code_by_kind: Cycles by machine code, by kind of op.
+        code_bound_by: Cycles by machine code, by the resource that bounds them.
+        code_not_counted: Reason why cycles are unknown.
+        collectives: Number of collectives in a step.
+        collective_bytes: Bytes that they move.
+        collective_cycles: Part of `priced_cycles` for them.
+        collective_link_ms: Time of their traffic on the links between chips.
+        top_ops: Costliest ops.
+        trace_seconds: Wall-clock time of tracing on this machine.
+        lowering_seconds: Wall-clock time of lowering on this machine.
+        compile_seconds: Wall-clock time of compilation on this machine.
+        compiler: Version of the compiler.
     """
 
     chip: str
-    topology: Topology | None = None  # of a slice
+    topology: Topology | None = None
     devices: int = 1
     fits: bool
-    # Shapes and kernels of the step.
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
-    batch_per_core: int  # sequences of a device and micro-batch
+    batch_per_core: int
     gradient_accumulation_steps: int = 1
     predictions_per_seq: int = 0
     attention_implementation: str = "xla"
-    key_tiles_share: float | None = None  # of full attention's key tiles, used
-    document_lengths: str | None = None  # source of the lengths by which they are used
-    # The time.
+    key_tiles_share: float | None = None
+    document_lengths: str | None = None
     step_ms: Milliseconds | None = None
     step_ms_range: tuple[Milliseconds, Milliseconds] | None = None
     basis: str | None = None
     tokens_per_second_per_core: Rate | None = None
-    tokens_per_second: Rate | None = None  # of a slice
+    tokens_per_second: Rate | None = None
     mfu: float | None = None
-    model_flops: float = 0.0  # of the model, in a step of one device
-    flops: float | None = None  # of the program
-    # Memory of one device.
+    model_flops: float = 0.0
+    flops: float | None = None
     hbm_limit_bytes: int = 0
     hbm_peak_bytes: int | None = None
     temp_bytes: int | None = None
     argument_bytes: int | None = None
     output_bytes: int | None = None
     alias_bytes: int | None = None
-    largest_buffers: list[dict[str, Any]] = field(default_factory=list)  # if it does not fit
-    largest_batch_per_core: int | None = None  # if requested
+    largest_buffers: list[dict[str, Any]] = field(default_factory=list)
+    largest_batch_per_core: int | None = None
     hbm_traffic_bytes: float | None = None
-    # Cycles by the compiler's estimate.
     estimated_cycles: int | None = None
-    priced_cycles: int | None = None  # with those of ops without an estimate
+    priced_cycles: int | None = None
     unestimated_ops: int | None = None
     by_kind: dict[str, int] = field(default_factory=dict)
-    # Cycles by machine code.
     code_cycles: int | None = None
-    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None = None  # counted share
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None = None
     code_waiting_cycles: int | None = None
     code_roofline_cycles: int | None = None
     code_by_kind: dict[str, int] | None = None
     code_bound_by: dict[str, int] | None = None
-    code_not_counted: str | None = None  # reason
-    # Traffic between the devices of a slice.
+    code_not_counted: str | None = None
     collectives: int | None = None
     collective_bytes: int | None = None
     collective_cycles: int | None = None
     collective_link_ms: float | None = None
     top_ops: list[dict[str, Any]] = field(default_factory=list)
-    # Seconds on this machine.
     trace_seconds: float = 0.0
     lowering_seconds: float | None = None
     compile_seconds: float | None = None
@@ -82,27 +125,35 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightResult:
-    """Results for each chip and slice, with the config and the compiler's versions."""
+    """Results for all chips and slices.
+
+    Attributes:
+        chips: Results for single devices.
+        topologies: Results for slices.
+        config_fingerprint: Fingerprint of the config and its data.
+        config: Settings by key.
+        versions: Versions of the compiler's packages.
+    """
 
     chips: list[StepResult] = field(default_factory=list)
     topologies: list[StepResult] = field(default_factory=list)
     config_fingerprint: str = ""
-    config: dict[str, Any] = field(default_factory=dict)  # by setting
-    versions: Mapping[str, str] = field(default_factory=dict)  # compiler packages
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, machine: Accelerator) -> StepResult | None:
-        """Return the result for a machine: for its slice if there is one, else for its chip."""
-        slices = (one for one in self.topologies if of_topology(str(one.topology)) == machine)
+        """Return the result for a machine's slice, else for its chip, else None."""
+        slices = (one for one in self.topologies if parse_topology(str(one.topology)) == machine)
         return next(slices, None) or next((c for c in self.chips if c.chip == machine.chip), None)
 
 
 def load_results(path: str) -> PreflightResult:
-    """Read a file of `preflight`.
+    """Read a result file of `preflight`.
 
     Raises:
-        BadInput: No such file, or a file of another kind.
+        BadInput: The file is missing, or of another kind.
     """
     try:
         return decode.read_json(path, PreflightResult, "not a result of `bigbird-ja preflight`")
     except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file. Make it with `bigbird-ja preflight`") from error
+        raise BadInput(f"{path}: no such file. Create it with `bigbird-ja preflight`") from error

@@ -1,15 +1,14 @@
-"""Cycles by machine code: of each op, with its limit, and of a step, with its waits for copies.
+"""Cycles by machine code, of each op and of a step with its waits for copies.
 
-The roofline of an op has two limits: the cycles in which its bytes go through HBM at the chip's
-bandwidth, and those in which its products go through the matrix units at the chip's peak. Ops whose
-bundles cannot be counted (they have none, or their number depends on data) count with their priced
-cycles.
+Each op has three lower bounds: the bundles that run, its bytes at the bandwidth of HBM, and its
+products at the peak of the matrix units. An op's cycles are the maximum. If its bundles cannot be
+counted (it has no machine code, or their number depends on data), its priced cycles are used.
 
 The compiler starts copies between HBM and the core's memory during other ops (`copy-start`,
-`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM serves them in the
-time that the ops between leave to it; for the rest, the core waits at the `done`. A program is
-written in the order in which it runs, so that these waits can be added up. The copy that is needed
-first is served first: no other order waits for less, so the sum is a lower bound.
+`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM works on them while
+the ops between do not use it; the core waits for the remainder at the `done`. A program is written
+in the order in which it runs, so these waits can be simulated. Of several copies, the one that is
+required first is served first. No other order waits for less, so the sum is a lower bound.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import MEGACORE, Chip
-from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
+from bigbird_ja.preflight.costs import CONTROL, Cost, count_flops, count_trips
 from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
-# An op is not bound by a resource that is less full than this.
+# Minimum used fraction of a resource that an op is said to be bound by.
 _MIN = 0.25
 NONE_FULL = "latency"
 # libtpu's names of a bundle's slots, for each unit.
@@ -35,8 +34,8 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
 }
 # Target of a kernel's custom call.
 KERNEL = "tpu_custom_call"
-# Seconds of each step of a kernel's grid in addition to its bundles: it starts its copies, which
-# are double buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
+# Seconds that each step of a kernel's grid needs in addition to its bundles, to start and await its
+# double-buffered copies. Calibrated on public timings: docs/lab/clock.md.
 STEP_SECONDS = 0.24e-6
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})
 _NAME = re.compile(r"%[\w.\-]+")
@@ -45,57 +44,61 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 @dataclass(frozen=True)
 class CodeCost(Cost):
-    """One instruction's share of the step by machine code, in cycles over all its trips."""
+    """Cost of one instruction by machine code. Cycles are sums over all its trips.
 
-    # One for each bundle, and the waits of a kernel's grid; None if not counted.
+    Attributes:
+        bundle_cycles: Bundles that run, and the waits of a kernel's grid; None if not counted.
+        hbm_cycles: Cycles to read and write its bytes in HBM once, at the chip's bandwidth.
+        matrix_cycles: Cycles of its products at the chip's peak.
+        bound_by: The fullest resource: a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not
+            counted.
+    """
+
     bundle_cycles: float | None = None
-    # For the bytes in HBM, read and written once, at the chip's bandwidth.
     hbm_cycles: float = 0.0
-    # For the products, at the chip's peak.
     matrix_cycles: float = 0.0
-    # A key of `_UNITS`, "HBM" or `NONE_FULL`; None if not counted.
     bound_by: str | None = None
 
     @property
     def cycles(self) -> float:
-        """Cycles of the op: the highest of three lower bounds.
+        """Maximum of the three lower bounds.
 
-        The bounds are the bundles that run, the bytes in HBM at its bandwidth, and the products at
-        the chip's peak, since a schedule may issue products faster than a matrix unit accepts
-        them. Priced cycles replace unknown bundles.
+        The bundles do not bound the products: a schedule may issue products faster than a matrix
+        unit accepts them.
         """
         bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
 
 
-def code_costs(
+def combine_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
 ) -> list[CodeCost]:
-    """Combine every cost with its machine code.
+    """Add the counts of machine code to each cost.
 
     Args:
-        module: optimized HLO.
-        costs: costs of the module's ops.
-        code: machine code of the same program, by op name.
-        chip: chip for which the program was compiled.
+        module: Optimized HLO.
+        costs: Costs of the module's ops.
+        code: Machine code of the same program, by op name.
+        chip: Chip for which the program was compiled.
     """
     lookup = _CodeLookup(module, code)
     priced = []
     for cost in costs:
         op = cost.instruction
-        hbm = hbm_cycles(hbm_bytes(op), chip)
+        hbm = count_hbm_cycles(count_hbm_bytes(op), chip)
         listed = lookup.find(op)
-        flops = instruction_flops(op)
-        if listed and not flops:  # a kernel: the module does not state its products
+        flops = count_flops(op)
+        if listed and not flops:
+            # HLO does not contain the products of a kernel, so count them in its machine code.
             cores = 2 if chip is MEGACORE.get(chip.name) else 1
             flops = listed.matmuls * MATMUL_FLOPS[chip.name] * cores
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         if listed and is_kernel(cost):
-            # The larger of bundles and products, see `CodeCost.cycles`; then the waits for copies.
+            # A kernel's copies wait in addition to its bundles or products.
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
-        limit = None if listed is None else bound_by(listed, hbm, matrix)
+        limit = None if listed is None else find_bottleneck(listed, hbm, matrix)
         priced.append(
             CodeCost(
                 **vars(cost),
@@ -110,15 +113,15 @@ def code_costs(
 
 def is_kernel(cost: Cost) -> bool:
     """Return whether an op is a kernel."""
-    return cost.instruction.attribute("custom_call_target") == KERNEL
+    return cost.instruction.get_attribute("custom_call_target") == KERNEL
 
 
-def inputs_of_time(costs: Iterable[CodeCost]) -> dict[str, float]:
+def sum_inputs(costs: Iterable[CodeCost]) -> dict[str, float]:
     """Return the cycles that determine a step's time, without its waits for copies.
 
     Returns:
         `kernels` by machine code, and the other ops by machine code (`code`) and by the compiler's
-        estimate (`estimate`): the arguments of `measured.device_seconds`.
+        estimate (`estimate`): the arguments of `measured.predict_device_seconds`.
     """
     sums = {"kernels": 0.0, "code": 0.0, "estimate": 0.0}
     for one in costs:
@@ -130,8 +133,11 @@ def inputs_of_time(costs: Iterable[CodeCost]) -> dict[str, float]:
     return sums
 
 
-def not_counted(costs: Iterable[CodeCost]) -> str | None:
-    """Return the kernel whose cycles cannot be counted: only its bundles could price it."""
+def find_uncounted(costs: Iterable[CodeCost]) -> str | None:
+    """Return a text about a kernel whose cycles cannot be counted, or None.
+
+    Other ops have an estimate or a price; a kernel has only its bundles.
+    """
     for code in costs:
         if code.bundle_cycles is None and is_kernel(code):
             name = code.instruction.name
@@ -139,16 +145,17 @@ def not_counted(costs: Iterable[CodeCost]) -> str | None:
     return None
 
 
-def bound_by(code: Code, hbm: float, matrix: float) -> str:
+def find_bottleneck(code: Code, hbm: float, matrix: float) -> str:
     """Return the fullest resource while an op runs, or `NONE_FULL`.
 
     Args:
-        code: machine code of the op.
-        hbm: cycles in which HBM is busy.
-        matrix: cycles of the op's products at the chip's peak.
+        code: Machine code of the op.
+        hbm: Cycles in which HBM is busy.
+        matrix: Cycles of the op's products at the chip's peak.
     """
     cycles = max(code.cycles, hbm, matrix, 1.0)
-    running = code.cycles / cycles  # fraction of the time in which bundles run
+    # Slots are counted relative to the time in which bundles run.
+    running = code.cycles / cycles
     full = {
         unit: running * max(code.slots.get(slot, 0.0) for slot in slots)
         for unit, slots in _UNITS.items()
@@ -159,26 +166,26 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
     return resource if share >= _MIN else NONE_FULL
 
 
-def hbm_cycles(size: float, chip: Chip) -> float:
-    """Return the cycles in which `size` bytes go through HBM at the chip's bandwidth."""
+def count_hbm_cycles(size: float, chip: Chip) -> float:
+    """Return the cycles in which HBM transfers `size` bytes at the chip's bandwidth."""
     return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
-def hbm_bytes(op: Instruction) -> int:
-    """Count the bytes that an instruction reads from HBM and writes there, each array once, padded.
+def count_hbm_bytes(op: Instruction) -> int:
+    """Count the padded bytes that an instruction reads from HBM and writes to it, each array once.
 
-    If a fusion takes only slices or rows of an operand, those count; if it updates an output in
-    place, the update.
+    Of an operand of which a fusion reads only slices or rows, only those count. Of an output that
+    it updates in place, only the update counts.
     """
     total = sum(_read_bytes(op.inside, place, one) for place, one in enumerate(op.operands))
-    written = _bytes_in_hbm(op)
+    written = _count_bytes_in_hbm(op)
     updates = [o for o in op.inside if _is_update(o) and o.text.startswith("ROOT")]
     if written and updates and updates[0].operands[1].opcode:
         written = min(written, updates[0].operands[1].padded_bytes)
     return total + written
 
 
-def _bytes_in_hbm(op: Instruction) -> int:
+def _count_bytes_in_hbm(op: Instruction) -> int:
     return sum(shape.padded_bytes for shape in op.shapes if shape.in_hbm)
 
 
@@ -187,8 +194,14 @@ def _is_update(op: Instruction) -> bool:
 
 
 def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> int:
-    """Count the bytes that a fusion with the instructions `inner` reads of one operand."""
-    whole = _bytes_in_hbm(operand)
+    """Count the bytes of one operand that a fusion reads.
+
+    Args:
+        inner: Instructions in the fusion.
+        place: Index of the operand.
+        operand: The operand.
+    """
+    whole = _count_bytes_in_hbm(operand)
     found = (op for op in inner if op.opcode == "parameter" and op.number == place)
     parameter = next(found, None)
     users = [op for op in inner if parameter in op.operands]
@@ -200,33 +213,35 @@ def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> i
 
 
 class _CodeLookup:
-    """Machine code of an instruction, by its name or by that of an identical one."""
+    """Machine code of an instruction, found by its name or by the name of an identical one."""
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
         self._code, self._bodies = code, dict[Computation, str]()
         every = (op for one in module.computations.values() for op in one.instructions)
-        self._by_text = {self._text(op): code[op.name] for op in every if op.name in code}
+        self._by_text = {self._normalize(op): code[op.name] for op in every if op.name in code}
 
     def find(self, op: Instruction) -> Code | None:
-        code = self._code.get(op.name) or self._by_text.get(self._text(op))
+        code = self._code.get(op.name) or self._by_text.get(self._normalize(op))
         return code if code and code.is_counted else None
 
-    def _text(self, op: Instruction) -> str:
-        """Return a text that is equal for instructions that differ in names and origin only."""
+    def _normalize(self, op: Instruction) -> str:
+        """Return a text that is equal for instructions that differ only in names and origin."""
         operands = [operand.type_text for operand in op.operands if operand.opcode]
-        return "\n".join([_without_names(op.text), *operands, *map(self._body, op.called)])
+        return "\n".join(
+            [_replace_names(op.text), *operands, *map(self._normalize_body, op.called)]
+        )
 
-    def _body(self, computation: Computation) -> str:
+    def _normalize_body(self, computation: Computation) -> str:
         if computation not in self._bodies:
             ops = computation.instructions
-            called = [self._body(inner) for op in ops for inner in op.called]
-            text = _without_names("\n".join(op.text for op in ops))
+            called = [self._normalize_body(inner) for op in ops for inner in op.called]
+            text = _replace_names("\n".join(op.text for op in ops))
             self._bodies[computation] = text + "".join(called)
         return self._bodies[computation]
 
 
-def _without_names(text: str) -> str:
-    """Replace names by numbers in the order of their appearance, and drop origins."""
+def _replace_names(text: str) -> str:
+    """Replace names by numbers in order of appearance, and remove origins."""
     text = "\n".join(_METADATA.sub("", _METADATA.sub("", line)) for line in text.splitlines())
     numbers: dict[str, str] = {}
     return _NAME.sub(lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
@@ -234,15 +249,18 @@ def _without_names(text: str) -> str:
 
 @dataclass
 class StepTime:
-    """Cycles of one run of a computation."""
+    """Cycles of one run of a computation.
 
-    # Cycles without waiting.
+    Attributes:
+        cycles: Cycles without waiting.
+        hbm: Cycles with HBM busy.
+        waiting: Cycles of waiting for copies.
+        copied: Part of `hbm` for copies that run during other ops.
+    """
+
     cycles: float = 0.0
-    # Cycles with HBM busy.
     hbm: float = 0.0
-    # Cycles of waiting for copies.
     waiting: float = 0.0
-    # The part of `hbm` for copies during other ops.
     copied: float = 0.0
 
     def add(self, other: StepTime) -> None:
@@ -251,13 +269,13 @@ class StepTime:
             setattr(self, name, getattr(self, name) + value)
 
 
-def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime:
-    """Add up a step and its waits.
+def sum_step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime:
+    """Sum the cycles of a step and simulate its waits.
 
     Args:
-        module: scheduled module.
-        costs: costs of its ops.
-        chip: chip for which it was compiled.
+        module: Scheduled module.
+        costs: Costs of its ops.
+        chip: Chip for which it was compiled.
     """
     by_op = {code.instruction: code for code in costs}
     return _run(module.entry.instructions, by_op, chip)
@@ -272,30 +290,30 @@ def _run(
         if op.opcode in ("copy-done", "slice-done")
     }
     total = StepTime()
-    # Heap of the copies under way: the position at which each is needed, its remaining HBM cycles.
+    # Heap of the unfinished copies: position of the `done`, remaining cycles of HBM.
     copies: list[tuple[int, float]] = []
     for place, op in enumerate(instructions):
         if op.opcode in ("copy-start", "slice-start"):
-            busy = hbm_cycles(_copied_bytes(op), chip)
+            busy = count_hbm_cycles(_count_copied_bytes(op), chip)
             heapq.heappush(copies, (done_at.get(op, len(instructions)), busy))
             total.add(StepTime(hbm=busy, copied=busy))
         elif op.opcode in ("copy-done", "slice-done"):
             while copies and copies[0][0] <= place:
                 total.waiting += heapq.heappop(copies)[1]
         else:
-            one = _one(op, costs, chip)
+            one = _time_op(op, costs, chip)
             _serve(copies, max(one.cycles + one.waiting - one.hbm, 0.0))
             total.add(one)
     return total
 
 
-def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> StepTime:
-    """Count one op, all trips of a loop together."""
+def _time_op(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> StepTime:
+    """Sum the cycles of one op, with all trips of a loop."""
     if op.opcode in CONTROL:
         is_loop = op.opcode == "while"
-        trips = (is_loop and trip_count(op)) or 1
-        bodies = [op.computation("body")] if is_loop else [one.instructions for one in op.called]
-        # Of a conditional the most expensive branch runs; the others have no costs.
+        trips = (is_loop and count_trips(op)) or 1
+        bodies = [op.list_called("body")] if is_loop else [one.instructions for one in op.called]
+        # As in `costs`, the most expensive branch of a conditional is assumed to run.
         runs = [_run(body, costs, chip) for body in bodies]
         dearest = max(runs, key=lambda run: run.cycles, default=StepTime())
         return StepTime(*(trips * part for part in vars(dearest).values()))
@@ -306,7 +324,7 @@ def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> 
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
-    """Spend `cycles` of HBM on the copies."""
+    """Use `cycles` of HBM for the copies."""
     while cycles > 0 and copies:
         needed, left = heapq.heappop(copies)
         if left > cycles:
@@ -314,8 +332,8 @@ def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
         cycles -= left
 
 
-def _copied_bytes(start: Instruction) -> int:
-    """Count the bytes that a copy reads from HBM and writes there."""
-    # (to, from, context) of a copy; ((from), to, context) of a slice, which moves its output.
+def _count_copied_bytes(start: Instruction) -> int:
+    """Count the bytes that a copy reads from HBM and writes to it."""
+    # A copy outputs (to, from, context), a slice ((from), to, context). A slice moves only `to`.
     to, source = start.shapes[:2] if start.opcode == "copy-start" else start.shapes[1::-1]
     return to.padded_bytes * (to.in_hbm + source.in_hbm)

@@ -15,7 +15,7 @@ from bigbird_ja.huggingface import run_settings
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.precompile import keeping
+from bigbird_ja.preflight.precompile import keep_programs
 from bigbird_ja.preflight.results import PreflightResult, StepResult
 from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.data_facts import requested_data
@@ -50,25 +50,25 @@ def preflight(
     output: str | None = None,
     on_result: Callable[[StepResult], None] | None = None,
 ) -> PreflightResult:
-    """Compile the train step for chips and slices, and count its time and memory.
+    """Compile the train step for chips and slices, and compute its time and memory.
 
     Args:
         config: Preset, YAML file or config.
         overrides: Values of settings, by key.
         chips: Names of chips; by default v5e, or none with `topology`.
         topology: Names of slices, such as "v5e:2x4".
-        batch_per_core: Sequences of a device and micro-batch; by default as in the run.
+        batch_per_core: Sequences per device and micro-batch; by default as in the run.
         search_batch: Whether to find the largest batch that fits.
         dump_hlo: Folder for the HLO before and after optimization.
         data_dir: Data set of the run; by default the one that the config describes.
-        init_from: Hugging Face folder to start from: its sizes replace the config's.
-        keep: Folder of a run, which gets the compiled steps of `topology`.
+        init_from: Hugging Face folder to start from; its sizes replace the config's.
+        keep: Folder of a run in which the compiled steps of `topology` are stored.
         output: JSON file for the result.
-        on_result: Function that each result is passed to as soon as it is known.
+        on_result: Callback for each result, called as soon as it is known.
 
     Raises:
-        BadInput: A path that cannot be written, an unknown chip or slice, a batch that does not
-            divide, or a length that attention cannot be computed for.
+        BadInput: A path is not writable, a chip or slice is unknown, the batch is not divisible by
+            the devices, or attention does not support the sequence length.
         CompilerFailed: The compiler crashed or took too long.
     """
     if output:
@@ -86,26 +86,26 @@ def preflight(
     resolved = fit_to_data(resolved, data, given, data_dir or "")
     if keep and not (topology and data_dir and batch_per_core is None):
         raise BadInput(
-            "`keep` requires the machine's `topology`, the run's `data_dir` and its batch: leave"
-            " `batch_per_core` out"
+            "`keep` requires the machine's `topology` and the run's `data_dir`, and does not allow"
+            " `batch_per_core`"
         )
     default = () if topology else CHIPS
-    targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips or default)]
-    targets += [compile_lib.of_topology(name) for name in dict.fromkeys(topology)]
+    targets = [compile_lib.find_chip(name) for name in dict.fromkeys(chips or default)]
+    targets += [compile_lib.find_slice(name) for name in dict.fromkeys(topology)]
     check_length(resolved, data.seq_length)
-    batches = [batch_per_core or estimate.batch_per_core(resolved, target) for target in targets]
-    versions = compile_lib.versions()
+    batches = [batch_per_core or estimate.divide_batch(resolved, target) for target in targets]
+    versions = compile_lib.read_versions()
     log(f"settings:\n{echo_settings(resolved, given, used_by('preflight'))}")
-    warn(environment.compiler_warnings(versions))
+    warn(environment.list_compiler_warnings(versions))
     results = []
-    with keeping(keep) if keep else contextlib.nullcontext("") as folder:
+    with keep_programs(keep) if keep else contextlib.nullcontext("") as folder:
         for target, batch in zip(targets, batches, strict=True):
             kept_in = folder if target.is_slice else ""
             result = estimate.examine(resolved, data, target, batch, dump_hlo, kept_in=kept_in)
             if search_batch:
                 fits = functools.partial(estimate.examine, resolved, data, target, with_code=False)
                 result = replace(
-                    result, largest_batch_per_core=estimate.largest_batch(fits, result)
+                    result, largest_batch_per_core=estimate.find_largest_batch(fits, result)
                 )
             results.append(result)
             if on_result:

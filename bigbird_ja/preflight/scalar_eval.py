@@ -1,4 +1,4 @@
-"""Scalar arithmetic of a machine code listing, which controls its loops and branches."""
+"""Evaluation of the scalar arithmetic that controls the loops and branches of machine code."""
 
 import operator
 import re
@@ -8,12 +8,12 @@ import numpy as np
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}]*)")
-# A scalar without a register is kept in memory, each in a place of its own.
+# A scalar that has no register is stored in memory, at an address that no other scalar uses.
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
-# Maximum of trips that are counted one by one; longer loops are solved for, if possible.
+# Trips up to this number are counted one by one. For longer loops, an equation is solved.
 _MAX_TRIPS = 1 << 17
-# A predicate is evaluated in at most this many iterations, evenly spread.
+# Maximum number of iterations, evenly spread, in which a skip's predicate is evaluated.
 _SAMPLES = 4096
 
 _COMPARE = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt", "eq", "ne")}
@@ -36,15 +36,14 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
 
 
 class Scalars:
-    """Scalars and predicates in one iteration of the loop that contains them.
+    """Scalars and predicates of a listing, as functions of the iteration of the enclosing loop.
 
-    They are in static single assignment: each is computed from the number of the iteration, if it
-    depends only on that.
+    They are in static single assignment form. A value that depends on anything else is unknown.
     """
 
     def __init__(self, bundles: Iterable[str]) -> None:
-        """Note how the bundles define scalars and predicates."""
-        # Name -> operation, operands. A place in memory is one more name.
+        """Store the definitions of scalars and predicates in the bundles."""
+        # Operation and operands by name. An address in memory is a name, too.
         self._defined: dict[str, tuple[str, list[str]]] = {}
         for part in (part for bundle in bundles for part in bundle.split(";;")):
             part = _COMMENT.sub("", part).lstrip()
@@ -56,31 +55,36 @@ class Scalars:
                     operands = re.split(r"[,\s()]+", match[3].strip())
                     self._defined[match[1]] = match[2], [word for word in operands if word]
             elif " = sst " in part and (match := _STORES.search(part)):
-                # With two stores it is unknown which one is read.
+                # With two stores to an address, the value is unknown.
                 twice = match[1] in self._defined
                 self._defined[match[1]] = ("", []) if twice else ("smov", [match[2]])
 
-    def trips(self, predicate: str, negated: bool) -> int | None:
-        """Return the trips of a loop whose branch back is taken while the predicate holds."""
+    def count_trips(self, predicate: str, negated: bool) -> int | None:
+        """Return the trip count of a loop, or None if it is unknown.
+
+        Args:
+            predicate: Predicate on which the loop branches back.
+            negated: Whether it branches back if the predicate is false.
+        """
         for iteration in range(_MAX_TRIPS):
-            value = self._value(predicate, iteration, {})
+            value = self._evaluate(predicate, iteration, {})
             if value is None:
-                # The constant that a counter is compared with: most loops count from zero by one.
+                # Use the constant in the comparison, as most loops count from zero by one.
                 operation, operands = self._defined.get(predicate, ("", []))
                 is_compare = operation.startswith("scmp") and operands
-                bound = _literal(operands[-1]) if is_compare else None
+                bound = _parse_literal(operands[-1]) if is_compare else None
                 return bound if bound and 0 < bound <= _MAX_TRIPS else None
             if bool(value) == negated:
                 return iteration + 1
-        return self._far_end(predicate, negated)
+        return self._solve_far_end(predicate, negated)
 
-    def _far_end(self, predicate: str, negated: bool) -> int | None:
-        """Solve for the end of a longer loop, whose compared values grow evenly."""
+    def _solve_far_end(self, predicate: str, negated: bool) -> int | None:
+        """Compute the trip count of a longer loop from the linear growth of the compared values."""
         operands = self._defined.get(predicate, ("", []))[1][-2:]
         places = (0, 1, _MAX_TRIPS)
         gaps = []
         for place in places:
-            values = [self._value(operand, place, {}) for operand in operands]
+            values = [self._evaluate(operand, place, {}) for operand in operands]
             if len(values) != 2 or values[0] is None or values[1] is None:
                 return None
             gaps.append(values[0] - values[1])
@@ -89,30 +93,31 @@ class Scalars:
             return None
         near = -first // growth
         for iteration in range(max(near - 1, _MAX_TRIPS), near + 3):
-            value = self._value(predicate, iteration, {})
+            value = self._evaluate(predicate, iteration, {})
             if value is not None and bool(value) == negated:
                 return iteration + 1
         return None
 
-    def not_taken(self, predicate: str, negated: bool, trips: int) -> np.ndarray:
+    def sample_not_taken(self, predicate: str, negated: bool, trips: int) -> np.ndarray:
         """Return for each sampled iteration whether a branch is not taken.
 
-        True for all of them if that is unknown, so that the count is never too small.
+        If the predicate is unknown, the branch counts as never taken, so that the number of cycles
+        is an upper bound.
         """
         samples = min(trips, _SAMPLES)
         ran = np.ones(samples, bool)
         for sample in range(samples):
-            value = self._value(predicate, sample * trips // samples, {})
+            value = self._evaluate(predicate, sample * trips // samples, {})
             if value is None:
                 return np.ones(samples, bool)
             ran[sample] = bool(value) == negated
         return ran
 
-    def _value(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
+    def _evaluate(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
         if not name.startswith(("%", "#")):
-            return _literal(name)
+            return _parse_literal(name)
         if name not in known:
-            known[name] = None  # a value that depends on itself other than as a counter is unknown
+            # Unknown during the evaluation, so a value that depends on itself is unknown.
             known[name] = self._compute(name, iteration, known)
         return known[name]
 
@@ -120,11 +125,11 @@ class Scalars:
         operation, operands = self._defined.get(name, ("", []))
         kind, _, suffix = operation.partition(".")
         if kind == "sphi":
-            return self._counter(name, operands, iteration)
+            return self._evaluate_counter(name, operands, iteration)
         if kind in ("smov", "scalar_select"):
-            return self._moved(operands, iteration, known)
-        # Behind a predicate; nothing reads the value if the predicate does not hold.
-        values = [self._value(operand, iteration, known) for operand in operands[-2:]]
+            return self._evaluate_move(operands, iteration, known)
+        # A first operand of three is a predicate. If it is false, no instruction reads the value.
+        values = [self._evaluate(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
         if len(values) != 2 or values[0] is None or values[1] is None:
@@ -133,40 +138,42 @@ class Scalars:
             compare = _COMPARE.get(suffix.partition(".")[0])
             return int(compare(values[0], values[1])) if compare else None
         compute = _ARITHMETIC.get(kind[1:])
-        return _signed(compute(values[0], values[1])) if compute else None
+        return _wrap_signed(compute(values[0], values[1])) if compute else None
 
-    def _moved(
+    def _evaluate_move(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `smov a`, or `smov (p, a), b`, or a select: a if p holds, else b.
+        """Evaluate `smov a`, `smov (p, a), b` (a if p else b) or a select.
 
-        Nothing reads the value of `smov (p), a` if p does not hold.
+        If p is false, no instruction reads the value of `smov (p), a`.
         """
         if len(operands) <= 2:
-            return self._value(operands[-1], iteration, known)
+            return self._evaluate(operands[-1], iteration, known)
         if len(operands) != 3:
             return None
-        predicate = self._value(operands[0].lstrip("!"), iteration, known)
+        predicate = self._evaluate(operands[0].lstrip("!"), iteration, known)
         if predicate is None:
             return None
         holds = bool(predicate) != operands[0].startswith("!")
-        return self._value(operands[1 if holds else 2], iteration, known)
+        return self._evaluate(operands[1 if holds else 2], iteration, known)
 
-    def _counter(self, name: str, operands: list[str], iteration: int) -> int | None:
-        """Evaluate a value that starts at a constant and grows by a constant in each iteration."""
+    def _evaluate_counter(self, name: str, operands: list[str], iteration: int) -> int | None:
+        """Evaluate a counter: a value that grows by a constant in each iteration."""
         start = step = None
         for operand in operands:
-            operation, inner = self._defined.get(self._origin(operand), ("", []))
-            if operation.startswith("sadd") and name in map(self._origin, inner):
-                step = next((_literal(o) for o in inner[-2:] if self._origin(o) != name), None)
+            operation, inner = self._defined.get(self._find_origin(operand), ("", []))
+            if operation.startswith("sadd") and name in map(self._find_origin, inner):
+                step = next(
+                    (_parse_literal(o) for o in inner[-2:] if self._find_origin(o) != name), None
+                )
             else:
-                start = self._value(operand, 0, {name: None})
+                start = self._evaluate(operand, 0, {name: None})
         if start is None or step is None:
             return None
         return start + step * iteration
 
-    def _origin(self, name: str) -> str:
-        """Return the name whose value this one is a copy of, in a register or from memory."""
+    def _find_origin(self, name: str) -> str:
+        """Return the name of which this one is a copy, through registers and memory."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:
@@ -175,14 +182,14 @@ class Scalars:
         return name
 
 
-def _literal(word: str) -> int | None:
+def _parse_literal(word: str) -> int | None:
     try:
-        return _signed(int(word, 0))
+        return _wrap_signed(int(word, 0))
     except ValueError:
         return None
 
 
-def _signed(value: int) -> int:
-    """Wrap to 32 bits."""
+def _wrap_signed(value: int) -> int:
+    """Wrap an integer to signed 32 bits."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value

@@ -1,1 +1,1 @@
-"""Signals, streams, log and child processes of this process, as the lowest layer."""
+"""Signals, streams, log and child processes: the lowest layer of the package."""

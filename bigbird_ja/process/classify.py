@@ -1,4 +1,4 @@
-"""The `CommandError` that an exception of Python or of a library stands for."""
+"""Conversion of exceptions of Python and of libraries to `CommandError`."""
 
 import contextlib
 import errno
@@ -14,25 +14,25 @@ from bigbird_ja.errors import (
     Interrupted,
     OutOfMemory,
     StorageError,
-    interrupted,
+    format_interruption,
 )
-from bigbird_ja.process.console import printable, shortened
+from bigbird_ja.process.console import escape_text, shorten
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.process.redact import redact
 
-# Start of the input pipeline's message if a shard does not contain the manifest's records.
+# Beginning of the input pipeline's message about a shard without the manifest's records.
 SHARD_CHANGED = "shard ended early or was changed:"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# A disk, a network file system or a connection that failed.
+# Failures of a disk, a network file system or a connection.
 _FAILED = {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EREMOTEIO, errno.EUCLEAN}
 _FAILED |= {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
 _LOST = (ConnectionError, TimeoutError, BlockingIOError)
-# Names of exceptions, as their libraries need not be imported.
+# Names of exceptions, so that their libraries need not be imported.
 _NETWORK = ("gaierror", "herror", "SSLError")
 _CLIENTS = ("requests.", "urllib3.")
 _OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# A disk or bucket refused: exceptions of Python, of `storage`, TensorFlow and Google's libraries.
+# Exceptions of Python, `storage`, TensorFlow and Google's libraries for missing or denied files.
 _REFUSALS = re.compile(
     "PermissionError|FileNotFoundError|Refused|PermissionDeniedError|NotFoundError"
     "|UnauthenticatedError|RefreshError|DefaultCredentialsError"
@@ -43,12 +43,12 @@ _NO_MEMORY = (
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
     "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
     "|pthread_create|memory for thread-local data"
-    # C++ prints this if it cannot start another thread.
+    # Message of C++ if a thread cannot be started.
     "|terminate called without an active exception"
 )
 _CREDENTIALS = ("DefaultCredentialsError", "RefreshError")
-# Exceptions of libraries: names of classes, so that TensorFlow need not be imported (empty: any),
-# pattern in the message, `CommandError`, short description, advice. The first match counts.
+# Rules for exceptions of libraries, of which the first match counts: names of classes (empty: any),
+# pattern in the message, `CommandError`, short description, advice.
 _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
     ((), "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
      "free some space and rerun the same command"),
@@ -60,8 +60,8 @@ _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
      "check the path and your credentials"),
     (("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), "",
      StorageError, "storage failed", "rerun the same command"),
-    # TensorFlow's message for a reply of the bucket that is complete but too short.
-    (("InternalError",), "File contents are inconsistent", StorageError, "short reply",
+    # TensorFlow's message for a truncated reply of the bucket.
+    (("InternalError",), "File contents are inconsistent", StorageError, "truncated reply",
      "rerun the same command"),
     (_CREDENTIALS, "", BadInput, "no valid credentials",
      "run `gcloud auth application-default login`"),
@@ -72,11 +72,11 @@ _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """Return the `CommandError` that an exception stands for, or None for a bug."""
+    """Convert an exception to a `CommandError`, or return None for a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted(interrupted(str(error)))
+        return Interrupted(format_interruption(str(error)))
     if isinstance(error, MemoryError):
         what = str(error) or "an allocation failed"
         return OutOfMemory(f"out of memory on this machine: {what}")
@@ -85,8 +85,8 @@ def classify(error: BaseException) -> CommandError | None:
     # A library's signal handler or option parser raises SystemExit.
     if isinstance(error, SystemExit):
         if error.code == signal.SIGTERM:
-            return Interrupted(interrupted("SIGTERM"))
-        return BadInput("a library refused its options: see the lines above")
+            return Interrupted(format_interruption("SIGTERM"))
+        return BadInput("a library rejected its options: see the lines above")
     if isinstance(error, OSError):
         return _classify_os_error(error)
     text, name = str(error), type(error).__name__
@@ -95,36 +95,37 @@ def classify(error: BaseException) -> CommandError | None:
         return StorageError(f"{what}: rerun the same command, or see `bigbird-ja check-data`")
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names) and re.search(pattern, text):
-            line = summary_line(error)
-            if names == _CREDENTIALS:  # Links and advice follow.
+            line = summarize_error(error)
+            # The rest of the message are links and advice.
+            if names == _CREDENTIALS:
                 line = line.partition(". ")[0]
             return kind(f"{what} ({line.rstrip('.')}): {advice}")
     return None
 
 
 @contextlib.contextmanager
-def mid_run() -> Iterator[None]:
-    """Turn refusals of storage within the block into `StorageError`.
+def convert_refusals() -> Iterator[None]:
+    """Context manager: convert errors about missing or denied files to `StorageError`.
 
-    A file or bucket that was accessible when the command started, and is refused or missing now, is
-    a failure of storage and not bad input.
+    A path that was accessible at the start of the command, and is missing or denied now, is a
+    failure of storage and not bad input.
 
     Raises:
-        StorageError: In place of such an exception.
+        StorageError: The block raised such an error.
     """
     try:
         yield
     except Exception as error:
         if not _REFUSALS.fullmatch(type(error).__name__):
             raise
-        what = f"refused in mid run ({summary_line(error)})"
+        what = f"access failed during the run ({summarize_error(error)})"
         raise StorageError(f"{what}: rerun the same command") from error
 
 
-def summary_line(error: BaseException) -> str:
-    """Summarize an exception of TensorFlow in one line, with credentials masked.
+def summarize_error(error: BaseException) -> str:
+    """Summarize an exception of TensorFlow in one line, without credentials.
 
-    Nodes of the graph and the body of an HTTP response are left out.
+    Nodes of the graph and bodies of HTTP responses are removed.
     """
     words = []
     for line in str(error).splitlines():
@@ -134,18 +135,19 @@ def summary_line(error: BaseException) -> str:
         if line and line != "Graph execution error:":
             words.append(line)
     joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
-    # tf.data writes the names of its operations before the cause.
+    # In messages of tf.data, the names of operations precede the cause.
     joined = re.sub(r"Error in user-defined function passed to .*?: (Iterator::\S+: )?", "", joined)
     text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
-    return shortened(redact(text), 400) or type(error).__name__
+    return shorten(redact(text), 400) or type(error).__name__
 
 
 def _classify_os_error(error: OSError) -> CommandError | None:
     number, why = error.errno, error.strerror or "not accessible"
-    file = error.filename  # This is text, bytes or a descriptor.
-    # Libraries wrap the errors of connections, so this one is of a print.
+    # The file name is a string, bytes or a descriptor.
+    file = error.filename
+    # Libraries wrap errors of connections, so this is an error of `print`.
     if isinstance(error, BrokenPipeError):
-        return StorageError(f"{file or 'standard output'}: its reader went away")
+        return StorageError(f"{file or 'standard output'}: its reader has ended")
     if file in STREAMS:
         return StorageError(f"{file}: {why}")
     name = "" if file is None else os.fsdecode(file) if isinstance(file, bytes) else str(file)
@@ -163,13 +165,13 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if is_lost or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
         return StorageError(f"storage failed ({about}): rerun the same command")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
-        return BadInput(f"{name or error}: something else of that name is in the way, so move it")
+        return BadInput(f"{name or error} exists and is of another kind, so move it away")
     if isinstance(error, _OF_A_PATH) or (name and number not in (None, errno.EBADF)):
         permissions = " and your permissions" if isinstance(error, PermissionError) else ""
         return BadInput(f"{name or error}: {why}: check the path{permissions}")
     return None
 
 
-def one_line(message: str) -> str:
+def join_lines(message: str) -> str:
     """Put a message on one line, with control characters escaped."""
-    return printable(" ".join(message.split()))
+    return escape_text(" ".join(message.split()))

@@ -1,8 +1,7 @@
-"""Child processes and temporary files that must not outlive this process.
+"""Registry of child processes and temporary files that must not outlive this process.
 
-`with` blocks usually remove children and files. A process that is stopped while its main thread is
-in a library that does not return never reaches the end of those blocks. So they are also registered
-here, and `clean_up` removes them from any thread.
+Context managers usually remove them. If a process is stopped while its main thread is in native
+code, the end of the blocks is never reached. Then `clean_up` removes them, from any thread.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _children: set[subprocess.Popen] = set()
 
 @contextlib.contextmanager
 def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Kill the child, if it still runs, when the block ends.
-
-    `clean_up` also kills it.
-    """
+    """Context manager: kill a child on exit, and register it with `clean_up`."""
     _children.add(child)
     try:
         yield child
@@ -39,9 +35,9 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def remove_on_exit(path: str) -> Iterator[None]:
-    """Register a file or directory with `clean_up` while the block runs.
+    """Context manager: register a file or directory with `clean_up`.
 
-    At the end of the block only the registration ends.
+    On exit, the path is not removed; only its registration ends.
     """
     path = os.path.abspath(path)
     _paths.add(path)
@@ -56,11 +52,13 @@ def clean_up() -> None:
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()
-    pools = sys.modules.get("multiprocessing")  # Importing it takes longer than most commands.
+    # Not imported here, since the import takes longer than most commands.
+    pools = sys.modules.get("multiprocessing")
     for worker in pools.active_children() if pools else ():
         with contextlib.suppress(OSError, ValueError):
             worker.kill()
-    for child in list(_children):  # A running child would fill the directory again.
+    # Wait before removing directories, since a running child may still write to them.
+    for child in list(_children):
         with contextlib.suppress(Exception):
             child.wait(timeout=2)
     for path in sorted(_paths):

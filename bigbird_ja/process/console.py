@@ -1,7 +1,7 @@
 """Output for users: log lines, progress with rate and ETA, tables, units.
 
-Log lines are records of Python's `logging`. A program that imports this package decides where they
-go; the command line prints them on standard error (`print_log`).
+Log lines are records of Python's `logging`. A program that imports this package configures their
+output; the command line prints them on standard error (`print_log`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from bigbird_ja.process import streams
 from bigbird_ja.process.redact import redact
 
-# Seconds between two lines: few on a terminal, where they overwrite each other, and many in a log.
+# Seconds between two updates of a progress line on a terminal, and between two log lines.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
-# Errors of a pipe without a reader, or of a terminal that was closed.
+# Errors of a pipe without a reader, and of a closed terminal.
 _CLOSED = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 
 LOGGER = logging.getLogger("bigbird_ja")
@@ -42,10 +42,10 @@ def warn(warnings: Iterable[str]) -> None:
 class ConsoleHandler(logging.Handler):
     """Handler that prints records on standard error, above a progress line.
 
-    Credentials are masked, and control characters escaped.
+    It masks credentials and escapes control characters.
 
     Attributes:
-        translate: function of a message that replaces names of parameters by those of flags.
+        translate: Function that replaces names of parameters in a message by names of flags.
     """
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class ConsoleHandler(logging.Handler):
         """Return the text of a record."""
         text = redact(self.translate(super().format(record)))
         prefix = "warning: " if record.levelno == logging.WARNING else ""
-        return prefix + "\n".join(map(printable, text.split("\n")))
+        return prefix + "\n".join(map(escape_text, text.split("\n")))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record.
 
         Raises:
-            OSError: Standard error is full or closed, outside of `outlive_reader`.
+            OSError: Standard error is full or closed, and this is not inside `outlive_reader`.
         """
         try:
-            with streams.naming(2), _above_progress():
+            with streams.name_stream(2), _print_above_progress():
                 print(self.format(record), file=sys.stderr, flush=True)
         except OSError as error:
             if _on_closed is None:
@@ -83,10 +83,9 @@ _on_closed: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
-    """Keep working if standard error fails.
+    """Context manager: continue if standard error fails.
 
-    On a full disk, lines that do not fit are dropped; `on_closed` is called if the reader closed
-    it.
+    On a full disk, lines are dropped. If its reader has ended, `on_closed` is called.
     """
     global _on_closed
     _on_closed = on_closed
@@ -98,9 +97,7 @@ def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def print_log() -> Iterator[ConsoleHandler]:
-    """Print the log on standard error while the block runs.
-
-    Warnings of libraries are printed, too.
+    """Context manager: print the log and warnings of libraries on standard error.
 
     Yields:
         The handler.
@@ -115,11 +112,12 @@ def print_log() -> Iterator[ConsoleHandler]:
         root.removeHandler(handler)
 
 
-_BAR_LOCK = threading.RLock()  # Reentrant: a bar may log a line while it holds the lock.
+# Reentrant, since a bar may log a line while it owns the lock.
+_BAR_LOCK = threading.RLock()
 
 
-def _tqdm() -> Any:
-    """Import tqdm, which takes a while, and keep it from starting threads and processes."""
+def _import_tqdm() -> Any:
+    """Import tqdm, which is slow, and prevent it from starting threads and processes."""
     from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0
@@ -127,22 +125,22 @@ def _tqdm() -> Any:
     return tqdm
 
 
-def _above_progress() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which output does not mix with a progress line."""
+def _print_above_progress() -> contextlib.AbstractContextManager[None]:
+    """Return a context manager in which output is printed above a progress line."""
     loaded = sys.modules.get("tqdm.std")
     is_shown = loaded and loaded.tqdm._instances
-    return _tqdm().external_write_mode(sys.stderr) if is_shown else contextlib.nullcontext()
+    return _import_tqdm().external_write_mode(sys.stderr) if is_shown else contextlib.nullcontext()
 
 
 def _is_live() -> bool:
-    """Return whether a progress line can be overwritten: on a terminal or in a notebook."""
+    """Return whether lines can be overwritten, on a terminal or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class LiveLine:
-    """Line at the bottom of a terminal that is overwritten, cut to the terminal's width.
+    """Line at the bottom of a terminal that is overwritten, and cut to the terminal's width.
 
-    Elsewhere each text is a log line.
+    If standard error is not a terminal, each text is a log line.
     """
 
     def __init__(self) -> None:
@@ -155,9 +153,9 @@ class LiveLine:
             log(text)
             return
         if self._bar is None:
-            # The bar is empty, so that it is cut.
+            # tqdm cuts the description only if the format contains a bar.
             how = {"bar_format": "{desc}{bar}", "dynamic_ncols": True}
-            self._bar = _tqdm()(file=sys.stderr, **how)
+            self._bar = _import_tqdm()(file=sys.stderr, **how)
         self._bar.set_description_str(text)
 
     def close(self) -> None:
@@ -168,20 +166,18 @@ class LiveLine:
 
 
 class Progress:
-    """Progress bar of tqdm, with rate and ETA.
-
-    A log gets a line every few seconds instead.
+    """Progress bar of tqdm with rate and ETA, or a log line every few seconds.
 
     Args:
-        total: number of units, or 0 if unknown.
-        unit: unit in the plural, such as "documents". "B" prints sizes in bytes.
+        total: number of units; 0 if it is unknown.
+        unit: unit in the plural, such as "documents", or "B" for bytes.
     """
 
     def __init__(self, total: int, unit: str) -> None:
         is_live = _is_live()
         interval = _TERMINAL_INTERVAL if is_live else _LOG_INTERVAL
         self._total = total
-        self._bar = _tqdm()(
+        self._bar = _import_tqdm()(
             total=total or None,
             unit=unit if unit == "B" else f" {unit}",
             unit_scale=unit == "B",
@@ -202,13 +198,14 @@ class Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:  # The total may be an estimate, but the work is done.
+        # The total may be an estimate. Show 100 % at the end.
+        if error is None:
             self._bar.n = max(self._bar.n, self._total)
         self._bar.close()
 
 
 class _LogLines:
-    """Stream for tqdm on which each state of a bar is a log line."""
+    """Stream for tqdm that logs each state of a bar as a line."""
 
     def write(self, text: str) -> None:
         if text.strip():
@@ -219,13 +216,15 @@ class _LogLines:
 
 
 @contextlib.contextmanager
-def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
-    """Log the task of the block, and repeat every `seconds` how long it has run."""
+def show_waiting(
+    task: str, log: Callable[[str], None] = log, seconds: float = 10.0
+) -> Iterator[None]:
+    """Context manager: log a task, and log its duration every `seconds`."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
         while not done.wait(seconds):
-            log(f"{task}: {human_time(time.monotonic() - start)} so far")
+            log(f"{task}: {format_time(time.monotonic() - start)} so far")
 
     log(f"{task} ...")
     thread = threading.Thread(target=remind, daemon=True)
@@ -237,10 +236,10 @@ def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) 
         thread.join()
 
 
-def printable(text: str) -> str:
-    """Escape control characters, invisible ones that reorder text, and lone surrogates.
+def escape_text(text: str) -> str:
+    """Escape control characters, invisible characters and lone surrogates.
 
-    So text of a file or a service cannot control the terminal.
+    So text from a file or a service cannot control the terminal.
     """
     if text.isprintable():
         return text
@@ -250,8 +249,8 @@ def printable(text: str) -> str:
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in hidden else c for c in text)
 
 
-def shortened(text: str, most: int) -> str:
-    """Put text on one line of at most `most` characters, cut between words."""
+def shorten(text: str, most: int) -> str:
+    """Join the lines of a text, and cut it between words to at most `most` characters."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text
@@ -260,11 +259,11 @@ def shortened(text: str, most: int) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Format a table with numbers to the right, and text to the left.
+    """Format a table, in which numbers are aligned to the right and text to the left.
 
     A full-width character counts as two columns.
     """
-    texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
+    texts = [list(header), *[[_format_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [
         len(texts) > 1 and all(_is_number(row[i]) for row in texts[1:]) for i in range(len(header))
@@ -289,10 +288,10 @@ def _pad(text: str, width: int, right: bool) -> str:
     return space + text if right else text + space
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:,.4g}" if isinstance(value, float) else escape_text(str(value))
 
 
 def _is_number(text: str) -> bool:
@@ -301,8 +300,8 @@ def _is_number(text: str) -> bool:
     )
 
 
-def human_bytes(n: float) -> str:
-    """Format bytes as `1.2 MB`, by powers of ten, as storage is sold."""
+def format_bytes(n: float) -> str:
+    """Format bytes as `1.20 MB`, with powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
@@ -310,8 +309,8 @@ def human_bytes(n: float) -> str:
     return f"{n:.2f} TB"
 
 
-def human_count(n: float) -> str:
-    """Format a count as `12,345`, or from a million as `3.40 M` and `2.10 G`."""
+def format_count(n: float) -> str:
+    """Format a count as `12,345`, `3.40 M` or `2.10 G`."""
     if abs(n) >= 1e9:
         return f"{n / 1e9:.2f} G"
     if abs(n) >= 1e6:
@@ -319,7 +318,7 @@ def human_count(n: float) -> str:
     return f"{n:,.0f}" if abs(n) >= 100 or n == int(n) else f"{n:.2f}"
 
 
-def human_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format a duration as `45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h` or `1,200 d`."""
     if seconds < 60:
         return f"{seconds:.0f} s"

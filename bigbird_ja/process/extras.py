@@ -1,13 +1,10 @@
-"""Packages that pip does not install with this one.
-
-Some machines bring their own, or few users need them.
-"""
+"""Optional packages, which some machines provide in their own version or few users need."""
 
 import importlib.util
 
 from bigbird_ja.errors import BadInput
 
-# Module -> how to install it.
+# Installation of each module.
 INSTALL = {
     "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] with Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
@@ -25,13 +22,13 @@ INSTALL = {
 
 
 def require(*modules: str) -> None:
-    """Refuse to start without packages that the command needs.
+    """Check that packages are installed.
 
     Args:
         modules: names in `INSTALL`.
 
     Raises:
-        BadInput: A package is missing. The message names the extra that contains it.
+        BadInput: A package is missing; the message contains the command that installs it.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:

@@ -1,15 +1,15 @@
 """Masking of credentials in text before it is logged or written.
 
-It is the last line of defense, for the common forms only: text that leaves this machine is composed
-of values that the program knows, and environment variables are never printed.
+It recognizes only common forms, as an additional protection. In the first place, messages do not
+contain credentials: they consist of known values, and environment variables are never printed.
 """
 
 import re
 
 REDACTED = "[redacted]"
 
-# Group 1 stays, and the credential follows it. Repetitions are bounded, or end at a delimiter
-# that no rule starts before, so that the time is linear in the length of the text.
+# Group 1 is kept, and the credential after it is replaced. Repetitions are bounded, or end at a
+# delimiter before which no match starts, so that the time is linear in the length of the text.
 _RULES = (
     r"(://[^\s/?#@:]{0,200}:)[^\s/?#]+(?=@)",
     r"(?i)(\bauthorization[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?(?:bearer|basic) )[^\s\"',]+",
@@ -23,6 +23,7 @@ _RULES = (
 
 def redact(text: str) -> str:
     """Replace the credentials in `text` by `[redacted]`."""
-    for rule in _RULES:  # Compiled here, as `--help` needs none of them.
+    # Compiled at the first call, so that `--help` is fast.
+    for rule in _RULES:
         text = re.sub(rule, rf"\1{REDACTED}", text)
     return text

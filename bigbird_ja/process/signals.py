@@ -1,12 +1,12 @@
-"""Handling of Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP, in three ways.
 
-- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread. A second
-  signal exits without waiting.
-- `pretrain` finishes its step, saves and ends (`StopRequest`). A second Ctrl-C exits at once.
+- Most commands raise KeyboardInterrupt in the main thread (`CommandSignals`). A second signal exits
+  without waiting.
+- `pretrain` finishes its step, saves and exits (`StopRequest`). A second Ctrl-C exits at once.
 - `launch` asks whether to keep the TPU (`Interrupts`, a `Listener`).
 
-Python runs a handler between two bytecodes of the main thread, which may be in native code for
-minutes. So one thread reads the signal numbers that Python's C code writes to a pipe when they
+Python runs a signal handler between two bytecodes of the main thread, which may be in native code
+for minutes. So a thread reads the signal numbers that Python's C code writes to a pipe when they
 arrive (`signal.set_wakeup_fd`), and passes them to the innermost `Listener`.
 """
 
@@ -23,18 +23,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.errors import interrupted
+from bigbird_ja.errors import format_interruption
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Seconds from the first signal until the listening thread ends the process, if the main thread has
-# not: native code does not return, a library swallowed the exception, a thread is waited for.
+# Seconds after the first signal until a thread ends the process. The main thread may not do it
+# because of native code, a library that catches the exception, or a thread that it joins.
 LEAVE_SECONDS = 5.0
-# After this many seconds, a second signal means that the user does not want to wait. Closing a
-# terminal may send two at once.
+# Minimum seconds between two signals of a user who does not want to wait. Closing a terminal may
+# send two signals at once.
 _AGAIN_SECONDS = 0.3
-# A spot machine is stopped about 30 s after SIGTERM.
+# Maximum seconds to finish a step. A spot machine is stopped about 30 s after SIGTERM.
 SAVING_SECONDS = 25.0
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,22 +43,20 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal as users know it."""
+    """Return the name of a signal for users."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-# The last listener gets the signals.
+# Active listeners. The last one receives the signals.
 _listeners: list[Listener] = []
-# Process, and the end of its pipe to which Python writes the numbers of signals.
+# Process id, and descriptor of the pipe to which Python writes the numbers of signals.
 _pipe = (0, -1)
 
 
 def _start_listening() -> int:
-    """Let the last listener be notified, and return the previous wakeup descriptor.
+    """Start to notify listeners, and return the previous wakeup descriptor.
 
-    Call it in the main thread. The notifying thread is started once per process.
-
-    The thread that notifies it is started once per process.
+    It must be called in the main thread. The notifying thread is started once per process.
     """
     global _pipe
     if _pipe[0] != os.getpid():
@@ -73,32 +71,35 @@ def _listen(reader: int) -> None:
     while numbers := os.read(reader, 64):
         for number in numbers:
             if number in SIGNALS:
-                for listener in _listeners[-1:]:  # The copy helps if the main thread removes it.
+                # A copy, since the main thread may remove the listener meanwhile.
+                for listener in _listeners[-1:]:
                     listener.receive(number)
 
 
 class Listener:
-    """Context in which `receive(number)` is called in a thread for each signal (main thread only).
+    """Context manager in which a callback is called for each signal, in a separate thread.
 
-    At its end the previous handlers and wakeup descriptor are back, so a notebook works as before.
+    It must be entered in the main thread. On exit, the previous handlers are restored, which is
+    required in notebooks.
 
     Args:
-        receive: callback that must not raise.
-        handler: signal handler in the main thread, by default one without effect.
+        receive: callback with the signal's number, which must not raise.
+        handler: signal handler in the main thread, by default without effect.
     """
 
     def __init__(
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
         self.receive, self._handler = receive, handler
-        self._outer_handlers: dict[int, Any] = {}  # Empty outside of the block.
+        # Previous handlers, while the block runs.
+        self._outer_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         self._outer_wakeup = _start_listening()
         _listeners.append(self)
-        # SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since
-        # shells ignore it for every background job.
-        self._outer_handlers = {  # The last statement, as the handler may raise from here on.
+        # If the parent process ignores SIGHUP (`nohup`), it stays ignored. SIGINT does not, since
+        # shells ignore it for all background jobs. From this statement on, the handler may raise.
+        self._outer_handlers = {
             number: signal.signal(number, self._handler)
             for number in SIGNALS
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
@@ -108,7 +109,7 @@ class Listener:
     def install(self) -> None:
         """Set the handlers again, after a library has replaced them.
 
-        TPUEstimator does, and JAX if several processes train.
+        TPUEstimator replaces them, and so does JAX if several processes train.
         """
         for number in self._outer_handlers:
             signal.signal(number, self._handler)
@@ -121,73 +122,73 @@ class Listener:
 
 
 class CommandSignals:
-    """Signal handling that ends a command at the first signal, whatever libraries do.
+    """Signal handling that ends a command after the first signal.
 
-    KeyboardInterrupt is the clean way out, but a library may catch it (in a callback, in
-    `except:`), or the main thread may be in native code. So a thread cleans up and ends the process
-    if the main thread has not done so in time.
+    The main thread gets a KeyboardInterrupt. A library may catch it, or the main thread may be in
+    native code. So after some seconds, a thread cleans up and ends the process.
 
     Args:
-        leave: callback that cleans up, prints the message and ends the process, in another thread.
+        leave: callback that cleans up, prints a message and ends the process, from any thread.
     """
 
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
-        self._first_time = 0.0  # Monotonic seconds at the first signal.
+        # Monotonic seconds at the first signal.
+        self._first_time = 0.0
         self._leaving = threading.Lock()
-        # Whether the command has ended: nothing is raised in the main thread any more. Signals
-        # still end the process, since a full pipe or a thread may keep it from ending.
+        # Whether the command has ended. Then signals do not raise KeyboardInterrupt, but still end
+        # the process, since a full pipe or a thread may block it.
         self.is_settled = False
         self.number = 0
 
     def install(self) -> CommandSignals:
-        """Set the handlers (main thread), which may raise KeyboardInterrupt from here on."""
-        sys.unraisablehook = _without_interruptions(sys.unraisablehook)
+        """Set the handlers, which may raise KeyboardInterrupt. Call it in the main thread."""
+        sys.unraisablehook = _ignore_interruptions(sys.unraisablehook)
         Listener(self._receive, self._handle).__enter__()
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:
             return
-        # Also here: the listening thread may run only after the exception has arrived.
+        # As in `_receive`, which may run only after the exception is handled.
         self.number = self.number or number
         raise KeyboardInterrupt(name_of(number))
 
     def _receive(self, number: int) -> None:
         if not self._first_time:
             self.number, self._first_time = self.number or number, time.monotonic()
-            message = interrupted(name_of(self.number))
+            message = format_interruption(name_of(self.number))
             timer = threading.Timer(LEAVE_SECONDS, self._leave_once, (message,))
             timer.daemon = True
             timer.start()
         elif time.monotonic() - self._first_time > _AGAIN_SECONDS:
-            self._leave_once(f"interrupted again ({name_of(number)}): left at once")
+            self._leave_once(f"interrupted again ({name_of(number)}), so the command ended at once")
 
     def _leave_once(self, message: str) -> None:
         with self._leaving:
             self._leave(message)
 
 
-def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a hook so that an interrupted destructor or callback prints no traceback."""
+def _ignore_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap a hook so that no traceback is printed for an interrupted destructor or callback."""
 
-    def quiet(unraisable: Any) -> None:
+    def call_hook(unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             hook(unraisable)
 
-    return quiet
+    return call_hook
 
 
 class StopRequest(Listener):
-    """Request to stop, which `pretrain` checks between two steps.
+    """Context manager that turns signals into a request to stop, which `pretrain` polls.
 
-    Listens to signals while the block runs (main thread only).
+    It must be entered in the main thread.
 
     Args:
-        log: callback for the line at the first request.
-        leave: callback that ends the process at once with a line, for a second Ctrl-C, and if the
-            main thread does not answer in time (during a compilation, for example).
-        timeout: maximum wait for the main thread's answer, in seconds.
+        log: callback for a line at the first request.
+        leave: callback that prints a message and ends the process at once. It is called at a second
+            Ctrl-C, or if the main thread does not react in time, for example during a compilation.
+        timeout: maximum seconds until the main thread reacts.
     """
 
     def __init__(
@@ -202,19 +203,20 @@ class StopRequest(Listener):
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
-        self.name = ""  # The first signal or other cause.
+        # Name of the first signal or other cause.
+        self.name = ""
 
     def is_set(self) -> bool:
         """Return whether a stop was requested."""
         return bool(self.name)
 
     def ask(self, name: str, is_urgent: bool = True) -> None:
-        """Ask to stop, from any thread.
+        """Request to stop, from any thread.
 
         Args:
             name: name of the cause, for messages.
-            is_urgent: whether the machine will stop soon, so that the main thread gets `timeout`
-                seconds to answer.
+            is_urgent: whether the machine will stop soon, so that the main thread must react within
+                the timeout.
         """
         with self._lock:
             is_first = not self.name
@@ -224,11 +226,11 @@ class StopRequest(Listener):
                 self._timer.daemon = True
                 self._timer.start()
         if is_first:
-            again = "; Ctrl-C again leaves at once" if name == name_of(signal.SIGINT) else ""
+            again = "; press Ctrl-C again to exit now" if name == name_of(signal.SIGINT) else ""
             self._log(f"{name}: finishing the step and saving{again}")
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise KeyboardInterrupt in the main thread, from any thread, for an error."""
+        """Raise KeyboardInterrupt in the main thread because of an error in another thread."""
         self._is_over = True
         _thread.interrupt_main()
 
@@ -236,41 +238,42 @@ class StopRequest(Listener):
         if self._is_over:
             raise KeyboardInterrupt
 
-    def answered(self) -> None:
-        """Note that the main thread has seen the request, so that saving is not limited in time."""
+    def confirm(self) -> None:
+        """Cancel the timeout, since the main thread has reacted. Saving has no time limit."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self.answered()
+        self.confirm()
 
     def _receive(self, number: int) -> None:
-        if self._is_over:  # `interrupt` sent it.
+        # This signal was sent by `interrupt`.
+        if self._is_over:
             return
         if number == signal.SIGINT and self.is_set():
-            self._leave("interrupted again: left at once; a checkpoint saved before is good")
+            self._leave("interrupted again, so the last step was not saved; checkpoints are valid")
         else:
             self.ask(name_of(number))
 
     def _time_out(self) -> None:
         if not self._is_answered:
             self._leave(
-                f"{self.name}: no step ended within {self._timeout:.0f} s: left without saving;"
-                " a checkpoint saved before is good"
+                f"{self.name}: no step ended within {self._timeout:.0f} s, so the last step was not"
+                " saved; checkpoints are valid"
             )
 
 
-# C calls the last one, so none is ever freed.
+# Callbacks for C, which must not be freed.
 _abort_handlers: list[Any] = []
 
 
-def on_abort(act: Callable[[], None]) -> None:
-    """Call `act`, which ends the process, if native code aborts in another thread.
+def call_on_abort(act: Callable[[], None]) -> None:
+    """Register a function that ends the process, and is called if native code aborts in a thread.
 
-    The aborting thread waits forever. Python's own handlers would run too late, since abort() does
-    not return.
+    The aborting thread then sleeps forever. Python's signal handlers would run too late, since
+    abort() does not return.
     """
 
     def handle(number: int) -> None:

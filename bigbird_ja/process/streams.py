@@ -1,7 +1,7 @@
 """Standard output and error, and the line of `--json`.
 
-Both accept any text, and are flushed while an error can still be reported. With `--json`, standard
-output contains only the line of results.
+Both streams accept any text, and are flushed while errors can still be reported. With `--json`,
+standard output contains only the line of results.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bigbird_ja.process.redact import redact
 
 
 def prepare() -> None:
-    """Open closed standard streams on the null device, and let both outputs accept any text.
+    """Open closed standard streams on the null device, and make both outputs accept any text.
 
-    Python has None in place of a closed stream, and the next opened file would get its number.
+    Python sets a closed stream to None, and the next file that is opened would get its number.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
         os.set_inheritable(number, True)
@@ -39,12 +39,12 @@ def prepare() -> None:
 def finish() -> OSError | None:
     """Flush both output streams, and return the first error.
 
-    Text that cannot be written is dropped, so that the interpreter does not complain at exit.
+    Text that cannot be written is dropped, so that the interpreter prints no error at exit.
     """
     first = None
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
-            with naming(number):
+            with name_stream(number):
                 stream.flush()
         except (OSError, ValueError) as error:
             first = first or (error if isinstance(error, OSError) else None)
@@ -55,7 +55,7 @@ def finish() -> OSError | None:
 
 
 class ResultLine:
-    """Line of `--json` on standard output, while everything else goes to standard error."""
+    """Line of `--json` on standard output."""
 
     _current: ResultLine | None = None
 
@@ -64,22 +64,22 @@ class ResultLine:
         self._is_written = False
 
     def write(self, results: dict[str, Any]) -> None:
-        """Write the line at the first call, and do nothing at later calls."""
+        """Write the line at the first call. Later calls have no effect."""
         if self._is_written:
             return
-        line = json_line(results)
+        line = encode_line(results)
         self._is_written = True
-        with naming(1):
+        with name_stream(1):
             while line:
                 line = line[self._stream.write(line) :]
 
 
 @contextlib.contextmanager
-def results_apart() -> Iterator[ResultLine]:
-    """Point standard output at standard error, C libraries' included, while the block runs.
+def separate_results() -> Iterator[ResultLine]:
+    """Context manager: redirect standard output to standard error, also for C libraries.
 
     Yields:
-        The line of results.
+        The line of results, which is written to the original standard output.
     """
     stream: Any = sys.stdout
     stream.flush()
@@ -100,53 +100,50 @@ def results_apart() -> Iterator[ResultLine]:
 
 
 def write_results(results: dict[str, Any]) -> None:
-    """Write the line of `--json` from any thread, if an exception cannot end the command.
-
-    It does nothing without `--json`.
-    """
+    """Write the line of `--json` from any thread. Without `--json`, do nothing."""
     if ResultLine._current is not None:
         with contextlib.suppress(OSError, ValueError):
             ResultLine._current.write(results)
 
 
 def leave(error: CommandError) -> None:
-    """End the process at once, from any thread, with one line, the `--json` results, the status."""
+    """End the process at once, from any thread, with a message, results and exit status."""
     with contextlib.suppress(OSError, ValueError):
         print(f"bigbird-ja: {error}", file=sys.stderr, flush=True)
     write_results({**error.results, "reason": error.reason, "error": str(error)})
     os._exit(error.status)
 
 
-def json_line(record: dict[str, Any]) -> bytes:
-    """Encode a record, without credentials, as one line of JSON in UTF-8, with its newline.
+def encode_line(record: dict[str, Any]) -> bytes:
+    """Encode a record as a line of JSON in UTF-8, with a newline and without credentials.
 
-    NaN and infinities become null, NumPy's numbers and arrays plain ones, and bytes of a file name
-    that are not UTF-8 an escape.
+    NaN and infinities become null, NumPy's arrays become lists, and bytes of a file name that are
+    not UTF-8 are escaped.
 
     Raises:
-        TypeError: Something else that is not JSON.
+        TypeError: A value cannot be encoded as JSON.
     """
-    text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_simplify(record), ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode("utf-8", "backslashreplace")
 
 
-def _plain(value: Any) -> Any:
+def _simplify(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _simplify(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_simplify(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return _simplify(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
 @contextlib.contextmanager
-def naming(number: int) -> Iterator[None]:
-    """Name a standard stream in the `OSError` of the block."""
+def name_stream(number: int) -> Iterator[None]:
+    """Context manager: set the name of a standard stream in an `OSError`."""
     try:
         yield
     except OSError as error:
@@ -155,7 +152,7 @@ def naming(number: int) -> Iterator[None]:
 
 
 def silence(number: int) -> None:
-    """Point a standard stream at the null device."""
+    """Redirect a standard stream to the null device."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)

@@ -1,7 +1,7 @@
-"""Worker processes that run tasks, and other child processes for native code.
+"""Worker processes that run tasks, and child processes for native code.
 
-Native code runs in a child if it cannot be stopped otherwise (SentencePiece), or if it ends its
-process at an unsupported program (the TPU compiler).
+Native code runs in a child process if it cannot be interrupted (SentencePiece), or if it aborts its
+process (the TPU compiler).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Maximum of waiting and running tasks per worker, so that memory does not grow with their number.
+# Maximum number of waiting and running tasks per worker, which limits memory.
 _IN_FLIGHT = 2
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
-# Exception of the initializer in this worker.
+# Exception that the initializer raised in this worker.
 _start_error: BaseException | None = None
 
 
@@ -45,17 +45,17 @@ def run_tasks(
 ) -> Generator[R]:
     """Yield `function(task)` in the order of the tasks.
 
-    Close the generator at the end.
+    The caller must close the generator.
 
     Args:
         function: picklable function of a task, with picklable arguments and results.
-        tasks: arguments of `function`, taken from their iterator as needed.
-        num_workers: number of processes, where 1 stands for this process.
+        tasks: arguments of `function`, which are read from their iterator as needed.
+        num_workers: number of processes; 1 runs the tasks in this process.
         initializer: function called once in each process before its first task.
         arguments: arguments of `initializer`.
 
     Raises:
-        CommandError: A worker died. On Linux a kill usually means a lack of memory.
+        CommandError: A worker died. On Linux, the usual cause is insufficient memory.
     """
     if num_workers == 1:
         initializer(*arguments)
@@ -65,12 +65,12 @@ def run_tasks(
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    # Not "fork": a fork of a process with threads (storage, progress) may hang.
+    # Not "fork", since this process has threads (storage, progress), so a fork may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
-    # A worker inherits the signal mask of the thread that starts it: this process handles Ctrl-C
-    # and SIGHUP for its workers. Python's handlers run in the main thread, so that they interrupt
-    # no start halfway.
+    # Workers are started by a thread that blocks Ctrl-C and SIGHUP, since a worker inherits the
+    # thread's signal mask, and this process handles these signals. As Python's handlers run in the
+    # main thread, they do not interrupt the start of a worker.
     mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     pending: collections.deque[Future[R]] = collections.deque()
     with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=mask) as starter:
@@ -83,40 +83,40 @@ def run_tasks(
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
             to_do = "use fewer `num_workers` and rerun the same command"
-            raise broken_pool_error(pool, "a worker process", to_do) from error
+            raise make_pool_error(pool, "a worker process", to_do) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def available_cores() -> int:
-    """Count the cores that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def broken_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
-    """Return the error for the first worker that died.
+def make_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
+    """Return the error for the worker that died first.
 
-    The executor sends SIGTERM to the others.
+    The executor ends the other workers by SIGTERM.
 
     Args:
         pool: broken pool, which is shut down.
         subject: subject of the message.
-        advice: advice against a lack of memory.
+        advice: advice if memory is insufficient.
     """
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=True)
     statuses = [process.exitcode for process in processes if process.exitcode is not None]
     first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
-    return error_from_exit(first, ("its output is above",), subject, advice)
+    return make_exit_error(first, ("its output is above",), subject, advice)
 
 
 def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Let this worker end with its parent, which may be killed, and call `initializer`."""
+    """Call `initializer` in a worker, which exits if its parent is killed."""
     global _start_error
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         initializer(*arguments)
-    # An exception here would break the pool without a reason.
+    # An exception here would break the pool without a message, so the first task raises it.
     except BaseException as error:
         _start_error = error
 
@@ -136,9 +136,9 @@ def _exit_with_parent() -> None:
 
 
 def init_child() -> None:
-    """Make this child process ignore Ctrl-C, which the parent handles, and die with the parent.
+    """Make this child process ignore Ctrl-C, which the parent handles.
 
-    It dies with the parent on Linux only.
+    On Linux, the child is also killed if its parent ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -147,24 +147,24 @@ def init_child() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def error_from_exit(
+def make_exit_error(
     returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
 ) -> CommandError:
     """Return the error for a child that exited without a result.
 
     Args:
         returncode: exit code of `subprocess.Popen`, negative for a signal.
-        stderr_tail: last lines on standard error. C++ aborts for a lack of memory and for a failed
-            check alike; these lines tell which.
+        stderr_tail: last lines on standard error. If C++ code aborts, they show whether the cause
+            is insufficient memory or a failed check.
         subject: subject of the message.
-        advice: advice against a lack of memory.
+        advice: advice if memory is insufficient.
     """
     lines = [line.strip() for line in stderr_tail if line.strip()][-_LAST_LINES:]
     known = classify(RuntimeError("\n".join(lines)))
     if isinstance(known, OutOfMemory) or returncode == -signal.SIGKILL:
         return OutOfMemory(f"{subject} ran out of memory, or was killed: {advice}")
     if isinstance(known, StorageError) or returncode == -signal.SIGXFSZ:
-        cause = _cause(lines)
+        cause = _find_cause(lines)
         return StorageError(
             f"{subject} could not write ({cause}): free some space and rerun the same command"
         )
@@ -174,10 +174,10 @@ def error_from_exit(
         name = f"status {returncode}"
     if -returncode in signals.SIGNALS:
         return Interrupted(f"{subject} was stopped by {name}: rerun the same command")
-    return CommandError(f"{subject} crashed ({name}): {_cause(lines)}")
+    return CommandError(f"{subject} crashed ({name}): {_find_cause(lines)}")
 
 
-def _cause(lines: list[str]) -> str:
-    """Return the line in which a library states the error."""
+def _find_cause(lines: list[str]) -> str:
+    """Return the line that contains the library's error."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]

@@ -12,7 +12,7 @@ from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.errors import check_is_list
-from bigbird_ja.process.console import human_time
+from bigbird_ja.process.console import format_time
 from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
 from bigbird_ja.report.run_logs import RunLogs, name_apart
 from bigbird_ja.settings.values import flatten
@@ -104,7 +104,9 @@ def _card(run: RunLogs, index: int) -> str:
         "loss": number(last.get("loss"), ".4f"),
         "masked-LM accuracy": number(last.get("masked_lm_accuracy"), ".2%"),
         "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
-        "ETA" if run.is_running else "trained for": "-" if seconds is None else human_time(seconds),
+        "ETA" if run.is_running else "trained for": "-"
+        if seconds is None
+        else format_time(seconds),
         "interruptions": f"{run.interruptions:,}",
         "preemptions": f"{run.count('preempted'):,}",
     }

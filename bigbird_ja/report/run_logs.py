@@ -21,7 +21,7 @@ class RunLogs:
         Raises:
             BadInput: The folder contains no files of a run.
         """
-        self.name, self.model_dir = storage.base_name(model_dir), model_dir
+        self.name, self.model_dir = storage.get_base_name(model_dir), model_dir
         path = storage.join(model_dir, "config.yaml")
         self.settings = read_config(path) if storage.exists(path) else None
         self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])

@@ -1,1 +1,1 @@
-"""Settings of a run and the facts of its data set: declarations, reading, comparison."""
+"""Settings of a run and facts of its data set: declaration, reading, comparison."""

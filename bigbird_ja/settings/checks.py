@@ -1,4 +1,4 @@
-"""Checks of a config: conditions between settings, and warnings about unusual values."""
+"""Checks of conditions between settings, and warnings about unusual values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bigbird_ja.settings.schema import Config
 # Learning rate for a hidden size of 768. BERT uses 1e-4, ModernBERT 8e-4.
 _USUAL_RATE = 5e-4
 _FAR_OFF = 30
-# Factor between tokens per step and the preset's, from which the preset's rate is doubted.
+# Factor between a run's and a preset's tokens per step from which a warning is shown.
 _OTHER_LENGTH = 4
 
 
 def validate_config(config: Config) -> None:
-    """Check the conditions between settings that hold for all data.
+    """Check conditions between settings that do not depend on the data.
 
     Raises:
         BadInput: A condition is violated; the message names the setting.
@@ -34,7 +34,8 @@ def validate_config(config: Config) -> None:
     ):
         raise BadInput(
             f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
-            f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
+            " requires at least 2 heads, and an even number of dimensions per head"
+            f" (model.hidden_size={model.hidden_size})"
         )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
@@ -44,7 +45,7 @@ def validate_config(config: Config) -> None:
 
 
 def validate_on_data(config: Config, data: Data) -> None:
-    """Check the conditions between a run's settings and its data.
+    """Check conditions between a run's settings and its data.
 
     Raises:
         BadInput: A condition is violated; the message names the settings and the advice.
@@ -54,22 +55,22 @@ def validate_on_data(config: Config, data: Data) -> None:
     if last is not None and training.masked_lm_prob is None:
         raise BadInput(
             f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
-            " set that too, or leave it out"
+            " set both or neither"
         )
     if (model.max_position_embeddings or 0) < data.seq_length:
         raise BadInput(
-            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
-            f" the data's sequences of {data.seq_length}: raise it or leave it out"
+            f"model.max_position_embeddings={model.max_position_embeddings} is less than"
+            f" the data's seq_length of {data.seq_length}: increase or remove it"
         )
     if data.nsp and model.architecture == "modernbert":
         raise BadInput(
-            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
-            " them: make the data without `nsp`, or train a bigbird"
+            "model.architecture=modernbert does not support segments, but the data set contains"
+            " pairs of them: make the data without `nsp`, or set model.architecture=bigbird"
         )
     if data.nsp and not model.attend_across_documents:
         raise BadInput(
-            "model.attend_across_documents=false hides segment B from segment A, so there is no"
-            " next sentence to predict: leave it at true, or make the data without `nsp`"
+            "model.attend_across_documents=false masks segment B from segment A, so the next"
+            " sentence cannot be predicted: set it to true, or make the data without `nsp`"
         )
 
 
@@ -77,7 +78,7 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
     """Return the number of sequences per core and micro-batch.
 
     Raises:
-        BadInput: The batch does not divide; the message names the nearest ones that do.
+        BadInput: The batch is not divisible; the message contains the nearest batches that are.
     """
     unit = cores * micro_batches
     if global_batch % unit:
@@ -94,12 +95,12 @@ def check_estimator(config: Config) -> None:
     """Check that TPUEstimator supports the kernels of a config.
 
     Raises:
-        BadInput: The config requires a kernel, which TPUEstimator lacks.
+        BadInput: The config requires a kernel, which TPUEstimator does not support.
     """
     if config.model.attention_implementation == "kernel":
         raise BadInput(
-            "model.attention_implementation=kernel needs `engine` pjrt: TPUEstimator does not have"
-            " it"
+            "model.attention_implementation=kernel requires `engine` pjrt, since TPUEstimator does"
+            " not support it"
         )
 
 
@@ -109,11 +110,12 @@ def config_warnings(
     overrides: Iterable[Override] = (),
     data: Data | None = None,
 ) -> list[str]:
-    """Warn of settings that are legal but suspicious, one line each.
+    """Return a warning for each setting whose value is unusual.
 
     Args:
         config: resolved config.
-        from_scratch: whether training starts from random weights; otherwise a low rate is usual.
+        from_scratch: whether training starts from random weights. Otherwise a low learning rate is
+            usual.
         overrides: values that were set, in order.
         data: facts of the run's data set, if known.
     """
@@ -123,22 +125,22 @@ def config_warnings(
         reached = training.num_train_steps / training.warmup_steps
         lines.append(
             f"training.warmup_steps={training.warmup_steps:,} is not below"
-            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
-            f" {reached:.1%} of training.learning_rate at the end, and never decays"
+            f" training.num_train_steps={training.num_train_steps:,}, so the learning rate rises to"
+            f" {reached:.1%} of training.learning_rate, and never decays"
         )
     rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
     if rate >= usual * _FAR_OFF or (from_scratch and rate <= usual / _FAR_OFF):
         side = "above" if rate > usual else "below"
         lines.append(
-            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"
-            f" this width usually take, {usual:.1g}, with AdamW and with Muon, whose updates are"
-            " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
+            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} the usual rate of"
+            f" {usual:.1g} for this width. It is the same for AdamW and Muon, whose updates are"
+            " scaled to AdamW's (rates of 0.02 are for Muon without this scale)"
         )
     return lines
 
 
 def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
-    """Warn of a preset's learning rate if the tokens per step differ a lot from the preset's."""
+    """Return a warning if a preset's learning rate is used with far other tokens per step."""
     every = list(overrides)
     last = {override.key: override for override in every}
     preset = {override.key: override.value for override in every if override.is_of_preset}
@@ -151,8 +153,8 @@ def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -
     if 1 / _OTHER_LENGTH < given / wanted < _OTHER_LENGTH:
         return []
     return [
-        f"training.learning_rate={rate.value:g} of {rate.source} is meant for {wanted:,} tokens per"
-        f" step ({wanted // length} x {length:,}), this run has {given:,} ({batch} x"
-        f" {data.seq_length:,}): training.global_batch_size={max(1, wanted // data.seq_length)}"
-        " keeps them, or choose another learning rate"
+        f"training.learning_rate={rate.value:g} of {rate.source} is for {wanted:,} tokens per step"
+        f" ({wanted // length} x {length:,}), but this run has {given:,} ({batch} x"
+        f" {data.seq_length:,}): set training.global_batch_size="
+        f"{max(1, wanted // data.seq_length)}, or another learning rate"
     ]

@@ -1,4 +1,4 @@
-"""Files of settings: a user's YAML, presets, and `MODEL_DIR/config.yaml`."""
+"""Files of settings: a user's YAML file, presets, and `MODEL_DIR/config.yaml`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import validate_config
 from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested_data
-from bigbird_ja.settings.option import shortened
+from bigbird_ja.settings.option import shorten
 from bigbird_ja.settings.provenance import Layer, read_layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
@@ -22,12 +22,12 @@ _RESTORE = "restore the file from a copy of the run"
 
 
 def preset_names() -> list[str]:
-    """List the presets, in alphabetical order."""
+    """List the presets in alphabetical order."""
     return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
 def preset_purposes() -> dict[str, str]:
-    """Map each preset to its purpose, the first line of its file."""
+    """Return the purpose of each preset, which is the first line of its file."""
     texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
     return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
 
@@ -38,22 +38,23 @@ def preset_path(name: str) -> str:
 
 
 def locate(config: str) -> tuple[str, str]:
-    """Find the preset or file that `config` names: its path, and its name for messages.
+    """Return the path of a preset or a file, and its name for messages.
 
-    A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
+    A text without a folder and an extension is the name of a preset. A file with such a name must
+    be given as ./NAME.
 
     Raises:
-        BadInput: An empty name, or no such preset.
+        BadInput: The text is empty, or the preset does not exist.
     """
     if not config:
-        raise BadInput("`config` is empty: name a preset or a YAML file, or leave it out")
+        raise BadInput("`config` is empty: name a preset or a YAML file, or remove it")
     if config in preset_names():
         return preset_path(config), f"preset {config}"
     is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
     if is_name and not os.path.lexists(config):
         raise BadInput(
-            f"`config` {config}: no such preset{nearest(config, preset_names())}, and no such"
-            f" file; the presets are {', '.join(preset_names())}"
+            f"`config` {config} is neither a preset{nearest(config, preset_names())} nor a file;"
+            f" the presets are {', '.join(preset_names())}"
         )
     if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
         return config, f"preset {pathlib.Path(config).stem}"
@@ -61,7 +62,7 @@ def locate(config: str) -> tuple[str, str]:
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:
-    """Format a run as YAML, as `MODEL_DIR/config.yaml` states it."""
+    """Format the settings of a run as YAML for `MODEL_DIR/config.yaml`."""
     import yaml
 
     from bigbird_ja.storage.decode import FORMAT_VERSION
@@ -78,19 +79,20 @@ def read_config(path: str) -> tuple[Config, Data]:
     """Read a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
-        BadInput: No such file, not a config, or one of another format.
+        BadInput: The file is missing, not a config, or has another format.
     """
     values, _ = _read(path, path, is_ours=True)
     pad_id = values.pop(PAD_ID, 0)
     stated = {o.key: o.value for o in read_layer(Layer(path, values))}
     try:
         config = replace_settings(Config(), stated)
-    except TypeError as error:  # msgspec's, for a setting that the chosen class lacks
+    except TypeError as error:
+        # Raised by msgspec for a setting that the chosen class does not contain.
         raise BadInput(f"{path} is not valid ({error}). {_RESTORE.capitalize()}") from error
     validate_config(config)
     if type(pad_id) is not int or pad_id < 0:
-        shown = f"{PAD_ID}={shortened(pad_id)}"
-        raise BadInput(f"{path}: {shown} is no token id. {_RESTORE.capitalize()}")
+        shown = f"{PAD_ID}={shorten(pad_id)}"
+        raise BadInput(f"{path}: {shown} is not a token id. {_RESTORE.capitalize()}")
     return config, requested_data(config, pad_id)
 
 
@@ -102,7 +104,7 @@ def read_file(path: str, source: str) -> Layer:
         source: name of the file, for messages.
 
     Raises:
-        BadInput: No such file, or not a file of settings.
+        BadInput: The file is missing, or not a file of settings.
     """
     values, is_complete = _read(path, source)
     if is_complete:
@@ -111,9 +113,15 @@ def read_file(path: str, source: str) -> Layer:
 
 
 def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any], bool]:
-    """Read a file's values by key, and whether it is a file that we wrote, with every setting.
+    """Read a file of settings.
 
-    A file that we wrote (`is_ours`) must state its format.
+    Args:
+        path: file, on disk or gs://.
+        source: name of the file, for messages.
+        is_ours: whether the file must be a `config.yaml`, which contains its format's version.
+
+    Returns:
+        The values by key, and whether the file contains all settings, as a `config.yaml` does.
     """
     from bigbird_ja import storage
     from bigbird_ja.storage import decode
@@ -124,16 +132,17 @@ def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any]
         why = f"{path} is missing: {_RESTORE}" if is_ours else f"`config` {path}: no such file"
         raise BadInput(why) from error
     values = decode.read_yaml(text, path)
-    if values is None:  # a truncated file is no request for the defaults
-        raise BadInput(f"{path}: no settings in it. Name another file, or leave it out")
+    # An empty file is an error, as it may be truncated.
+    if values is None:
+        raise BadInput(f"{path} contains no settings: name another file")
     if not isinstance(values, dict):
-        raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
+        raise BadInput(f"{path} must contain sections such as `model:` and `training:`")
     version = str(values.pop("format_version", ""))
     if version or is_ours:
-        decode.check_format(version, path, "start again, or use the version that wrote it")
+        decode.check_format(version, path, "start a new run, or use the version that wrote it")
     for section, entries in values.items():
         if not isinstance(entries, dict | None):
-            raise BadInput(f"{source}: {section} must contain lines of a key and a value")
+            raise BadInput(f"{source}: {section} must contain a key and a value on each line")
     return {
         f"{section}.{key}": value
         for section, entries in values.items()

@@ -1,7 +1,7 @@
-"""Facts of a data set that models, steps and evaluation depend on.
+"""Facts of a data set on which models, steps and evaluation depend.
 
-A run is a pair of `Config` (`schema`), its own settings, and `Data`, the facts of its data set.
-A fact that both contain is declared once, with its range, in `schema`.
+A run is described by `Config` (`schema`), its settings, and `Data`, the facts of its data set. The
+types of facts that both contain are declared in `schema`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from typing import Any
 
 from bigbird_ja.settings import schema
 
-# A fact of the data set: no setting has this key.
+# Key of a fact of the data set that is not a setting.
 PAD_ID = "make_data.pad_id"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Facts of a data set."""
+    """Facts of a data set.
+
+    Attributes:
+        seq_length: Tokens per sequence.
+        max_predictions_per_seq: Maximum number of masked tokens per sequence.
+        masked_lm_prob: Fraction of masked tokens.
+        masking: "dynamic" or "static".
+        mask_unit: Unit that is masked as a whole.
+        nsp: Whether records are pairs of segments.
+        vocab_size: Number of tokens of the tokenizer.
+        special_ids: Token ids of special tokens by name, with `pad`.
+    """
 
     seq_length: schema.SeqLength
     max_predictions_per_seq: schema.Predictions
@@ -28,11 +39,11 @@ class Data:
     mask_unit: schema.MaskUnit
     nsp: bool
     vocab_size: schema.Positive
-    special_ids: dict[str, schema.Id]  # by name, `pad` among them
+    special_ids: dict[str, schema.Id]
 
     @property
     def pad_id(self) -> int:
-        """Id that fills the end of a record."""
+        """Token id of padding."""
         return self.special_ids["pad"]
 
 
@@ -42,7 +53,7 @@ DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 
 
 def requested_data(config: schema.Config, pad_id: int = 0) -> Data:
-    """Describe the data set that `make-data` would make by a config, before there is one."""
+    """Return the facts of the data set that `make-data` would create from a config."""
     values = {name: getattr(config.make_data, name) for name in _SHARED}
     values["max_predictions_per_seq"] = predictions_of(config.make_data)
     vocab_size = config.tokenize.vocab_size
@@ -50,17 +61,17 @@ def requested_data(config: schema.Config, pad_id: int = 0) -> Data:
 
 
 def predictions_of(making: schema.MakeDataConfig) -> int:
-    """Return the maximum number of predictions in a sequence, by default that of a full one."""
+    """Return the maximum number of masked tokens per sequence in a data set."""
     stated = making.max_predictions_per_seq
     return places_for(making.seq_length, making.masked_lm_prob) if stated is None else stated
 
 
 def places_for(seq_length: int, rate: float) -> int:
-    """Return the number of predictions in a full sequence at a mask rate."""
+    """Return the number of masked tokens in a full sequence at a mask rate."""
     return max(1, math.ceil(round(seq_length * rate, 6)))
 
 
 def data_entries(data: Data) -> dict[str, Any]:
-    """Return the facts under the keys by which `config.yaml` states them, for fingerprints too."""
+    """Return the facts by their keys in `config.yaml`, which are also used in fingerprints."""
     values = (data.vocab_size, *(getattr(data, name) for name in _SHARED))
     return {**dict(zip(DATA_KEYS, values, strict=True)), PAD_ID: data.pad_id}

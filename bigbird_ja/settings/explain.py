@@ -1,4 +1,4 @@
-"""Explanation of settings, as YAML that is itself a file of settings."""
+"""The function `config`: explain settings, as YAML that can be used as a file of settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _WIDTH = 79
 
 @dataclass(frozen=True)
 class ExplainedSetting:
-    """One setting, its value, and where the value came from.
+    """One setting with its value and its source.
 
     Attributes:
-        value: value that a command would use.
-        source: preset, file or parameter that set it, or "default".
-        default: default for the chosen architecture, masks and schedule.
-        meaning: noun phrase.
-        unit: unit of the value, if it has one.
-        allowed: range or choices.
+        value: Value that a command would use.
+        source: Preset, file or parameter that set it, or "default".
+        default: Default for the chosen architecture, masks and schedule.
+        meaning: Description.
+        unit: Unit of the value, or "".
+        allowed: Range or choices.
     """
 
     value: Any
@@ -43,9 +43,9 @@ class ConfigResult:
     """Settings that a command would use.
 
     Attributes:
-        settings: settings by key.
-        warnings: warnings of unusual values.
-        presets: purpose of each preset.
+        settings: Settings by key.
+        warnings: Warnings about unusual values.
+        presets: Purpose of each preset.
     """
 
     settings: dict[str, ExplainedSetting]
@@ -59,11 +59,11 @@ def config(
     """Explain the settings that a command would use, and the source of each value.
 
     Args:
-        config: preset's name, YAML file of settings, or a `Config`; None for the defaults.
-        overrides: values by the key of their setting.
+        config: name of a preset, YAML file of settings, or a `Config`; None for the defaults.
+        overrides: values of settings by key.
 
     Raises:
-        BadInput: An unknown setting, or a value of the wrong type, range or choice.
+        BadInput: A setting is unknown, or a value has the wrong type or is out of range.
     """
     resolved, given = resolve_config([*base_layers(config), *given_layers(overrides)])
     sources = {override.key: override.source for override in given}
@@ -89,7 +89,7 @@ def to_yaml(result: ConfigResult) -> str:
     for name, purpose in result.presets.items():
         about = textwrap.wrap(f"{name}: {purpose}", _WIDTH - 4, subsequent_indent="  ")
         lines += [f"#   {line}" for line in about]
-    lines.append(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
+    lines.append(f"format_version: {FORMAT_VERSION}  # a file that contains every setting")
     for key, setting in result.settings.items():
         option, value, source = OPTIONS[key], setting.value, setting.source
         if option.section != section:

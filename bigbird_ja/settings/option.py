@@ -1,7 +1,6 @@
-"""Values that a user can give, for `--help` and messages: settings and flags.
+"""Options: settings and flags, as they are displayed in `--help`, the documentation and messages.
 
-The types of `settings.schema` declare the settings, a command's `define_flags` its other flags. An
-`Option` is what `--help`, the site's page, `bigbird-ja config` and the echo show of either.
+Settings are declared by the types in `settings.schema`, other flags by a command's `define_flags`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,29 @@ import msgspec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.suggestions import nearest
 
-# A larger upper bound only excludes nonsense, and is not shown.
+# An upper bound from this value on is not shown, since it is never reached in practice.
 _ENDLESS = 10**6
 
 
 @dataclass(frozen=True)
 class Option:
-    """Setting or flag that a user can give."""
+    """Setting or flag.
 
-    key: str  # section.name of a setting, or --name of a flag
-    type: Any  # annotated type of the value, by which msgspec converts it
+    Attributes:
+        key: section.name of a setting, or --name of a flag.
+        type: Annotated type of the value, for msgspec.
+        default: Default value.
+        by: Commands in which a setting has an effect.
+        change: Changes that a resumed run accepts (see `schema.about`).
+        only_with: Choices with which a setting exists: allowed values by the key of another
+            setting.
+    """
+
+    key: str
+    type: Any
     default: Any
-    by: tuple[str, ...] = ()  # commands in which a setting has an effect
-    change: str = "fixed"  # changes that a resumed run accepts: see `schema.about`
-    # Choices without which a setting does not exist: values by the key of another setting.
+    by: tuple[str, ...] = ()
+    change: str = "fixed"
     only_with: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -51,12 +59,12 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Choices, empty if any text is allowed."""
+        """Allowed choices, or () for any text."""
         return choices_of(self.type)
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """Lowest and highest value of a number with a range."""
+        """Minimum and maximum of a number, or None without a range."""
         for meta in metas(self.type):
             if meta.ge is not None and meta.le is not None:
                 return meta.ge, meta.le
@@ -64,7 +72,7 @@ class Option:
 
     @property
     def meaning(self) -> str:
-        """Description, a noun phrase."""
+        """Description as a noun phrase."""
         return next((m.description for m in reversed(metas(self.type)) if m.description), "")
 
     @property
@@ -74,7 +82,7 @@ class Option:
 
     @property
     def none(self) -> str:
-        """Meaning of None, if None is allowed."""
+        """Meaning of None, or "" if None is not allowed."""
         return str(details(self.type).get("none", ""))
 
     @property
@@ -84,16 +92,16 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """Allowed range or choices, empty for a switch or free text."""
+        """Allowed range or choices, or "" for a switch or any text."""
         return " | ".join(self.choices) or self._range(_ENDLESS)
 
     @property
     def values(self) -> str:
-        """Unit, and allowed range or choices."""
+        """Unit, and the allowed range or choices."""
         return ", ".join(filter(None, (self.unit, self.allowed)))
 
     def _range(self, endless: float) -> str:
-        """Format the range, without an upper bound from `endless` on."""
+        """Format the range. An upper bound from `endless` on is not shown."""
         if self.span is None:
             return ""
         low, high = self.span
@@ -107,25 +115,26 @@ class Option:
         return (self.none or "none") if self.default is None else format_value(self.default)
 
     def read(self, value: Any, source: str = "") -> Any:
-        """Return a value from YAML or from a flag's text as the option's type, within its range.
+        """Convert a value from YAML or from a flag's text to the option's type.
 
         Args:
             value: None, bool, int, float or str.
             source: file or parameter, for the message.
 
         Raises:
-            BadInput: Another type, not finite, out of range, or not one of the choices.
+            BadInput: The value has another type, is not finite or out of range, or is not one of
+                the choices.
         """
         try:
-            # As msgspec does: 2.0 is an int, 1e-4 as text a float, true and 1 a switch.
+            # With `strict=False`, msgspec converts 2.0 to int, "1e-4" to float, and 1 to bool.
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            written = f"{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
+            written = f"{self.key}{' ' if self.key.startswith('--') else '='}{shorten(value)}"
             where = f"{source}: " if source else ""
             raise BadInput(f"{where}{written}{self._refusal(value)}") from error
 
     def _refusal(self, value: Any) -> str:
-        """Return the error for a refused value."""
+        """Format the reason why a value is invalid."""
         if self.choices:
             return f"{nearest(str(value), self.choices)}: one of {', '.join(self.choices)}"
         try:
@@ -135,30 +144,30 @@ class Option:
         if self.kind is not str:
             return f": must be {self._range(math.inf)}"
         if value == "":
-            return " is empty: give a value, or leave it out"
+            return " is empty: set a value, or remove it"
         return f": must be {details(self.type)['pattern']}"
 
 
 def metas(hint: Any) -> list[msgspec.Meta]:
-    """List the constraints and descriptions of a type, the innermost first."""
+    """List the constraints and descriptions in a type, the innermost first."""
     inner = [meta for part in typing.get_args(hint) for meta in metas(part)]
     own = getattr(hint, "__metadata__", ())
     return [*(metas(hint.__origin__) if own else inner), *own]
 
 
 def details(hint: Any) -> dict[str, Any]:
-    """Merge what `schema.about` adds to the constraints of a type."""
+    """Return the values that `schema.about` has added to a type, such as the unit."""
     return {key: value for meta in metas(hint) for key, value in (meta.extra or {}).items()}
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the choices of a type, empty if any text is allowed."""
+    """Return the choices of a type, or () for any text."""
     bare = _bare(hint)
     return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without its annotations, and without None."""
+    """Return a type without annotations and without None."""
     if typing.get_origin(hint) is Annotated:
         return _bare(hint.__origin__)
     if type(None) in typing.get_args(hint):
@@ -167,7 +176,7 @@ def _bare(hint: Any) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Format a value as in YAML and on the command line, numbers in full."""
+    """Format a value as in YAML and on the command line, with all digits of a number."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and 1e3 <= abs(value) < 1e15:
@@ -181,14 +190,14 @@ def _bound(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else format_value(value)
 
 
-def shortened(value: Any) -> str:
-    """Format a value for a message, without the rest of long texts and huge numbers."""
+def shorten(value: Any) -> str:
+    """Format a value for a message, and truncate long texts and huge numbers."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def summarize_keys(uses: Sequence[str], known: Iterable[str]) -> str:
-    """Format the settings that a command uses: `model.*` for a whole section, else its keys."""
+    """Format the settings that a command uses: `model.*` for a complete section, or keys."""
     words = []
     for section, group in itertools.groupby(known, lambda key: key.partition(".")[0]):
         keys = list(group)

@@ -1,7 +1,7 @@
-"""Values that were set, where each came from, and their display.
+"""Values of settings with their sources, and their display.
 
-A `Layer` is a source with its values; the last layer that states a setting wins. `Override` is one
-value of one setting with its source.
+A `Layer` is a source with its values. The last layer that contains a setting has priority. An
+`Override` is one value of one setting with its source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
-from bigbird_ja.settings.option import format_value, shortened
+from bigbird_ja.settings.option import format_value, shorten
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import flatten
@@ -24,8 +24,9 @@ class Layer(NamedTuple):
 
     Attributes:
         source: "preset NAME", the path of a file, or a parameter's name in backticks.
-        values: values by the key of their setting.
-        is_complete: whether the source states every setting, so that no value of it was chosen.
+        values: Values of settings by key.
+        is_complete: Whether the source contains all settings, so that its values are not a choice
+            of the user.
     """
 
     source: str
@@ -35,7 +36,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Override:
-    """Value of one setting that was set, with its source."""
+    """Value of one setting with its source."""
 
     key: str
     value: Any
@@ -54,21 +55,21 @@ class Override:
 
     @property
     def is_of_preset(self) -> bool:
-        """Whether a preset set it, not the user."""
+        """Whether a preset set it."""
         return self.source.startswith("preset ")
 
 
 def read_layer(layer: Layer) -> list[Override]:
-    """Validate the values of a layer by the declarations of their settings.
+    """Validate and convert the values of a layer.
 
     Raises:
-        BadInput: An unknown setting, or a value of the wrong type, range or choice.
+        BadInput: A setting is unknown, or a value has the wrong type or is out of range.
     """
     source, values, is_complete = layer
     for key in values:
         if key not in OPTIONS:
             raise BadInput(
-                f"{source}: unknown setting {shortened(key)}{nearest(str(key), OPTIONS)};"
+                f"{source}: unknown setting {shorten(key)}{nearest(str(key), OPTIONS)};"
                 " `bigbird-ja config` lists them"
             )
     return [
@@ -84,13 +85,13 @@ def echo_settings(
     run: str | None = None,
     data: Data | None = None,
 ) -> str:
-    """Format the settings that take effect and differ from the preset or the default, a line each.
+    """Format the settings that differ from the preset or the default, one line each.
 
     Args:
         config: resolved config.
         overrides: values that were set, in order.
-        uses: keys of the settings that the command uses.
-        run: `config.yaml` of a resumed run, whose settings then replace a preset's.
+        uses: keys of the settings that the command uses; others are not shown.
+        run: `config.yaml` of a resumed run, which is then used in place of a preset.
         data: facts of the run's data set, if there is one.
     """
     final = flatten(config, data)
@@ -112,7 +113,7 @@ def echo_settings(
 
 
 def decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
-    """Format the values of a preset or file that the data set overrides, a line each."""
+    """Format the values of a preset or file that the data set overrides, one line each."""
     facts, said = data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
     return [
         f"{key} = {format_value(facts[key])}  ({o.source} {format_value(o.value)}; from the data)"

@@ -1,8 +1,8 @@
-"""Config of a command: defaults, a file, another model, overrides, then the data set.
+"""Resolution of a command's config from defaults, a file, another model and parameters.
 
-The last one wins. The data set determines its own facts (`Data`): an explicit value that disagrees
-is an error (`fit_to_data`). Without a data set, the config's `make_data` describes one to be made
-(`requested_data`).
+The last source of a setting has priority. The data set determines its own facts (`Data`); a
+parameter with another value is an error (`fit_to_data`). Without a data set, the config's
+`make_data` describes the data set that will be created (`requested_data`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ConfigSource = str | os.PathLike[str] | Config
 
 
 def base_layers(config: ConfigSource | None) -> list[Layer]:
-    """Return the layer of a command's `config`, or no layer for the defaults.
+    """Return the layer of a command's `config`, or no layer if it is None.
 
     Raises:
-        BadInput: No such preset or file, or not a file of settings.
+        BadInput: The preset or file does not exist, or is not a file of settings.
     """
     if config is None:
         return []
@@ -52,11 +52,11 @@ def base_layers(config: ConfigSource | None) -> list[Layer]:
 def given_layers(
     overrides: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None = None
 ) -> list[Layer]:
-    """Return the layers of a command's `overrides`, and of the parameters that set one setting.
+    """Return the layers of a command's `overrides`, and of parameters that set one setting each.
 
     Args:
         overrides: values by key.
-        arguments: values of parameters by the key that they set; None where one is not given.
+        arguments: values of parameters by the key that they set; None for a missing parameter.
     """
     given = {key: value for key, value in (arguments or {}).items() if value is not None}
     return [
@@ -68,28 +68,26 @@ def given_layers(
 def resolve_config(
     layers: Iterable[Layer] = (), uses: Sequence[str] = tuple(OPTIONS)
 ) -> tuple[Config, list[Override]]:
-    """Build the config from the defaults and layers of values.
-
-    The last layer wins.
+    """Build the config from the defaults and layers of values. Later layers have priority.
 
     Args:
-        layers: values by source, in order: `base_layers`, those of another model, `given_layers`.
-        uses: keys of the settings that the command uses. A parameter cannot set others; a file may
-            state all settings.
+        layers: values by source, in this order: `base_layers`, settings of another model,
+            `given_layers`.
+        uses: keys of the settings that the command uses. Parameters cannot set others; a file may
+            contain all settings.
 
     Returns:
-        The config, not yet fitted to a data set, and every override in order.
+        The config, without facts of a data set, and all overrides in order.
 
     Raises:
-        BadInput: An unknown key (near ones are named), one that the command or the chosen
-            architecture, masks or schedule do not use, or a value of the wrong type, range or
-            choice.
+        BadInput: A key is unknown, or has no effect in the command or with the chosen architecture,
+            masks or schedule, or a value has the wrong type or is out of range.
     """
     overrides = [override for layer in layers for override in read_layer(Layer(*layer))]
     for override in overrides:
         if override.is_explicit and override.key not in uses:
             raise BadInput(
-                f"{override.source}: {override.key} has no effect in this command. Leave it out"
+                f"{override.source}: {override.key} has no effect in this command, so remove it"
             )
     overrides = _drop_final_rate(overrides)
     sections: dict[str, Any] = {}
@@ -105,7 +103,7 @@ def resolve_config(
 
 
 def _drop_final_rate(overrides: list[Override]) -> list[Override]:
-    """Drop a preset's final mask rate if the user sets the first one: they are a pair."""
+    """Drop a preset's final mask rate if the user sets the first one, since they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
     if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
@@ -113,13 +111,14 @@ def _drop_final_rate(overrides: list[Override]) -> list[Override]:
 
 
 def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
-    """List the overrides of a section that a later choice of its class leaves out, and log them.
+    """List the overrides of a section that a later choice of its class excludes, and log them.
 
-    These are the settings that the chosen class lacks and, of a preset for another class, those
-    whose default depends on the class.
+    These are settings that the chosen class does not contain. If a preset was for another class,
+    they are also settings of the preset whose default depends on the class.
 
     Raises:
-        BadInput: A setting that the chosen class lacks was set next to the choice, or after it.
+        BadInput: A setting that the chosen class does not contain was set by the source of the
+            choice, or by a later source.
     """
     last = {override.key: override for override in overrides}
     chosen = select(section, {o.name: o.value for o in last.values()})
@@ -148,14 +147,14 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
     if shown := [o for o in left if o.name not in selectors]:
         chosen_by = [o for o in last.values() if o.name in selectors and o not in left]
         by = ", ".join(f"{o.key}={o.value}" for o in chosen_by)
-        log(f"{by}: left out of {shown[0].source}: {', '.join(o.key for o in shown)}")
+        log(f"{by}: ignored settings of {shown[0].source}: {', '.join(o.key for o in shown)}")
     return left
 
 
 def _no_effect_error(
     override: Override, chosen: type[Section], last: Mapping[str, Override]
 ) -> BadInput:
-    """Return the error for a setting, or a value, that the chosen class of its section lacks."""
+    """Return the error for a setting or value that the chosen class does not accept."""
     section, name = override.key.split(".")
     for key, allowed in conditions(section, name, override.value).items():
         other = key.partition(".")[2]
@@ -166,42 +165,43 @@ def _no_effect_error(
             where = "" if override.is_explicit else f"{override.source}: "
             return BadInput(
                 f"{where}{override.key}={format_value(override.value)} has no effect with"
-                f" {key}={value}: leave it out, or choose {key}={'|'.join(allowed)}"
+                f" {key}={value}: remove it, or set {key}={'|'.join(allowed)}"
             )
     raise AssertionError(override.key)
 
 
 def refuse_settings(overrides: Iterable[Override], keys: Iterable[str], missing: str) -> None:
-    """Refuse settings that a parameter set and that have no effect without another parameter.
+    """Check that parameters set no settings that have no effect without another parameter.
 
     Args:
         overrides: values that were set.
         keys: keys of the settings.
-        missing: the other parameter in backticks, with its value if it needs one.
+        missing: missing parameter in backticks, with its value if required.
 
     Raises:
-        BadInput: One of them was set.
+        BadInput: A parameter set one of them.
     """
     for override in overrides:
         if override.is_explicit and override.key in keys:
             raise BadInput(
-                f"{override.key} has no effect without {missing}: add that, or leave it out"
+                f"{override.key} has no effect without {missing}: add {missing}, or remove the"
+                " setting"
             )
 
 
 def fit_to_data(
     config: Config, data: Data, overrides: Iterable[Override] = (), data_dir: str = ""
 ) -> Config:
-    """Check a config against its data set, and set the defaults that follow the data.
+    """Check a config against its data set, and set the defaults that depend on the data.
 
     Args:
         config: result of `resolve_config`.
-        data: facts of the run's data set; `requested_data` without one.
-        overrides: values that were set; an explicit one that disagrees is an error.
-        data_dir: folder of the data set, for the message; empty without one.
+        data: facts of the run's data set, or `requested_data` without one.
+        overrides: values that were set.
+        data_dir: folder of the data set for the message, or "" without one.
 
     Raises:
-        BadInput: An explicit value disagrees with the data set, or has no effect on it.
+        BadInput: The value of a parameter disagrees with the data set, or has no effect on it.
     """
     last = {override.key: override for override in overrides}
     for key, value in data_entries(data).items():
@@ -211,7 +211,8 @@ def fit_to_data(
     tokens, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
     vocab_size = config.model.vocab_size or tokens
     is_other = vocab_size != tokens and rows.is_explicit
-    if data_dir and (is_other or vocab_size < tokens):  # an encoder may have more rows
+    # An encoder may have more rows than the tokenizer has tokens.
+    if data_dir and (is_other or vocab_size < tokens):
         raise _disagreement_error("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
     rates = [last[key] for key in _RATES if key in last]
     if data.masking != "dynamic":
@@ -228,23 +229,23 @@ def fit_to_data(
     return config
 
 
-# A preset's rates are meant for dynamic masks at the usual rate of a data set.
+# Presets' mask rates are used only with dynamic masks, and if the data set has the default rate.
 _RATES = ("training.masked_lm_prob", "training.final_masked_lm_prob")
 _USUAL_MASK_RATE = OPTIONS["make_data.masked_lm_prob"].default
 
 
 def _refuse_rates(rates: Iterable[Override], data: Data) -> None:
-    """Refuse mask rates that a parameter set, for masks that the data set fixes."""
+    """Check that no parameter sets mask rates for a data set with static masks."""
     for override in rates:
         if override.is_explicit and override.value is not None:
             raise BadInput(
                 f"{override.key}={override.value} has no effect with make_data.masking="
-                f"{data.masking}: leave it out, or choose make_data.masking=dynamic"
+                f"{data.masking}: remove it, or set make_data.masking=dynamic"
             )
 
 
 def _disagreement_error(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
     return BadInput(
-        f"{key}={stated} ({source}) disagrees with {data_dir}/manifest.json, which has {value}:"
-        " leave it out, or make the data again"
+        f"{key}={stated} ({source}) disagrees with {value} in {data_dir}/manifest.json: remove it,"
+        " or make the data again"
     )

@@ -1,11 +1,12 @@
-"""Every setting of a run: type, default, range or choices, unit and meaning.
+"""Declarations of all settings: type, default, range or choices, unit and meaning.
 
-A new setting is one field here. Flags, validation, `--help`, the site's page, `bigbird-ja config`,
-the echo, its commands and the changes that a resumed run accepts follow from it.
+A new setting requires one field here. Flags, validation, `--help`, the documentation and
+`bigbird-ja config` are derived from it, and so are its commands and the changes that a resumed run
+accepts.
 
-A section whose settings depend on a choice is a union of classes, as `Model` is: each class states
-the choices that it is for as a `Literal`. So a setting without effect is an unknown key of the
-chosen class, and a default that depends on a choice is the class's default.
+A section whose settings depend on a choice is a union of classes, such as `Model`. Each class
+declares its choices as a `Literal`. So a setting that has no effect is an unknown key of the chosen
+class, and a default that depends on a choice is the class's default.
 """
 
 from typing import Annotated, Literal
@@ -14,11 +15,11 @@ import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
-# More steps than anything trains for, and exact in float64.
+# More steps than any run needs, but exact in float64.
 MAX_STEPS = 10**12
 
-# Commands, for `by`: settings that only a run uses, settings of the compiled step (`preflight`),
-# and those that operations, steps and the work lost to preemptions depend on (`plan`).
+# Commands for `by`: those that train, those that use the compiled step, and those that use the
+# number of operations, the steps, or the work that is repeated after preemptions.
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")
@@ -34,15 +35,15 @@ def about(
     change: str = "",
     none: str = "",
 ) -> Meta:
-    """Describe a setting, or what the settings of a section have in common.
+    """Return the description of a setting, or of all settings of a section.
 
     Args:
         meaning: noun phrase for `--help`.
-        span: lowest and highest value.
+        span: minimum and maximum.
         unit: unit of the value.
-        by: commands in which the setting has an effect; by default those of the section.
-        change: changes that a resumed run accepts; by default those of the section. "free": any;
-            "logged": one on the command line, recorded as an event; "fixed": none.
+        by: commands in which the setting has an effect; by default the section's.
+        change: changes that a resumed run accepts; by default the section's. "free": all changes;
+            "logged": changes by a parameter, which are logged as events; "fixed": no change.
         none: meaning of None, if None is allowed.
     """
     extra = {"unit": unit, "by": by, "change": change, "none": none}
@@ -58,7 +59,7 @@ def fact(
     by: tuple[str, ...] = _MAKING,
     none: str = "",
 ) -> Meta:
-    """Describe a setting of `make-data` and `tokenize` that the data set then determines."""
+    """Return the description of a setting that becomes a fact of the data set."""
     return about(meaning, span, by=by, change="fixed", none=none)
 
 
@@ -108,7 +109,7 @@ class TokenizeConfig(Section, frozen=True, kw_only=True):
         "unigram"
     )
     character_coverage: Annotated[
-        float, about("Share of the text's characters that get an entry of their own.", (0.98, 1.0))
+        float, about("Fraction of the text's characters that become tokens.", (0.98, 1.0))
     ] = 0.9995
     max_sentence_length: Annotated[
         int, about("Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes")
@@ -274,7 +275,7 @@ class BigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
 
 
 class FullBigBirdModel(AnyBigBirdModel, frozen=True, kw_only=True):
-    """Settings of a BigBird with full attention, as a BERT or RoBERTa has it."""
+    """Settings of a BigBird with full attention, like BERT or RoBERTa."""
 
     attention_type: Literal["original_full"] = "original_full"
 
@@ -319,7 +320,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Section, frozen=True, kw_only=True):
-    """Settings of the optimizer, whose steps `global_step` counts, and of its schedule."""
+    """Settings of the optimizer and its schedule."""
 
     num_train_steps: Annotated[
         Steps, about("Total steps; raise it to continue a finished run.", change="free")
@@ -423,7 +424,7 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
 
 
 class SteadyTraining(TrainingConfig, frozen=True, kw_only=True):
-    """Settings of the optimizer with a schedule that has no phase of its own for the decay."""
+    """Settings of the optimizer with a schedule without a separate decay phase."""
 
     schedule: Literal["linear", "cosine", "google"] = "linear"
 
@@ -441,7 +442,7 @@ Training = SteadyTraining | WsdTraining
 
 
 class CheckpointsConfig(Section, frozen=True, kw_only=True):
-    """Settings for saving: by time against preemption, by step for keeps."""
+    """Settings for checkpoints: by time against preemption, and by step for later use."""
 
     save_every_minutes: Annotated[
         Minutes, about("Minutes between checkpoints; 0 disables it.", by=_PLAN)
@@ -468,10 +469,7 @@ class TpuConfig(Section, frozen=True, kw_only=True):
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """Settings of a run.
-
-    `MODEL_DIR/config.yaml` states them, with the facts of its data.
-    """
+    """Settings of a run. `MODEL_DIR/config.yaml` contains them and the facts of the data set."""
 
     tokenize: Annotated[TokenizeConfig, about(by=("tokenize",), change="free")] = TokenizeConfig()
     make_data: Annotated[DynamicMasks | StaticMasks, about(by=("make-data",), change="free")] = (
@@ -484,5 +482,5 @@ class Config(Section, frozen=True, kw_only=True):
     tpu: Annotated[TpuConfig, about(by=_RUN, change="free")] = TpuConfig()
 
 
-# Settings that only evaluations during training read.
+# Settings that are used only by evaluations during training.
 EVALUATION_KEYS = ("training.eval_every_steps", "training.eval_max_batches")

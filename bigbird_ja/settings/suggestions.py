@@ -1,9 +1,9 @@
-"""Suggestions for a misspelled name of a setting, flag, command or preset."""
+"""Suggestions for misspelled names of settings, flags, commands and presets."""
 
 import difflib
 from collections.abc import Iterable
 
-# Names of settings and flags in other trainers.
+# Settings of this package by their names in other trainers.
 _ELSEWHERE = {
     "lr": "learning_rate",
     **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
@@ -20,7 +20,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
-    """Find at most two known names that are spelled nearly the same, the likeliest first."""
+    """Find at most two known names with a similar spelling, the most similar first."""
     by_name: dict[str, list[str]] = {}
     for key in known:
         by_name.setdefault(key.rpartition(".")[2], []).append(key)

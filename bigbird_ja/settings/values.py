@@ -1,4 +1,4 @@
-"""Functions of a whole config: copies, comparison, fingerprint, mask rates."""
+"""Functions on a config: copy, comparison, fingerprint, mask rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bigbird_ja.settings.variants import OPTIONS, select
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
-    """Map each `section.key` to its value, in the order of definition.
+    """Return the values of a config by `section.key`, in the order of definition.
 
     With `data`, the facts of the data set replace the settings of `make-data`.
     """
@@ -28,9 +28,10 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return the config with other values of some settings, by `section.key`.
+    """Return a config with new values of some settings, by `section.key`.
 
-    If a value selects another class of its section, the settings that this class lacks are dropped.
+    If a value selects another class of its section, settings that this class does not contain are
+    dropped.
     """
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
@@ -46,9 +47,10 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
-    """Return the mask rate at step 0 and at the last step, and the number of steps.
+    """Return the mask rates at the first and last step, and the number of steps.
 
-    None if training uses the data set's rate.
+    Returns:
+        None if training uses the data set's rate.
     """
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob
@@ -58,7 +60,7 @@ def mask_rates(config: Config) -> tuple[float, float, int] | None:
 
 
 def train_predictions(config: Config, data: Data) -> int:
-    """Return the maximum number of predictions in a sequence, at the highest mask rate."""
+    """Return the maximum number of masked tokens per sequence in training."""
     rates = mask_rates(config)
     if rates is None:
         return data.max_predictions_per_seq
@@ -66,10 +68,9 @@ def train_predictions(config: Config, data: Data) -> int:
 
 
 def config_fingerprint(config: Config, data: Data) -> str:
-    """Compute the SHA-256 (hex) of all that must stay the same between restarts of one run.
+    """Return the SHA-256 (hex) of the settings and facts that must not change when a run resumes.
 
-    A value at its default does not count, so that a new setting does not change the fingerprints of
-    earlier runs.
+    Default values are excluded, so that a new setting does not change fingerprints of old runs.
     """
     counted = {
         key: value
@@ -80,7 +81,7 @@ def config_fingerprint(config: Config, data: Data) -> str:
 
 
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return the old and the new value of each setting whose difference is not `free`.
+    """Return the old and new value of each changed setting, except settings that may change freely.
 
     A missing value is None.
     """
@@ -93,5 +94,5 @@ def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, 
 
 
 def change_of(key: str) -> str:
-    """Return the changes of a setting or fact that a resumed run accepts: see `schema.about`."""
+    """Return the changes of a setting or fact that a resumed run accepts (see `schema.about`)."""
     return "fixed" if key == PAD_ID else OPTIONS[key].change

@@ -1,4 +1,4 @@
-"""Classes of the sections: the one that a choice selects, and the settings of each one."""
+"""Classes of the sections of settings, and their selection by choices."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def _variants(hint: Any) -> tuple[type[Section], ...]:
     return typing.get_args(bare) or (bare,)
 
 
-# Classes by section; the first one is the default.
+# Classes by section. The first one is the default.
 VARIANTS: dict[str, tuple[type[Section], ...]] = {k: _variants(v) for k, v in _HINTS.items()}
 
 
 @functools.cache
 def _types(variant: type[Section]) -> dict[str, Any]:
-    """Map each setting of a class to its annotated type."""
+    """Return the annotated types of a class's settings."""
     return typing.get_type_hints(variant, include_extras=True)
 
 
 def _widest(section: str) -> dict[str, Any]:
-    """Map each setting of a section to its most general type, that of its first declaration."""
+    """Return the most general types of a section's settings, from their first declarations."""
     types: dict[str, Any] = {}
     for variant in VARIANTS[section]:
         for base in reversed(variant.__mro__):
@@ -41,7 +41,7 @@ def _widest(section: str) -> dict[str, Any]:
 
 
 def _selectors(section: str) -> dict[str, tuple[str, ...]]:
-    """Map the settings that select a section's class to all their choices."""
+    """Return the settings that select a section's class, with all their choices."""
     widest = {name: choices_of(hint) for name, hint in _widest(section).items()}
     return {
         name: choices
@@ -54,7 +54,7 @@ SELECTORS = {section: _selectors(section) for section in VARIANTS}
 
 
 def select(section: str, values: Mapping[str, Any]) -> type[Section]:
-    """Return the class of a section that has these values, the first one if several have."""
+    """Return the first class of a section that accepts these values."""
     left = VARIANTS[section]
     for name in SELECTORS[section]:
         if name in values:
@@ -63,18 +63,18 @@ def select(section: str, values: Mapping[str, Any]) -> type[Section]:
 
 
 def _accepted_choices(variant: type[Section], name: str) -> tuple[str, ...]:
-    """Return the choices that a class accepts for a setting, empty without the setting."""
+    """Return the choices that a class accepts for a setting, or () without the setting."""
     return choices_of(_types(variant).get(name))
 
 
 def accepts(variant: type[Section], name: str, value: Any) -> bool:
-    """Tell whether a class accepts a setting with this value."""
+    """Return whether a class accepts a value of a setting."""
     choices = _accepted_choices(variant, name)
     return name in _types(variant) and (not choices or value is None or value in choices)
 
 
 def conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
-    """Map the keys of other settings to the choices with which a setting, or its value, exists."""
+    """Return the choices of other settings with which a setting, or a value of it, exists."""
     all_choices = SELECTORS[section]
     having = [
         variant
@@ -95,7 +95,7 @@ def default(variant: type[Section], name: str) -> Any:
 
 
 def default_of(config: Config, key: str) -> Any:
-    """Return a setting's default in the class that a config has for its section."""
+    """Return a setting's default in the class of a config's section."""
     section, _, name = key.partition(".")
     return default(type(getattr(config, section)), name)
 
@@ -125,7 +125,7 @@ def used_by(command: str) -> tuple[str, ...]:
     return tuple(key for key, option in OPTIONS.items() if command in option.by)
 
 
-# Parameters of commands that set one setting, where their names are not the setting's.
+# Parameters of commands whose name differs from the setting that they set.
 PARAMETERS = {"training.global_batch_size": "batch_size", "tpu.name": "tpu_name"}
 
 

@@ -1,37 +1,38 @@
-"""Files on disk or on gs://, read and written by one set of functions, without TensorFlow.
+"""Functions on files on disk or on gs://, without TensorFlow.
 
-Every path is a string; `gs://bucket/name` is on Google Cloud Storage. All of them guarantee:
+Every path is a string; `gs://bucket/name` is on Google Cloud Storage. All functions guarantee:
 
-- a missing file raises FileNotFoundError, a refusal (401, 403) PermissionError, with `.filename`;
-- transient faults of the bucket are retried with backoff and logged. A fault that lasts raises
-  `errors.StorageError` with the object's name and the cause;
-- a read returns one version of the file, verified against its checksum;
-- a file appears whole or not at all;
-- FIFOs, sockets and devices raise `errors.BadInput`, and are never opened.
+- A missing file raises FileNotFoundError, a denied access (401, 403) PermissionError, both with
+  `.filename`.
+- Transient faults of the bucket are logged and retried with backoff. If retries fail, they raise
+  `errors.StorageError` with the object's name and the cause.
+- A read returns one version of the file, verified against its checksum.
+- A write is atomic.
+- FIFOs, sockets and devices are never opened, and raise `errors.BadInput`.
 
-docs/design/storage.md explains the implementation, and why TensorFlow's own gs:// client is not
-used for this.
+docs/design/storage.md explains the implementation, and why TensorFlow's gs:// client is not used.
 """
 
 # fmt: off
 # isort: off
-from bigbird_ja.storage.disk import clean_temporary, crc32c_of_file
+from bigbird_ja.storage.disk import clean_temporary, compute_file_crc32c
 from bigbird_ja.storage.files import (
-    bucket_location, create_exclusive, delete, delete_if, delete_many, download, exists, fetch,
-    free_name, glob, list_files, list_stats, list_tree, make_directory, open_read, place_of,
-    put_all, read_bytes, read_text, read_with_token, rename, rename_all, replace_if, run_all, stat,
-    take, upload, write_bytes, write_text, writing,
+    create_exclusive, delete, delete_if, delete_many, download, exists, fetch, find_free_name,
+    find_place, get_bucket_location, glob, list_files, list_stats, list_tree, make_directory,
+    open_read, put_all, read_bytes, read_text, read_with_token, rename, rename_all, replace_if,
+    run_all, stat, take, upload, write_bytes, write_text, writing,
 )
 from bigbird_ja.storage.paths import (
-    TEMPORARY_PREFIX, Stat, base_name, check_inside, crc32c_text, directory_of, is_remote, join,
+    TEMPORARY_PREFIX, Stat, check_inside, compute_crc32c, get_base_name, get_directory,
+    is_remote, join,
 )
 
 __all__ = [
-    "TEMPORARY_PREFIX", "Stat", "base_name", "bucket_location", "check_inside",
-    "clean_temporary", "crc32c_of_file", "crc32c_text", "create_exclusive", "delete",
-    "delete_if", "delete_many", "directory_of", "download", "exists", "fetch", "free_name",
-    "glob", "is_remote", "join", "list_files", "list_stats", "list_tree", "make_directory",
-    "open_read", "place_of", "put_all", "read_bytes", "read_text", "read_with_token", "rename",
-    "rename_all", "replace_if", "run_all", "stat", "take", "upload", "write_bytes",
+    "TEMPORARY_PREFIX", "Stat", "check_inside", "clean_temporary", "compute_crc32c",
+    "compute_file_crc32c", "create_exclusive", "delete", "delete_if", "delete_many", "download",
+    "exists", "fetch", "find_free_name", "find_place", "get_base_name", "get_bucket_location",
+    "get_directory", "glob", "is_remote", "join", "list_files", "list_stats", "list_tree",
+    "make_directory", "open_read", "put_all", "read_bytes", "read_text", "read_with_token",
+    "rename", "rename_all", "replace_if", "run_all", "stat", "take", "upload", "write_bytes",
     "write_text", "writing",
 ]

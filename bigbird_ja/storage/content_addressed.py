@@ -1,7 +1,8 @@
 """Folders whose name is the SHA-256 of their content.
 
-`SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last. Its own SHA-256
-is the folder's name. So a folder without it is incomplete, and a changed or added file is detected.
+`SHA256SUMS` lists the files, in the format of `sha256sum --check`, and its SHA-256 is the folder's
+name. So a changed or added file is detected. It is written last, so a folder without it is
+incomplete.
 """
 
 import hashlib
@@ -15,22 +16,20 @@ LISTING = "SHA256SUMS"
 _CHUNK = 8 << 20
 
 
-def address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
-    """Return the folder below `parent` for these files, and its listing.
-
-    Nothing is written.
+def compute_address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
+    """Compute the folder for some files, and the content of its SHA256SUMS, without writing.
 
     Args:
-        files: name in the folder -> local path.
+        files: local path by name in the folder.
         parent: parent folder, on disk or gs://.
     """
-    lines = [f"{_sha256(path)}  {name}\n" for name, path in sorted(files.items())]
+    lines = [f"{_hash_file(path)}  {name}\n" for name, path in sorted(files.items())]
     listing = "".join(lines)
     return storage.join(parent, hashlib.sha256(listing.encode()).hexdigest()), listing
 
 
 def put(files: Mapping[str, str], folder: str, listing: str) -> None:
-    """Upload the files of `address`, unless the folder is complete."""
+    """Upload files to the folder of `compute_address`, unless it is complete."""
     if storage.exists(storage.join(folder, LISTING)):
         return
     storage.put_all(files, folder, storage.upload)
@@ -38,17 +37,15 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
 
 
 def verify(folder: str) -> None:
-    """Verify every file of a folder that is named by its content.
-
-    Any other folder is accepted.
+    """Verify every file of a folder, if its name is a SHA-256.
 
     Raises:
-        BadInput: The upload was interrupted, or a file was changed or added since.
+        BadInput: The upload was interrupted, or a file was changed or added.
     """
-    expected = storage.base_name(folder)
+    expected = storage.get_base_name(folder)
     if not re.fullmatch("[0-9a-f]{64}", expected):
         return
-    advice = f"remove {folder}, then `launch` uploads it again"
+    advice = f"remove {folder}, so that `launch` uploads it again"
     try:
         listing = storage.read_text(storage.join(folder, LISTING))
         if hashlib.sha256(listing.encode()).hexdigest() != expected:
@@ -57,18 +54,18 @@ def verify(folder: str) -> None:
             )
         lines = [line.partition("  ") for line in listing.splitlines()]
         listed = {name: sha256 for sha256, _, name in lines}
-        # A reader may prefer such a file, as `model.safetensors` to its shards.
+        # An added file matters: a reader would prefer `model.safetensors` to shards.
         if added := sorted(set(storage.list_tree(folder)) - {LISTING, *listed}):
             raise BadInput(f"{storage.join(folder, added[0])} is not in {LISTING}: {advice}")
         for name, sha256 in listed.items():
             path = storage.join(folder, storage.check_inside(name))
-            if _sha256(path) != sha256:
+            if _hash_file(path) != sha256:
                 raise BadInput(f"{path} has changed since it was uploaded: {advice}")
     except FileNotFoundError as error:
         raise BadInput(f"{error.filename} is missing: {advice}") from error
 
 
-def _sha256(path: str) -> str:
+def _hash_file(path: str) -> str:
     checksum = hashlib.sha256()
     with storage.open_read(path) as file:
         while chunk := file.read(_CHUNK):

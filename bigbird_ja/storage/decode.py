@@ -1,10 +1,10 @@
-"""Decoding of files to objects of declared types.
+"""Decoding of JSON and YAML files to objects of declared types.
 
 A reader declares the content of its file as a dataclass or `msgspec.Struct`, with ranges as
-`Annotated[int, Meta(ge=0)]`. The message of `BadInput` is one line that names the file, the key and
-the expected value. Refused are other types, missing keys, numbers outside their range, NaN and
-infinity, and files that are truncated, too large or nested too deeply. Keys that the type does not
-declare are ignored, so that files of a newer program can be read.
+`Annotated[int, Meta(ge=0)]`. `BadInput` is raised for other types, missing keys, numbers out of
+range, NaN and infinity, and for files that are truncated, too large or nested too deeply. Its
+message is one line with the file, the key and the expected value. Unknown keys are ignored, so that
+files of a newer version can be read.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, CommandError
-from bigbird_ja.process.console import printable, shortened
+from bigbird_ja.process.console import escape_text, shorten
 from bigbird_ja.storage import paths
 
 T = TypeVar("T")
 
-# PyYAML reads some 100 kB a second, and our largest preset has 3 kB.
+# PyYAML reads about 100 kB per second. The largest preset has 3 kB.
 MAX_YAML_BYTES = 256 << 10
 
-# Ranges that many files share.
+# Types of many files' fields.
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Amount = Annotated[float, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-# `format_version` in every file that we write for later.
+# Value of `format_version` in files that a later version may read.
 FORMAT_VERSION = "0.2.0"
 _UNRELEASED = "0.1.0"
 
@@ -39,21 +39,22 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def check_format(version: str, where: str, advice: str) -> None:
-    """Refuse a file of a format that this version does not read.
+    """Check that this version can read a file's format.
 
     Args:
-        version: `format_version` of the file, empty if it has none.
+        version: `format_version` of the file, or "" if it is missing.
         where: name of the file, for the message.
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: The file has none, or was written by another version.
+        BadInput: The version is missing or differs.
     """
     if version == _UNRELEASED:
-        raise BadInput(f"{where} was made by an unreleased version: make it again")
+        raise BadInput(f"{where} was created by an unreleased version: create it again")
     if version != FORMAT_VERSION:
         raise BadInput(
-            f"{where} has format {version or None!r}, this version reads {FORMAT_VERSION}: {advice}"
+            f"{where} has format {version or None!r}, but this version reads {FORMAT_VERSION}:"
+            f" {advice}"
         )
 
 
@@ -62,7 +63,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 
     Args:
         data: content of the file.
-        kind: type of the content: a dataclass, a `msgspec.Struct`, `dict[str, float]`, ...
+        kind: type of the content, such as a dataclass or `dict[str, float]`.
         where: name of the file, for the message.
         advice: advice to the user, at the end of the message.
 
@@ -75,14 +76,14 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
         problem = "lists or objects nested too deeply"
     except _UNREADABLE as error:
         problem = _describe(error)
-    raise BadInput(_message(where, problem, advice))
+    raise BadInput(_format_message(where, problem, advice))
 
 
 @contextlib.contextmanager
-def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
-    """Attribute any failure within the block to a file that another program made.
+def convert_errors(path: str, kind: str, advice: str) -> Iterator[None]:
+    """Context manager: convert all exceptions of a library that reads a file to `BadInput`.
 
-    This includes a panic of a library in Rust, which is not an `Exception`.
+    They include a panic of a library in Rust, which is not an `Exception`.
 
     Args:
         path: name of the file, for the message.
@@ -90,8 +91,8 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: The file is missing, or reading it failed, whatever the reader raised.
-        ImportError, MemoryError: A package or memory is missing.
+        BadInput: The file is missing, or the library raised any other exception.
+        ImportError, MemoryError: A package is missing, or memory is insufficient.
         OSError: The disk failed.
     """
     try:
@@ -101,9 +102,10 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(f"{path} is missing: {advice}") from error
     except BaseException as error:
-        if getattr(error, "errno", None) is not None:  # Errors of libraries have none.
+        # Only errors of the operating system have a number.
+        if getattr(error, "errno", None) is not None:
             raise
-        why = printable(shortened(str(error) or type(error).__name__, 200))
+        why = escape_text(shorten(str(error) or type(error).__name__, 200))
         raise BadInput(f"{path} is not {kind} ({why}): {advice}") from error
 
 
@@ -112,26 +114,25 @@ class _FormatVersion(msgspec.Struct):
 
 
 def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
-    """Decode a JSON file with a `format_version`, which is checked before the other keys.
+    """Decode a JSON file with a `format_version`, which is checked first.
 
     Raises:
-        BadInput: The content is of another type, or of a format that this version does not read.
+        BadInput: The content is of another type or format.
     """
     check_format(decode_json(data, _FormatVersion, where, advice).format_version, where, advice)
     return decode_json(data, kind, where, advice)
 
 
-def numbered_lines(
+def decode_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
     """Decode a file of JSON lines, and yield each line with its object.
 
-    Lines that a killed writer or a power failure leaves are skipped: a truncated object (on the
-    last line, or before the line of the next writer), blank lines, and zero bytes. Any other line
-    that is not a `kind` is refused, since this program did not write it.
+    Remains of a killed writer or a power failure are skipped: a truncated object (on the last line,
+    or before the next writer's first line), blank lines, and zero bytes.
 
     Raises:
-        BadInput: A line is of another type. The message names it.
+        BadInput: Another line is not a `kind`. The message contains the line's number.
     """
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -156,37 +157,34 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
     try:
         return msgspec.convert(value, kind)
     except _UNREADABLE as error:
-        raise BadInput(_message(where, _describe(error), advice)) from error
+        raise BadInput(_format_message(where, _describe(error), advice)) from error
 
 
 def read_json(path: str, kind: type[T], advice: str = "") -> T:
     """Read and decode a JSON file on disk or gs://.
 
     Raises:
-        FileNotFoundError: No such file.
+        FileNotFoundError: The file does not exist.
         BadInput: The content is of another type.
     """
     return decode_json(storage.read_bytes(path), kind, path, advice)
 
 
 def _describe(error: Exception) -> str:
-    """Return msgspec's message, with the key in front."""
+    """Return the message of msgspec, with the key at its beginning."""
     text, _, key = str(error).partition(" - at `$")
     key = key.removeprefix(".").removesuffix("`")
     text = text if isinstance(error, msgspec.ValidationError) else f"not JSON: {text}"
     return f"{key}: {text}" if key else text
 
 
-def _message(where: str, problem: str, advice: str) -> str:
+def _format_message(where: str, problem: str, advice: str) -> str:
     problem = problem[:300]
     return f"{where} is not valid ({problem}): {advice}" if advice else f"{where}: {problem}"
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Return whether a line is the beginning of an object, without its end.
-
-    On the last line, which ends without a newline, garbled bytes count as such, too.
-    """
+    """Return whether a line is a truncated object. The last line may also contain garbled bytes."""
     try:
         msgspec.json.decode(line)
     except Exception as error:
@@ -196,12 +194,12 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Decode YAML: mappings, lists, text, numbers, booleans, dates, None.
+    """Decode YAML 1.1 to mappings, lists, text, numbers, booleans, dates and None.
 
-    It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which the setting converts to a number.
+    In YAML 1.1, `1e-4` is text. The setting's type converts it to a number.
 
     Raises:
-        BadInput: Not YAML, or a key is written twice. The message names the line.
+        BadInput: The text is not YAML, or a key occurs twice. The message contains the line.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
@@ -217,18 +215,18 @@ def read_yaml(text: str, where: str) -> Any:
         raise BadInput(f"{where}{line} is not YAML: {text[:300]}") from error
     # PyYAML raises a ValueError for a date such as 2001-13-01.
     except Exception as error:
-        raise BadInput(f"{where} is not YAML: a value is none of its kind ({error})") from error
+        raise BadInput(f"{where} is not YAML: a value is invalid ({error})") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also refuses keys that are written twice."""
+    """Safe loader of PyYAML that does not accept duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.value in seen and isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is written twice (keep one)", key.start_mark
+                    None, None, f"{key.value!r} occurs twice (keep one)", key.start_mark
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep=deep)

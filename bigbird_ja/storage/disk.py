@@ -1,7 +1,7 @@
-"""Files on disk, written to a temporary name, synced, then renamed.
+"""Files on disk, which are written under a temporary name, synced, and renamed.
 
-A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written, which no listing includes.
+So a reader sees the old file or the new one, never a part. After a kill, a temporary file may be
+left, which listings exclude.
 """
 
 import contextlib
@@ -21,28 +21,28 @@ from bigbird_ja.process import cleanup
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
-# Minimum age of a temporary file to be removed. A machine's clock may be hours off.
+# Minimum age of a temporary file to be removed. Clocks of two machines may differ by hours.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
 
 
 class Disk:
-    """Files of this machine, with the same methods and guarantees as `gcs.Bucket`.
+    """Files on this machine, with the same methods and guarantees as `gcs.Bucket`.
 
-    Paths are strings, and errors name them: FileNotFoundError, PermissionError, `StorageError`.
+    Paths are strings. Errors (FileNotFoundError, PermissionError, `StorageError`) contain the path.
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """Open a binary, seekable stream over one version of the file, in constant memory.
+        """Open a binary, seekable stream over one version of the file.
 
         Raises:
-            BadInput: A FIFO, a socket or a device, which reading might never finish.
+            BadInput: The path is a FIFO, a socket or a device, which might never end.
         """
-        paths.refuse_special(path, "", os.stat(path), "copy what it gives into a file first")
+        paths.refuse_special(path, "", os.stat(path), "copy its output into a file first")
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Read the content, and the token of this version for `replace_if`.
+        """Read a file, and return its content and the token of this version for `replace_if`.
 
         Raises:
             BadInput: The file has more than `limit` bytes.
@@ -50,18 +50,18 @@ class Disk:
         with self.open_read(path) as file:
             paths.check_size(path, os.fstat(file.fileno()).st_size, limit)
             data = file.read()
-            return data, _token(os.fstat(file.fileno()))
+            return data, _make_token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
         """Return size and version of a file."""
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
-        return _stat(os.stat(path))
+        return _make_stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or a directory exists (on a bucket: a directory that is not empty).
+        """Return whether a file or a directory exists. On a bucket, empty directories do not exist.
 
-        Return False only if that is certain: a refusal or a failing bucket raises.
+        A denied access or a failing bucket raises an error.
         """
         try:
             os.stat(path)
@@ -70,27 +70,24 @@ class Disk:
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Map the sorted names of the files in a directory to `Stat`.
+        """Return the `Stat` of each file in a directory, by name in sorted order.
 
-        It is empty if there is no directory.
-
-        One request on a bucket, checksums included. Excluded are unfinished files and broken links.
+        A missing directory counts as empty. Temporary files and broken links are excluded. On a
+        bucket, this is one request, and includes checksums.
         """
         stats = {}
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
             path = os.path.join(directory, name)
             if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
-                # It may be removed since, or a broken link.
+                # It may be a broken link, or removed meanwhile.
                 with contextlib.suppress(FileNotFoundError):
-                    stats[name] = _stat(os.stat(path))
+                    stats[name] = _make_stat(os.stat(path))
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """List all files under a directory, relative to it and sorted.
+        """List all files below a directory, relative to it and sorted.
 
-        It is empty if there is no directory.
-
-        Links are not followed.
+        A missing directory counts as empty. Links are not followed.
         """
         return sorted(
             os.path.relpath(os.path.join(parent, name), directory)
@@ -100,41 +97,40 @@ class Disk:
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """List the paths that match, sorted.
+        """List the paths that match a pattern, sorted.
 
-        Only `**` matches across directories.
-
-        On disk, directories that match are included.
+        Only `**` matches across directories. On disk, matching directories are included.
         """
         return sorted(glob_module.glob(pattern, recursive=True))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Write a whole file, so that `path` is the old or the new one at every instant.
-
-        Its directory must exist on disk.
-        """
+        """Write a file atomically. On disk, its directory must exist."""
         with self.writing(path) as file:
             file.write(data)
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Open a file that becomes `path` when the block ends without an exception."""
-        with _temporary(path) as file:
+        """Context manager: open a file that becomes `path` if the block raises no exception."""
+        with _open_temporary(path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            with _errors_named(path):
+            with _name_errors(path):
                 os.replace(file.name, path)
             _sync_directory(path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replace a file if it is still of version `token`, and return the new token or None.
+        """Replace a file if its version is still `token` ("" for a missing file).
 
-        The token "" stands for a missing file. Calls in one directory are serialized.
+        Calls in one directory are serialized.
+
+        Returns:
+            The new token, or None if the version differs.
         """
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # The kernel releases it on a kill.
+            # The kernel releases the lock if this process is killed.
+            fcntl.flock(directory, fcntl.LOCK_EX)
             current = self.stat(path).token if os.path.exists(path) else ""
             if current != token:
                 return None
@@ -149,23 +145,26 @@ class Disk:
             os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file within the disk or the bucket, replacing the target.
+        """Rename a file within the disk or the bucket, and replace the target.
 
-        It is one step on disk, which survives a power failure, and on a bucket a copy and a
+        On disk this is atomic and survives a power failure. On a bucket it is a copy and a
         deletion.
         """
         os.replace(source, target)
         _sync_directory(target)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file that is never changed in place to a free name, by a hard link."""
+        """Copy a file to a name that does not exist, by a hard link if possible.
+
+        A hard link is a copy, since files are never changed in place.
+        """
         try:
             os.link(source, target)
-        except OSError:  # The file system lacks hard links.
+        except OSError:
             self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
-        """Move a local file to `target`, by a rename on the same disk or by an upload."""
+        """Move a local file to `target`, by a rename or by an upload."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
@@ -180,8 +179,8 @@ class Disk:
         self.upload(source, target)
 
 
-def crc32c_of_file(path: str) -> tuple[str, int]:
-    """Compute CRC-32C (as `crc32c_text`) and size of a local file, reading in chunks."""
+def compute_file_crc32c(path: str) -> tuple[str, int]:
+    """Return the CRC-32C (as `compute_crc32c`) and the size of a local file, read in chunks."""
     import google_crc32c
 
     value, count = 0, 0
@@ -192,24 +191,25 @@ def crc32c_of_file(path: str) -> tuple[str, int]:
     return encode_crc32c(value), count
 
 
-def _stat(info: os.stat_result) -> Stat:
-    return Stat(info.st_size, _token(info))
+def _make_stat(info: os.stat_result) -> Stat:
+    return Stat(info.st_size, _make_token(info))
 
 
-def _token(info: os.stat_result) -> str:
+def _make_token(info: os.stat_result) -> str:
     return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
 
 
 @contextlib.contextmanager
-def _temporary(path: str) -> Iterator[BinaryIO]:
-    """Open a temporary file next to `path`, deleted at the end, whose errors name `path`."""
-    with contextlib.suppress(OSError):  # Opening the temporary file reports the error.
-        paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
+def _open_temporary(path: str) -> Iterator[BinaryIO]:
+    """Context manager: open a temporary file next to `path`, which is removed on exit."""
+    # If `lstat` fails, opening the temporary file raises the error.
+    with contextlib.suppress(OSError):
+        paths.refuse_special(path, "", os.lstat(path), "name a file")
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
     try:
-        # The umask applies, as for any file: 0600 of `mkstemp` would hide data from a team.
-        with _errors_named(path), cleanup.remove_on_exit(temporary), open(temporary, "xb") as file:
+        # Not `mkstemp`, whose mode 0600 would prevent other users from reading the data.
+        with _name_errors(path), cleanup.remove_on_exit(temporary), open(temporary, "xb") as file:
             yield file
     finally:
         with contextlib.suppress(OSError):
@@ -217,11 +217,11 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
 
 
 def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
-    """Remove our temporary files that are older than `seconds`, and return their names.
+    """Remove temporary files of killed processes, and return their names.
 
     Args:
         directory: a folder with an ownership manifest.
-        names: regular expression of the files that are written there.
+        names: regular expression for the names of files that are written there.
         seconds: minimum time since the last write.
     """
     pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}({names})~[0-9a-f]{{8}}")
@@ -229,7 +229,8 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
         if pattern.fullmatch(name):
-            with contextlib.suppress(OSError):  # Another process may have removed it.
+            # Another process may have removed it.
+            with contextlib.suppress(OSError):
                 if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
                     removed.append(name)
@@ -237,8 +238,8 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
 
 
 @contextlib.contextmanager
-def _errors_named(path: str) -> Iterator[None]:
-    """Set the file name of an OSError that has none or a temporary one."""
+def _name_errors(path: str) -> Iterator[None]:
+    """Context manager: set the file name of an OSError, if it is missing or temporary."""
     try:
         yield
     except OSError as error:
@@ -248,7 +249,7 @@ def _errors_named(path: str) -> Iterator[None]:
 
 
 def _sync_directory(path: str) -> None:
-    """Make a rename survive a power failure, if the file system can."""
+    """Sync the directory of a renamed file, so that the rename survives a power failure."""
     with contextlib.suppress(OSError):
         descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
@@ -258,14 +259,14 @@ def _sync_directory(path: str) -> None:
 
 
 @contextlib.contextmanager
-def scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[str]:
-    """Create an empty local folder (0700) for this block.
+def create_scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[str]:
+    """Context manager: create an empty local folder (mode 0700), and remove it on exit.
 
     `cleanup.clean_up` removes it, too.
 
     Args:
         parent: parent folder, by default the system's folder for temporary files.
-        prefix: prefix of the folder's name that only holders of the caller's lease use. Other
+        prefix: prefix of the folder's name. If given, the caller must own a lease for it. Other
             folders with that prefix belong to killed processes, and are removed.
     """
     parent = parent or tempfile.gettempdir()

@@ -1,4 +1,4 @@
-"""Environment variables of storage, with their ranges."""
+"""Environment variables for storage, with their ranges."""
 
 import math
 import os
@@ -6,20 +6,20 @@ import os
 from bigbird_ja.errors import BadInput
 
 
-def storage_timeout() -> float:
-    """Return the seconds for which requests to a failing bucket are retried."""
-    return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0, 0.1, 3600.0)
+def get_storage_timeout() -> float:
+    """Return the seconds during which requests to a failing bucket are retried."""
+    return _read_seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0, 0.1, 3600.0)
 
 
-def lease_seconds() -> float:
-    """Return the silence on a bucket after which a holder is considered dead, in seconds.
+def get_lease_seconds() -> float:
+    """Return the seconds without a renewal after which the holder of a lease counts as dead.
 
-    All processes that use a folder need the same value.
+    All processes that use a folder must have the same value.
     """
-    return _seconds("BIGBIRD_JA_LEASE_SECONDS", 40.0, 1.0, 86400.0)
+    return _read_seconds("BIGBIRD_JA_LEASE_SECONDS", 40.0, 1.0, 86400.0)
 
 
-def _seconds(name: str, default: float, low: float, high: float) -> float:
+def _read_seconds(name: str, default: float, low: float, high: float) -> float:
     text = os.environ.get(name, "")
     try:
         value = float(text or default)

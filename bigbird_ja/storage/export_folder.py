@@ -1,4 +1,4 @@
-"""Folder of an export, with a record of its inputs."""
+"""Output folder of `export`, with a record of its inputs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.classify import mid_run
+from bigbird_ja.process.classify import convert_refusals
 from bigbird_ja.process.console import log
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import exclusive
+from bigbird_ja.storage.disk import create_scratch_directory
+from bigbird_ja.storage.lease import lease_folder
 from bigbird_ja.storage.ownership import Owned
 
-# Record of the export's inputs. It is written last: a folder without it is unfinished, and
+# Record of the export's inputs. It is written last, so a folder without it is incomplete, and
 # rerunning the same command completes it.
 RECORD = "export.json"
 FLAG = "`output_dir`"
@@ -24,20 +24,21 @@ _KIND = "export"
 
 
 def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
-    """Refuse, before any work, a folder that cannot become an export.
+    """Check that a folder can become an export, before any work.
 
     Args:
         output_dir: path of the folder.
-        inputs: path by parameter of folders and files that are read.
+        inputs: path of each input by parameter.
 
     Raises:
-        BadInput: It overlaps with an input, is a file, or contains what no export made.
+        BadInput: The path overlaps with an input, is a file, or contains files that are not from an
+            export.
     """
     outputs.refuse_overlap(inputs, output_dir, FLAG)
     outputs.check_folder(output_dir, FLAG, _KIND, "choose another folder")
 
 
-def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
+def is_finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     """Return whether `output_dir` already contains this export.
 
     Raises:
@@ -55,50 +56,51 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
     difference = ", ".join(f"{k}: {recorded.get(k)} -> {record.get(k)}" for k in keys[:4])
     raise BadInput(
-        f"{FLAG} {output_dir} contains another export ({difference}): choose another one, or"
-        " replace it by `overwrite`"
+        f"{FLAG} {output_dir} contains another export ({difference}): choose another folder, or"
+        " replace the export with `overwrite`"
     )
 
 
 def write(
     output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
 ) -> None:
-    """Write an export by `fill` into a local folder, then move its files into place.
-
-    The folder's lease is held meanwhile.
+    """Write an export to a local folder by `fill`, then move its files to the output folder.
 
     Args:
-        output_dir: folder, on disk or gs://.
-        record: inputs of the export, written into it.
-        fill: callback that gets an empty local directory.
-        overwrite: whether another export is moved aside.
+        output_dir: folder, on disk or gs://, which is leased meanwhile.
+        record: inputs of the export, which are written to `RECORD`.
+        fill: callback that writes the export to an empty local directory.
+        overwrite: whether to move another export to NAME.replaced-N.
 
     Raises:
-        BadInput: Another process writes there, another export has been made there, or a file that
-            no export made has one of the names.
+        BadInput: Another process writes to the folder, or the folder contains another export or
+            other files with the same names.
     """
     is_remote = storage.is_remote(output_dir)
     if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
-    parent = storage.directory_of(output_dir)
-    scratch = None if is_remote else parent  # Files are renamed within one file system.
-    with outputs.new_folder(output_dir):
+    parent = storage.get_directory(output_dir)
+    # On disk, the local folder is on the same file system, so that files can be renamed.
+    scratch = None if is_remote else parent
+    with outputs.create_folder(output_dir):
         owned = Owned.create(output_dir, _KIND)
         prefix = f"{storage.TEMPORARY_PREFIX}{owned.place_id}."
-        with exclusive(output_dir), scratch_directory(scratch, prefix) as local:
-            if finished(output_dir, record, overwrite):  # Another process may have finished it.
+        with lease_folder(output_dir), create_scratch_directory(scratch, prefix) as local:
+            # Another process may have completed the export before this one got the lease.
+            if is_finished(output_dir, record, overwrite):
                 return
             fill(local)
-            with mid_run():
+            with convert_refusals():
                 _put_in_place(local, owned, record)
 
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    if RECORD not in owned.files:  # The others are of a killed command.
+    # Without the record, all other files are from a killed command.
+    if RECORD not in owned.files:
         owned.remove(owned.files)
     if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
-        log(f"{owned.path}: the export that was there is now {moved}")
+        log(f"{owned.path}: the previous export was moved to {moved}")
     owned.note(dict.fromkeys(made))
     storage.put_all(made, owned.path)
     owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

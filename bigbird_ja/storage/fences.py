@@ -1,9 +1,9 @@
-"""Fences around leased folders on a bucket, below which only the lease's holder writes.
+"""Fences around leased folders on a bucket, in which only the lease's holder may write.
 
-A lease on `FOLDER/lock.json` fences FOLDER for this process. Each try of a request that changes an
-object there begins with `Fence.require`, and is over before the lease ends. So a holder that was
-cut off from the network writes nothing after another has taken over. A request that the network
-delivers late replaces nothing either: it states the generation that it expects.
+A lease on `FOLDER/lock.json` fences FOLDER in this process. Each request that changes an object in
+FOLDER starts with `Fence.require`, and its timeout ends before the lease does. So a disconnected
+process writes nothing after another one has taken over. A request that the network delivers late
+has no effect either, as it contains the expected generation.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from bigbird_ja.storage import paths
 
 
 class Fence(Protocol):
-    """Lease that fences its folder."""
+    """Lease of a fenced folder.
 
-    # Current generation of objects by path, as far as this process knows them.
+    Attributes:
+        generations: Known generation of objects, by path.
+    """
+
     generations: dict[str, int]
 
     @property
     def request_seconds(self) -> float:
-        """Maximum silence of the bucket within a request."""
+        """Timeout of a request."""
 
     def require(self, seconds: float) -> None:
-        """Return once the lease is certain to last `request_seconds`, renewed if need be.
+        """Wait until the lease will last for `request_seconds`, and renew it if necessary.
 
         Args:
-            seconds: time in which a bucket that fails may recover.
+            seconds: maximum time for which renewals are retried.
 
         Raises:
             LeaseLost: Another process has taken over.
@@ -35,28 +38,28 @@ class Fence(Protocol):
         """
 
     def check(self) -> None:
-        """Verify on the bucket that this process still holds the lease.
+        """Verify on the bucket that this process still owns the lease.
 
         Raises:
             LeaseLost: Another process has taken over.
         """
 
 
-# Path of the lock, and its lease, by folder.
+# Path of the lock and its lease, by folder.
 _fences: dict[str, tuple[str, Fence]] = {}
 
 
-def put_up(lock: str, fence: Fence) -> None:
-    """Fence the folder of a lock, which itself stays outside."""
-    _fences[f"{paths.directory_of(lock)}/"] = (lock, fence)
+def add_fence(lock: str, fence: Fence) -> None:
+    """Fence the folder of a lock. The lock itself is not fenced."""
+    _fences[f"{paths.get_directory(lock)}/"] = (lock, fence)
 
 
-def take_down(lock: str) -> None:
+def remove_fence(lock: str) -> None:
     """Remove the fence around the folder of a lock."""
-    _fences.pop(f"{paths.directory_of(lock)}/", None)
+    _fences.pop(f"{paths.get_directory(lock)}/", None)
 
 
-def fence_of(path: str) -> Fence | None:
+def find_fence(path: str) -> Fence | None:
     """Return the fence around a path, or None."""
     for folder, (lock, fence) in list(_fences.items()):
         if path.startswith(folder) and path != lock:

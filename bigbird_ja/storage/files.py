@@ -1,7 +1,4 @@
-"""Functions on files by path, for a disk or a bucket.
-
-The methods of `disk.Disk` document each function.
-"""
+"""Functions on files by path, on disk or on a bucket. They are documented at `disk.Disk`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage.disk import Disk
-from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, directory_of, is_remote, join
+from bigbird_ja.storage.paths import (
+    MAX_BYTES,
+    check_name,
+    get_base_name,
+    get_directory,
+    is_remote,
+    join,
+)
 
 if TYPE_CHECKING:
     from bigbird_ja.storage.gcs import Bucket
@@ -26,62 +30,63 @@ _DISK = Disk()
 
 
 @functools.cache
-def _bucket() -> Bucket:
-    from bigbird_ja.storage.gcs import Bucket  # Importing the client library takes half a second.
+def _get_bucket() -> Bucket:
+    # Imported here, since importing the client library takes half a second.
+    from bigbird_ja.storage.gcs import Bucket
 
     return Bucket()
 
 
-def place_of(path: str) -> Disk | Bucket:
-    """Return the disk or the bucket that a path is on.
+def find_place(path: str) -> Disk | Bucket:
+    """Return the object for the disk or the bucket of a path.
 
     Raises:
-        BadInput: The path cannot name a file, as s3://bucket/name.
+        BadInput: The path is invalid, such as s3://bucket/name.
     """
     check_name(path, "")
-    return _bucket() if is_remote(path) else _DISK
+    return _get_bucket() if is_remote(path) else _DISK
 
 
-def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Return a function that calls the method of the disk or the bucket that the path is on."""
+def _dispatch(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
+    """Return a function that calls a method of the path's disk or bucket."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return getattr(place_of(path), method.__name__)(path, *args, **kwargs)
+        return getattr(find_place(path), method.__name__)(path, *args, **kwargs)
 
     return call
 
 
-open_read = _by_path(Disk.open_read)
-read_with_token = _by_path(Disk.read_with_token)
-writing = _by_path(Disk.writing)
-write_bytes = _by_path(Disk.write_bytes)
-replace_if = _by_path(Disk.replace_if)
-delete = _by_path(Disk.delete)
-rename = _by_path(Disk.rename)
-exists = _by_path(Disk.exists)
-stat = _by_path(Disk.stat)
-list_stats = _by_path(Disk.list_stats)
-list_tree = _by_path(Disk.list_tree)
-glob = _by_path(Disk.glob)
-download = _by_path(Disk.download)
+open_read = _dispatch(Disk.open_read)
+read_with_token = _dispatch(Disk.read_with_token)
+writing = _dispatch(Disk.writing)
+write_bytes = _dispatch(Disk.write_bytes)
+replace_if = _dispatch(Disk.replace_if)
+delete = _dispatch(Disk.delete)
+rename = _dispatch(Disk.rename)
+exists = _dispatch(Disk.exists)
+stat = _dispatch(Disk.stat)
+list_stats = _dispatch(Disk.list_stats)
+list_tree = _dispatch(Disk.list_tree)
+glob = _dispatch(Disk.glob)
+download = _dispatch(Disk.download)
 
 
 def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
-    """Read the whole file, as `Disk.read_with_token` does."""
+    """Read a file, as `Disk.read_with_token` does."""
     return read_with_token(path, limit)[0]
 
 
 def read_text(path: str, limit: int = MAX_BYTES) -> str:
-    """Read the whole file as UTF-8.
+    """Read a file as UTF-8.
 
     Raises:
-        BadInput: Not UTF-8, or larger than `limit` bytes.
+        BadInput: The file is not UTF-8, or has more than `limit` bytes.
     """
     try:
         return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"{path} is not UTF-8 (byte {error.start})") from error
 
 
 def write_text(path: str, text: str) -> None:
@@ -106,77 +111,72 @@ def make_directory(path: str) -> None:
 
 
 def fetch(path: str, directory: str) -> str:
-    """Return a local path of the file, after a download to `directory` if it is on a bucket."""
+    """Return a local path of a file, which is downloaded to `directory` if it is on a bucket."""
     if not is_remote(path):
         return path
-    target = os.path.join(directory, base_name(path))
+    target = os.path.join(directory, get_base_name(path))
     download(path, target)
     return target
 
 
 def upload(source: str, target: str) -> None:
     """Copy a local file to `target`, as `Disk.upload` does."""
-    place_of(target).upload(source, target)
+    find_place(target).upload(source, target)
 
 
 def take(source: str, target: str) -> None:
     """Move a local file to `target`, as `Disk.take` does."""
-    place_of(target).take(source, target)
+    find_place(target).take(source, target)
 
 
 def delete_if(path: str, token: str) -> None:
-    """Delete an object on a bucket if it is still the generation `token`."""
-    _bucket().delete(path, int(token))
+    """Delete an object on a bucket, if its generation is still `token`."""
+    _get_bucket().delete(path, int(token))
 
 
-def free_name(path: str) -> str:
-    """Return the first of PATH.replaced-1, PATH.replaced-2, ... that doesn't exist."""
+def find_free_name(path: str) -> str:
+    """Return the first of PATH.replaced-1, PATH.replaced-2, ... that does not exist."""
     path, number = path.rstrip("/"), 1
     while exists(f"{path}.replaced-{number}"):
         number += 1
     return f"{path}.replaced-{number}"
 
 
-def bucket_location(path: str) -> str | None:
-    """Return the bucket's region in lower case.
-
-    It is None on disk, and without the permission to ask.
-    """
-    return _bucket().location(path) if is_remote(path) else None
+def get_bucket_location(path: str) -> str | None:
+    """Return a bucket's region in lower case, or None on disk or without permission to read it."""
+    return _get_bucket().get_location(path) if is_remote(path) else None
 
 
 def rename_all(names: Iterable[str], source: str, target: str) -> None:
-    """Rename files of a folder to the same names in another folder, several at a time."""
+    """Move files of a folder to another folder, in parallel."""
     run_all([partial(rename, join(source, name), join(target, name)) for name in names])
 
 
 def delete_many(paths: Iterable[str]) -> None:
-    """Delete files, several at a time, and ignore missing ones."""
+    """Delete files in parallel, and ignore missing ones."""
     run_all([partial(delete, path) for path in paths])
 
 
 def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], None] = take) -> None:
-    """Put local files into a folder, several at a time.
-
-    The caller writes the record of them after this.
+    """Put local files into a folder, in parallel.
 
     Args:
-        files: name in the folder to local path.
-        folder: folder on disk or gs://, created with its subfolders.
+        files: local path by name in the folder.
+        folder: folder on disk or gs://, which is created with its subfolders.
         put: `take` or `upload`.
     """
     targets = {join(folder, name): path for name, path in files.items()}
-    for parent in {directory_of(target) for target in targets}:
+    for parent in {get_directory(target) for target in targets}:
         make_directory(parent)
     run_all([partial(put, path, target) for target, path in targets.items()])
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Run `tasks` in threads, and raise the first failure after those in flight have ended.
+    """Run tasks in threads. After a failure, cancel waiting tasks and raise its exception.
 
-    The client library's `transfer_manager` is not used: after a failure it waits for all other
-    tasks, and it does not verify a resumed download.
+    The client library's `transfer_manager` is not used, because it runs all other tasks after a
+    failure, and does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
-        for _ in pool.map(lambda task: task(), tasks):  # An error cancels the waiting tasks.
+        for _ in pool.map(lambda task: task(), tasks):
             pass

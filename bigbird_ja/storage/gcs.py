@@ -1,8 +1,8 @@
-"""Objects on Google Cloud Storage as files, by `google-cloud-storage`: `Bucket`.
+"""Objects on Google Cloud Storage as files, by the library `google-cloud-storage`.
 
-The library retries what its documentation calls transient (`DEFAULT_RETRY`). Here are the deadline,
-the warning that it logs nowhere, reads pinned to a generation, verified writes, and the exceptions
-that callers handle.
+The library retries faults that its documentation calls transient (`DEFAULT_RETRY`). This module
+adds a deadline, a warning about retries, reads of one generation, verified writes, and the
+exceptions that callers handle.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from google.cloud.storage.fileio import BlobReader
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from bigbird_ja.errors import Refused, StorageError
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import shorten
 from bigbird_ja.process.redact import redact
 from bigbird_ja.storage import environment, fences, paths
-from bigbird_ja.storage.disk import Disk, scratch_directory
+from bigbird_ja.storage.disk import Disk, create_scratch_directory
 from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, encode_crc32c, split_remote
 
-# Bytes per request of a large file, a multiple of 256 KiB as the protocol requires.
+# Bytes per request of a large file. The protocol requires a multiple of 256 KiB.
 CHUNK = 16 << 20
-# Maximum number of restarts of a transfer that was damaged or lost, or whose object was replaced.
+# Maximum number of tries of a transfer that is damaged or lost, or whose object is replaced.
 MAX_RESTARTS = 3
 # Maximum seconds between two tries.
 _MAX_DELAY = 32.0
@@ -43,52 +43,50 @@ _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _logger = logging.getLogger(__name__)
 
 
-def client() -> Any:
-    """Return the client.
-
-    `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
-    """
-    return _client(os.environ.get("STORAGE_EMULATOR_HOST"))
+def get_client() -> Any:
+    """Return the client. With `STORAGE_EMULATOR_HOST`, it connects to an emulator anonymously."""
+    return _get_client(os.environ.get("STORAGE_EMULATOR_HOST"))
 
 
 @functools.cache
-def _client(emulator: str | None) -> Any:
-    # Objects need no project, but the client requires one.
+def _get_client(emulator: str | None) -> Any:
+    # The client requires a project, although requests for objects do not use it.
     return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 
 
-def blob_of(path: str) -> Any:
+def make_blob(path: str) -> Any:
     """Return the object of a gs:// path, without a request."""
     bucket, name = split_remote(path)
-    with faults(path):  # Credentials may be missing.
-        return client().bucket(bucket).blob(name)
+    # This raises an error if credentials are missing.
+    with translate_faults(path):
+        return get_client().bucket(bucket).blob(name)
 
 
-def current(path: str) -> Any:
-    """Return the object with its metadata, so that further requests name its generation."""
-    blob = blob_of(path)
-    with faults(path):
-        blob.reload(**options(path))
+def load_current(path: str) -> Any:
+    """Return the object with its metadata, so that further requests refer to its generation."""
+    blob = make_blob(path)
+    with translate_faults(path):
+        blob.reload(**make_options(path))
     return blob
 
 
 class DamagedError(StorageError):
-    """The bytes that were read, or stored, do not match the object's checksum."""
+    """Mismatch between the bytes that were read or written and the object's checksum."""
 
 
 class ObjectReader(BlobReader):
-    """Stream of the current generation of an object, in chunks.
+    """Stream of the current generation of an object, which is downloaded in chunks.
 
-    Read from the first byte to the last, it is checked against the object's CRC-32C.
+    If it is read from the first byte to the last, its CRC-32C is verified.
 
     Raises:
         DamagedError: The checksum differs.
-        StorageError: A fault lasted, or the object was replaced after this reader was opened.
+        StorageError: Retries failed, or the object was replaced after this reader was opened.
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._object = path, current(path)
-        super().__init__(self._object, CHUNK, raw_download=True, **options(path))
+        self._path, self._object = path, load_current(path)
+        super().__init__(self._object, CHUNK, raw_download=True, **make_options(path))
         self._checked = self._checksum = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -97,63 +95,65 @@ class ObjectReader(BlobReader):
         count = min(size, total - start) if size >= 0 else total - start
         data = b""
         for _ in range(MAX_RESTARTS):
-            if len(data) < count:  # A reply may be short.
+            # A reply may contain fewer bytes than requested.
+            if len(data) < count:
                 data += self._read(count - len(data))
         if len(data) < count:
-            raise DamagedError(f"{self._path}: short replies ({len(data)} of {count} bytes)")
+            raise DamagedError(f"{self._path}: truncated replies ({len(data)} of {count} bytes)")
         if start == self._checked:
             self._checked += count
             self._checksum = google_crc32c.extend(self._checksum, data)
             if self._checked == total and encode_crc32c(self._checksum) != self._object.crc32c:
-                raise DamagedError(f"{self._path}: damaged on the way, so rerun the same command")
+                raise DamagedError(f"{self._path}: damaged in transit, so rerun the same command")
         return data
 
     def _read(self, size: int) -> bytes:
         try:
-            with faults(self._path):
+            with translate_faults(self._path):
                 return bytes(super().read(size))
         except FileNotFoundError as error:
-            if current(self._path).generation == self._object.generation:
+            if load_current(self._path).generation == self._object.generation:
                 raise
-            message = f"{self._path} was replaced while it was read: rerun the same command"
+            message = f"{self._path} was replaced during the read, so rerun the same command"
             raise StorageError(message) from error
 
 
-def options(path: str, is_write: bool = False) -> dict[str, Any]:
-    """Return timeout and retries for a method of the client library that may be repeated.
+def make_options(path: str, is_write: bool = False) -> dict[str, Any]:
+    """Return the arguments `timeout` and `retry` for a method of the client library.
 
     Args:
         path: object of the request, for messages.
-        is_write: whether the request changes the object: behind a fence, each try begins while the
-            lease is certain to outlast it.
+        is_write: whether the request changes the object. In a fenced folder, each try waits until
+            the lease will last longer than the request.
     """
-    seconds = environment.storage_timeout()
-    fence = fences.fence_of(path) if is_write else None
+    seconds = environment.get_storage_timeout()
+    fence = fences.find_fence(path) if is_write else None
 
-    def on_error(error: Exception) -> None:
-        _logger.warning("%s: %s: trying again for up to %g s", path, reason(error), seconds)
+    def log_retry(error: Exception) -> None:
+        _logger.warning("%s: %s: trying again for up to %g s", path, describe_fault(error), seconds)
 
     def retry(call: Callable[[], Any]) -> Callable[[], Any]:
-        def fenced() -> Any:
+        def call_fenced() -> Any:
             if fence is not None:
                 fence.require(seconds)
             return call()
 
-        return policy(fenced, on_error=on_error)
+        return policy(call_fenced, log_retry=log_retry)
 
     policy = DEFAULT_RETRY.with_delay(seconds / 600, _MAX_DELAY).with_timeout(seconds)
-    silence = min(60.0, max(seconds / 3, 0.2))  # The deadline allows three tries.
+    # At least three tries are possible before the deadline.
+    silence = min(60.0, max(seconds / 3, 0.2))
     if fence is not None:
         silence = min(silence, fence.request_seconds)
     return {"timeout": silence, "retry": retry}
 
 
 @contextlib.contextmanager
-def faults(path: str) -> Iterator[None]:
-    """Turn the exceptions of the library within a block into those that callers handle.
+def translate_faults(path: str) -> Iterator[None]:
+    """Context manager: convert the library's exceptions to those that callers handle.
 
     Raises:
-        StorageError: A fault lasted beyond the deadline. The message names `path` and the cause.
+        StorageError: Retries failed until the deadline. The message contains `path` and the cause.
         FileNotFoundError, PermissionError: `path` is their file name.
     """
     try:
@@ -166,44 +166,44 @@ def faults(path: str) -> Iterator[None]:
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """Return the exception that callers handle for one of the library."""
+    """Convert an exception of the library to one that callers handle."""
     status = status_of(error)
     if isinstance(error, RetryError):
         return StorageError(
-            f"{path} failed for {environment.storage_timeout():g} s ({reason(error.cause)}): check"
-            " the bucket and the network, then rerun the same command"
+            f"{path} failed for {environment.get_storage_timeout():g} s"
+            f" ({describe_fault(error.cause)}): check the bucket and the network, then rerun the"
+            " same command"
         )
     if isinstance(error, DataCorruption):
-        return DamagedError(f"{path}: damaged on the way each time, so rerun the same command")
+        return DamagedError(f"{path}: damaged in transit each time, so rerun the same command")
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
     if status in (401, 403):
-        return PermissionError(errno.EACCES, f"permission denied ({reason(error)})", path)
+        return PermissionError(errno.EACCES, f"permission denied ({describe_fault(error)})", path)
     if isinstance(error, auth.GoogleAuthError):
         to_do = "run `gcloud auth application-default login`"
         return Refused(
-            f"{path} needs Google credentials, which are missing, expired or revoked: {to_do}"
+            f"{path} requires Google credentials, which are missing, expired or revoked: {to_do}"
         )
     if status == 400:
-        return Refused(f"{path}: the bucket refuses the request ({reason(error)})")
+        return Refused(f"{path}: the bucket refused the request ({describe_fault(error)})")
     if status is not None and status != 412:
-        return StorageError(f"{path}: {reason(error)}")
+        return StorageError(f"{path}: {describe_fault(error)}")
     return error
 
 
-def reason(error: BaseException | None) -> str:
-    """Describe a fault in one short line, without addresses that carry secrets."""
+def describe_fault(error: BaseException | None) -> str:
+    """Describe a fault in one short line, without addresses, which may contain secrets."""
     status = status_of(error)
     if status is not None:
-        # The library puts the request's address before the server's own message.
+        # The library's message contains the request's address, so use the server's message.
         try:
             response: Any = getattr(error, "response", None)
             message = str(response.json()["error"]["message"])
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
-        return shortened(f"{status} {redact(message)}", 200)
-    # The message may contain a request's address.
+        return shorten(f"{status} {redact(message)}", 200)
     return f"no answer ({type(error).__name__})"
 
 
@@ -215,34 +215,35 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 class Bucket:
-    """Objects on a bucket, by the methods of `Disk`, which documents each.
+    """Objects on a bucket, with the methods of `Disk`, where they are documented.
 
-    There are no directories, and an object appears with its last byte.
+    There are no directories, and an object appears when its upload is complete.
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """Open a buffered stream over the generation that is current now."""
+        """Open a buffered stream over the current generation."""
         return io.BufferedReader(ObjectReader(path), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Read by one request, which returns one generation."""
+        """Read one generation with one request."""
         content = io.BytesIO()
         blob = _download(path, content, limit)
         return content.getvalue(), str(blob.generation)
 
     def stat(self, path: str) -> Stat:
         """Request size, generation and checksum."""
-        return _stat(current(path))
+        return _make_stat(load_current(path))
 
     def exists(self, path: str) -> bool:
-        """Return whether there is an object of this name, or one below it."""
-        prefix = _directory_prefix(path)
+        """Return whether an object with this name exists, or one below it."""
+        prefix = _format_prefix(path)
         if prefix:
             with contextlib.suppress(FileNotFoundError):
                 self.stat(path.rstrip("/"))
                 return True
-        with contextlib.suppress(FileNotFoundError):  # The bucket may be missing.
-            return any(_objects(path, prefix, "", page_size=10)) or not prefix
+        # The bucket may not exist.
+        with contextlib.suppress(FileNotFoundError):
+            return any(_list_objects(path, prefix, "", page_size=10)) or not prefix
         return False
 
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -251,33 +252,30 @@ class Bucket:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Open a local file, which is uploaded at the end."""
-        with scratch_directory() as scratch:
+        """Open a local file, which is uploaded on exit."""
+        with create_scratch_directory() as scratch:
             local_path = os.path.join(scratch, "object")
             with open(local_path, "wb") as file:
                 yield file
             self.upload(local_path, path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replace one generation, where 0 stands for a missing object.
+        """Replace one generation, or create a missing object.
 
-        The reply to an earlier try may have been lost after the object was stored. A random word
-        in its metadata tells our write from another's.
+        The reply to an earlier try may have been lost after the object was stored. A random word in
+        its metadata distinguishes this write from another writer's.
         """
         mark = secrets.token_hex(8)
         with contextlib.suppress(PreconditionFailed):
             return _upload(path, io.BytesIO(data), len(data), int(token or 0), mark)
         with contextlib.suppress(FileNotFoundError):
-            blob = current(path)
+            blob = load_current(path)
             if (blob.metadata or {}).get("writer") == mark:
                 return str(blob.generation)
         return None
 
     def upload(self, source: str, target: str) -> None:
-        """Upload a file.
-
-        The bucket's checksum is compared with the file's.
-        """
+        """Upload a file, and verify its checksum."""
         with Disk().open_read(source) as file:
             _put(target, file, os.fstat(file.fileno()).st_size)
 
@@ -292,55 +290,58 @@ class Bucket:
             _download(source, file, in_chunks=True)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy on the bucket's side."""
-        token, how = None, options(target, is_write=True)
-        while True:  # A large copy needs several requests.
-            with faults(source):
-                token, *_ = blob_of(target).rewrite(blob_of(source), token, **how)
+        """Copy an object on the server."""
+        token, how = None, make_options(target, is_write=True)
+        # A large copy requires several requests.
+        while True:
+            with translate_faults(source):
+                token, *_ = make_blob(target).rewrite(make_blob(source), token, **how)
             if not token:
                 return
 
     def rename(self, source: str, target: str) -> None:
-        """Copy on the bucket's side, then delete the old name."""
+        """Copy an object on the server, then delete the source."""
         self.copy(source, target)
         self.delete(source)
 
     def delete(self, path: str, generation: int | None = None) -> None:
-        """Delete an object, or one generation if it is still the current one."""
-        with contextlib.suppress(FileNotFoundError, PreconditionFailed), faults(path):
-            blob_of(path).delete(if_generation_match=generation, **options(path, is_write=True))
+        """Delete an object. If `generation` is given, delete it only if it is the current one."""
+        with contextlib.suppress(FileNotFoundError, PreconditionFailed), translate_faults(path):
+            make_blob(path).delete(
+                if_generation_match=generation, **make_options(path, is_write=True)
+            )
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """List the objects directly below, in the bucket's order, which is alphabetical."""
-        prefix = _directory_prefix(directory)
-        return {o.name[len(prefix) :]: _stat(o) for o in _objects(directory, prefix, "/")}
+        """List the objects directly in a folder, in the bucket's order, which is alphabetical."""
+        prefix = _format_prefix(directory)
+        return {o.name[len(prefix) :]: _make_stat(o) for o in _list_objects(directory, prefix, "/")}
 
     def list_tree(self, directory: str) -> list[str]:
-        """List all objects below."""
-        prefix = _directory_prefix(directory)
-        return [o.name[len(prefix) :] for o in _objects(directory, prefix, "")]
+        """List all objects below a folder."""
+        prefix = _format_prefix(directory)
+        return [o.name[len(prefix) :] for o in _list_objects(directory, prefix, "")]
 
     def glob(self, pattern: str) -> list[str]:
-        """List matching objects, since a bucket has no directories."""
+        """List matching objects."""
         bucket, name_pattern = split_remote(pattern)
-        found = _objects(pattern, "", "", match_glob=name_pattern)
+        found = _list_objects(pattern, "", "", match_glob=name_pattern)
         return [f"{SCHEME}{bucket}/{o.name}" for o in found]
 
-    def location(self, path: str) -> str | None:
+    def get_location(self, path: str) -> str | None:
         """Return the region in lower case (`us-central1`, `us`), or None without permission.
 
-        Objects may be readable without the permission to read the bucket's metadata.
+        The permission to read objects does not include the bucket's metadata.
         """
         try:
-            with faults(path):
-                bucket = client().get_bucket(split_remote(path)[0], **options(path))
+            with translate_faults(path):
+                bucket = get_client().get_bucket(split_remote(path)[0], **make_options(path))
         except PermissionError:
             return None
         return (bucket.location or "").lower() or None
 
 
 class _Checked(io.RawIOBase):
-    """Writer to a file that computes the checksum, and accepts at most `limit` bytes."""
+    """File writer that computes the checksum, and accepts at most `limit` bytes."""
 
     def __init__(self, path: str, file: BinaryIO, limit: float) -> None:
         super().__init__()
@@ -350,7 +351,8 @@ class _Checked(io.RawIOBase):
         file.truncate()
 
     def write(self, data: Any) -> int:
-        if not data:  # Otherwise the library requests this part forever.
+        # For an empty reply, the library would repeat the request forever.
+        if not data:
             raise DamagedError("an empty reply")
         paths.check_size(self._path, self._file.tell() + len(data), self._limit)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
@@ -358,18 +360,20 @@ class _Checked(io.RawIOBase):
 
 
 def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: bool = False) -> Any:
-    """Download one generation, again if it was replaced or damaged on the way.
+    """Download one generation, with retries if it is replaced or damaged in transit.
 
     Raises:
         DamagedError: The checksum differs each time.
     """
     for number in range(MAX_RESTARTS):
-        blob = current(path) if in_chunks else blob_of(path)
+        blob = load_current(path) if in_chunks else make_blob(path)
         checked = _Checked(path, file, limit)
         blob.chunk_size = CHUNK if blob.size else None
         try:
-            with faults(path):
-                blob.download_to_file(checked, raw_download=True, checksum=None, **options(path))
+            with translate_faults(path):
+                blob.download_to_file(
+                    checked, raw_download=True, checksum=None, **make_options(path)
+                )
             if blob.crc32c in (None, encode_crc32c(checked.crc32c)):
                 return blob
         except DamagedError:
@@ -377,19 +381,16 @@ def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: boo
         except FileNotFoundError:
             if not in_chunks or number == MAX_RESTARTS - 1:
                 raise
-    raise DamagedError(f"{path}: damaged on the way each time, so rerun the same command")
+    raise DamagedError(f"{path}: damaged in transit each time, so rerun the same command")
 
 
-def _stat(blob: Any) -> Stat:
+def _make_stat(blob: Any) -> Stat:
     return Stat(int(blob.size), str(blob.generation), blob.crc32c)
 
 
 def _put(path: str, file: BinaryIO, size: int) -> None:
-    """Upload a file.
-
-    Behind a fence, replace only the generation that the lease's holder knows.
-    """
-    fence = fences.fence_of(path)
+    """Upload a file. In a fenced folder, replace only the generation that this process knows."""
+    fence = fences.find_fence(path)
     if fence is None:
         _upload(path, file, size)
         return
@@ -400,9 +401,9 @@ def _put(path: str, file: BinaryIO, size: int) -> None:
             return
         except PreconditionFailed:
             fence.check()
-            # The object is older, was stored by a try without a reply, or the user changed it.
+            # The object is older, was stored by a try without a reply, or was changed by the user.
             try:
-                fence.generations[path] = int(current(path).generation)
+                fence.generations[path] = int(load_current(path).generation)
             except FileNotFoundError:
                 fence.generations.pop(path, None)
     raise StorageError(f"{path}: other processes keep changing it, so rerun the same command")
@@ -413,36 +414,36 @@ def _upload(
 ) -> str:
     """Upload a file, and return the generation.
 
-    The library cuts large files into chunks, each with its own deadline and retries, so that a file
-    may take its time while it advances, and compares the checksums.
+    The library uploads a large file in chunks, each with its own deadline and retries, and compares
+    the checksums.
 
     Args:
         path: name of the object.
         file: file to send.
         size: size of the file, in bytes.
         generation: required generation of the object, or None for any.
-        mark: identity of the writer, stored with the object.
+        mark: random word that identifies the writer, stored in the object's metadata.
     """
     problem: Exception | None = None
     for _ in range(MAX_RESTARTS):
-        blob = blob_of(path)
+        blob = make_blob(path)
         blob.chunk_size = CHUNK
         if mark:
             blob.metadata = {"writer": mark}
         file.seek(0)
         try:
-            with faults(path):
+            with translate_faults(path):
                 blob.upload_from_file(
                     file,
                     size=size,
                     content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
                     checksum="crc32c",
                     if_generation_match=generation,
-                    **options(path, is_write=True),
+                    **make_options(path, is_write=True),
                 )
             return str(blob.generation)
         except (FileNotFoundError, StorageError) as error:
-            # The bucket has forgotten a resumable upload: it starts again from the first byte. See
+            # If the bucket has lost a resumable upload, it must be restarted. See
             # https://cloud.google.com/storage/docs/performing-resumable-uploads
             is_lost = status_of(error.__cause__) in (404, 410)
             if "no such bucket" in str(error) or not (is_lost or isinstance(error, DamagedError)):
@@ -453,18 +454,20 @@ def _upload(
     ) from problem
 
 
-def _objects(path: str, prefix: str, delimiter: str, **filters: Any) -> Iterator[Any]:
-    """List the objects under `prefix`, page by page, each page with its own retries.
+def _list_objects(path: str, prefix: str, delimiter: str, **filters: Any) -> Iterator[Any]:
+    """List the objects under `prefix`, page by page, each with its own retries.
 
-    The empty objects `NAME/`, by which consoles show a folder, are left out.
+    Empty objects `NAME/`, which consoles create for folders, are skipped.
     """
     how = {"prefix": prefix or None, "delimiter": delimiter or None, "fields": _FIELDS}
-    with faults(path):
-        for found in client().list_blobs(split_remote(path)[0], **how, **filters, **options(path)):
+    with translate_faults(path):
+        for found in get_client().list_blobs(
+            split_remote(path)[0], **how, **filters, **make_options(path)
+        ):
             if not found.name.endswith("/"):
                 yield found
 
 
-def _directory_prefix(directory: str) -> str:
+def _format_prefix(directory: str) -> str:
     name = split_remote(directory)[1].rstrip("/")
     return f"{name}/" if name else ""

@@ -1,17 +1,17 @@
 """Mutual exclusion by a lock file, for `make-data`, `pretrain` and `launch`.
 
-**On a disk** the holder keeps the file locked by `flock`. The kernel releases the lock when the
-process ends, however it ends, and it is never taken from a process that lives.
+**On a disk** the holder locks the file by `flock`. The kernel releases the lock when the process
+ends for any reason, and nothing can take the lock from a running process.
 
-**On a bucket** the holder creates the object if it is absent, and renews it: each renewal is a new
-generation. A holder whose generation hasn't changed for `stale_seconds`, watched by our own
-monotonic clock, is considered dead, and its object is replaced by a compare-and-swap, so that one
-of several wins. While a lease is held, its folder is fenced: `storage` changes an object there only
-while the lease is certain to outlast the request (`fences`). So a holder that lost the lease (it
-was cut off, or its machine slept) changes nothing more: `renew`, `check` and every write raise
-`LeaseLost`.
+**On a bucket** the holder creates the object, and renews it: each renewal is a new generation. If
+the generation does not change for `stale_seconds` of another process's monotonic clock, the holder
+counts as dead. The other process then replaces the object by a compare-and-swap, so that only one
+succeeds. The folder of a lease is fenced: `storage` sends a request that changes an object there
+only if the lease will last longer than the request (`fences`). So a process that lost its lease,
+because it was disconnected or suspended, changes nothing more: `renew`, `check` and every write
+raise `LeaseLost`.
 
-The content names the holder, for messages. The time in it is only shown: clocks may differ.
+The file contains the holder's name and time. The time is used only in messages, as clocks differ.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FILE_BYTES = 1024
 _ADVICE = "if no process works here, remove it"
 
 
-def boot_clock() -> float:
-    """Return monotonic seconds, which on Linux count while the machine sleeps."""
+def read_boot_clock() -> float:
+    """Return the seconds of a monotonic clock that, on Linux, also counts during suspension."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -52,12 +52,20 @@ class LeaseLost(StorageError):
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A process and one of its acquisitions: the content of a lock file."""
+    """Holder of a lease, the content of a lock file.
+
+    Attributes:
+        host: Name of the holder's machine.
+        pid: Process id of the holder.
+        id: Random id of this acquisition.
+        renewed: UNIX seconds of the last renewal by the holder's clock, for messages.
+        format_version: Version of the file's format.
+    """
 
     host: str
     pid: int
-    id: str  # A random one for each acquisition.
-    renewed: float = 0.0  # UNIX seconds by the holder's clock, for messages only.
+    id: str
+    renewed: float = 0.0
     format_version: str = ""
 
     @property
@@ -70,19 +78,20 @@ class Lease:
     """Exclusive lease on a storage path.
 
     Args:
-        path: lock file, whose folder must exist on disk.
-        busy: error message if another process holds it, with `{owner}` for that process.
-        log: callback for a line when a holder on a bucket is watched, or a stale lease is taken.
-        stale_seconds: silence on a bucket after which a holder is considered dead.
-        clock: monotonic seconds, which count while the machine sleeps.
-        sleep: waits some seconds.
-        owner: future holder, by default this process.
-        wall: UNIX seconds, written to the file and never compared.
+        path: lock file. On disk, its folder must exist.
+        busy: error message if another process owns the lease, with `{owner}` for that process.
+        log: callback for a line when another holder is watched, or a stale lease is taken over.
+        stale_seconds: seconds without a renewal on a bucket after which a holder counts as dead.
+        clock: monotonic clock in seconds, which also counts during suspension.
+        sleep: callback that waits some seconds.
+        owner: holder of this lease, by default this process.
+        wall: clock for the time in the file.
 
     Attributes:
-        owner: the acquisition that this lease stands for.
-        renew_seconds: time between two renewals.
-        request_seconds, generations: see `fences.Fence`.
+        owner: Holder of this lease.
+        renew_seconds: Time between two renewals.
+        request_seconds: As in `fences.Fence`.
+        generations: As in `fences.Fence`.
     """
 
     def __init__(
@@ -91,13 +100,13 @@ class Lease:
         busy: str,
         log: Callable[[str], None],
         stale_seconds: float | None = None,
-        clock: Callable[[], float] = boot_clock,
+        clock: Callable[[], float] = read_boot_clock,
         sleep: Callable[[float], None] = time.sleep,
         owner: Holder | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._busy, self._log = path, busy, log
-        self._stale_seconds = stale_seconds or environment.lease_seconds()
+        self._stale_seconds = stale_seconds or environment.get_lease_seconds()
         self.renew_seconds = self._stale_seconds / 4
         self.request_seconds = self._stale_seconds / 2
         self.generations: dict[str, int] = {}
@@ -110,23 +119,24 @@ class Lease:
         )
         self._is_object = paths.is_remote(path)
         self._token: str | None = None
-        # Until this time of `clock` no other process can have taken over.
+        # Time of `clock` until which no other process can take over.
         self._end = 0.0
-        self._file: int | None = None  # Descriptor of the locked file.
+        # Descriptor of the locked file.
+        self._file: int | None = None
         self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
-        """Take the lease, and return the dead holder that it was taken from, or None.
+        """Acquire the lease, and return the dead holder from which it was taken over, or None.
 
         Raises:
-            BadInput: Another process holds it, or the file is no lock file.
+            BadInput: Another process owns it, or the file is not a lock file.
         """
         before = self._acquire_object() if self._is_object else self._acquire_file()
         if before is not None:
             self._log(f"took over the stale lock of {before.name} ({self._path}): it has ended")
         if self._is_object:
-            self._token = self._token_if_ours()
-            fences.put_up(self._path, self)
+            self._token = self._read_own_token()
+            fences.add_fence(self._path, self)
         return before
 
     def _acquire_file(self) -> Holder | None:
@@ -134,7 +144,7 @@ class Lease:
             file = _open(self._path)
             try:
                 if not _lock(file, self._path):
-                    raise self._refusal(_read(file, self._path))
+                    raise self._make_refusal(_read(file, self._path))
                 if _is_at(file, self._path):
                     before = _read(file, self._path)
                     os.ftruncate(file, _FILE_BYTES)
@@ -142,15 +152,17 @@ class Lease:
                     self._file = file
                     return before
             finally:
+                # If another holder has removed the file meanwhile, try again.
                 if self._file != file:
-                    os.close(file)  # Its holder removed it at this moment, so try again.
+                    os.close(file)
 
     def _acquire_object(self) -> Holder | None:
         while not self._write_object(""):
             try:
                 holder, token = _read_object(self._path)
             except FileNotFoundError:
-                continue  # It was released at this moment.
+                # The lease was released meanwhile.
+                continue
             if self._is_silent(holder, token) and self._write_object(token):
                 return holder
         return None
@@ -158,26 +170,26 @@ class Lease:
     def _write_object(self, token: str) -> str | None:
         """Replace one version of the object, and return the new token or None."""
         began = self._clock()
-        new = storage.replace_if(self._path, self._content(), token)
-        # Another process watches this version for `stale_seconds` before it takes over.
+        new = storage.replace_if(self._path, self._encode(), token)
+        # Another process takes over only if this version does not change for `stale_seconds`.
         if new is not None:
             self._end = began + self._stale_seconds
         return new
 
     def renew(self) -> None:
-        """Renew the lease, which shows that the holder lives.
+        """Renew the lease.
 
         Raises:
             LeaseLost: Another process has taken over.
-            StorageError: The bucket fails, and a later call may succeed.
+            StorageError: The bucket fails; a later call may succeed.
         """
         with self._lock:
             if not self._is_object:
                 self.check()
                 self._write(self._file)
                 return
-            token = self._write_object(self._token or self._token_if_ours())
-            self._token = token or self._token_if_ours()
+            token = self._write_object(self._token or self._read_own_token())
+            self._token = token or self._read_own_token()
 
     def require(self, seconds: float) -> None:
         """Implement `fences.Fence.require`."""
@@ -191,115 +203,123 @@ class Lease:
                 if self._clock() >= give_up:
                     raise
 
-    def share(self) -> LeaseShare:
-        """Return the fence for the worker processes of this one."""
+    def make_share(self) -> LeaseShare:
+        """Return the fence for worker processes of this process."""
         return LeaseShare(self._path, self.owner.id, self._stale_seconds)
 
     def expect(self, versions: Mapping[str, str]) -> None:
-        """State the tokens of replaceable files, while others are expected to be missing."""
+        """Set the versions of files that may be replaced. Other files must not exist."""
         if self._is_object:
             self.generations.update((path, int(token)) for path, token in versions.items())
 
     def check(self) -> None:
-        """Verify that this process holds the lease, before it writes files that others rely on.
+        """Verify that this process still owns the lease, before it writes important files.
 
         Raises:
             LeaseLost: Another process has taken over.
         """
         if self._is_object:
-            self._token_if_ours()
+            self._read_own_token()
         elif self._file is None or not _is_at(self._file, self._path):
-            raise _lost(self._path, "another process")
+            raise _make_lost_error(self._path, "another process")
 
     def release(self) -> None:
-        """Delete the file, if this process still holds the lease."""
+        """Delete the file, if this process still owns the lease."""
         with self._lock:
             if self._is_object:
                 self._token = None
-                with contextlib.suppress(LeaseLost):  # The fence stays then.
-                    storage.delete_if(self._path, self._token_if_ours())
-                    fences.take_down(self._path)
+                # If the lease is lost, the fence remains.
+                with contextlib.suppress(LeaseLost):
+                    storage.delete_if(self._path, self._read_own_token())
+                    fences.remove_fence(self._path)
             elif self._file is not None:
                 if _is_at(self._file, self._path):
                     os.unlink(self._path)
                 os.close(self._file)
                 self._file = None
 
-    def _token_if_ours(self) -> str:
+    def _read_own_token(self) -> str:
         """Return the object's token.
 
         Raises:
-            LeaseLost: It names another holder, or does not exist.
+            LeaseLost: The object contains another holder, or does not exist.
         """
         self._token = None
         return _read_ours(self._path, self.owner.id)[1]
 
     def _is_silent(self, holder: Holder, token: str) -> bool:
-        """Return whether the object still exists after its holder was silent for long enough.
+        """Return whether the object still exists after `stale_seconds` without a renewal.
 
         Raises:
-            BadInput: The holder lives.
+            BadInput: The holder renewed it.
         """
         self._log(
-            f"{self._path}: held by {holder.name}; watching for {self._stale_seconds:.0f} s whether"
-            " that process is alive"
+            f"{self._path}: leased by {holder.name}; waiting {self._stale_seconds:.0f} s to see"
+            " whether that process is alive"
         )
         deadline = self._clock() + self._stale_seconds
         while self._clock() < deadline:
             self._sleep(min(_POLL_SECONDS, self.renew_seconds))
             try:
                 if storage.read_with_token(self._path)[1] != token:
-                    raise self._refusal(holder)
+                    raise self._make_refusal(holder)
             except FileNotFoundError:
                 return False
         return True
 
-    def _refusal(self, holder: Holder | None) -> BadInput:
+    def _make_refusal(self, holder: Holder | None) -> BadInput:
         name = holder.name if holder else "another process"
         return BadInput(self._busy.replace("{owner}", name))
 
     def _write(self, file: int | None) -> None:
-        """Write the content into the locked file, in one length, so that a reader sees it whole."""
+        """Write the locked file, padded to a fixed length, so that readers see complete content."""
         assert file is not None
-        os.pwrite(file, self._content().ljust(_FILE_BYTES), 0)
+        os.pwrite(file, self._encode().ljust(_FILE_BYTES), 0)
 
-    def _content(self) -> bytes:
+    def _encode(self) -> bytes:
         return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()
 
 
 @dataclass
 class LeaseShare:
-    """Fence of a worker process, on the machine of the holder that renews the lease."""
+    """Fence of a worker process, on the same machine as the holder that renews the lease.
+
+    Attributes:
+        path: Path of the lock file.
+        owner_id: Id of the holder.
+        stale_seconds: As in `Lease`.
+        generations: As in `fences.Fence`.
+    """
 
     path: str
     owner_id: str
     stale_seconds: float
     generations: dict[str, int] = field(default_factory=dict)
-    # Until this time, in UNIX seconds, no other process can have taken over.
+    # UNIX seconds until which no other process can take over.
     _end: float = 0.0
 
     @property
     def request_seconds(self) -> float:
-        """Maximum silence of the bucket within a request."""
+        """Timeout of a request."""
         return self.stale_seconds / 2
 
-    def put_up(self) -> None:
-        """Fence the folder of the lease for this process, if it is on a bucket."""
+    def add_fence(self) -> None:
+        """Fence the folder of the lease in this process, if it is on a bucket."""
         if paths.is_remote(self.path):
-            fences.put_up(self.path, self)
+            fences.add_fence(self.path, self)
 
     def require(self, seconds: float) -> None:
         """Implement `fences.Fence.require`."""
-        give_up = boot_clock() + seconds
+        give_up = read_boot_clock() + seconds
         while self._ends_soon():
             self.check()
             if self._ends_soon():
-                if boot_clock() >= give_up:
+                if read_boot_clock() >= give_up:
                     raise StorageError(f"{self.path} was not renewed: rerun the same command")
                 time.sleep(min(_POLL_SECONDS, self.stale_seconds / 8))
 
     def check(self) -> None:
-        """Verify on the bucket that the lease is still the holder's, and when it was renewed."""
+        """Verify on the bucket that the holder still owns the lease, and read its last renewal."""
         self._end = _read_ours(self.path, self.owner_id)[0].renewed + self.stale_seconds
 
     def _ends_soon(self) -> bool:
@@ -309,14 +329,12 @@ class LeaseShare:
 def _open(path: str) -> int:
     """Open a lock file, or create it.
 
-    Links are not followed, and special files are not opened.
-
     Raises:
-        BadInput: A link, a folder or something special has the name.
+        BadInput: The path is a link, a folder or a special file.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise BadInput(f"{path} is no lock file of bigbird-ja: {_ADVICE}")
+            raise BadInput(f"{path} is not a lock file of bigbird-ja: {_ADVICE}")
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
@@ -326,7 +344,7 @@ def _lock(file: int, path: str) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    # The file system may lack locks.
+    # Some file systems do not support locks.
     except OSError as error:
         error.filename = path
         raise
@@ -334,7 +352,7 @@ def _lock(file: int, path: str) -> bool:
 
 
 def _is_at(file: int, path: str) -> bool:
-    """Check that an open file is the one of this name."""
+    """Return whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -342,16 +360,16 @@ def _is_at(file: int, path: str) -> bool:
 
 
 def _read_object(path: str) -> tuple[Holder, str]:
-    """Read the holder that a lock on a bucket names, and the object's token."""
+    """Read the holder in a lock on a bucket, and the object's token."""
     data, token = storage.read_with_token(path, _MAX_BYTES)
     return _parse(data, path), token
 
 
 def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
-    """Read a lock on a bucket that names this holder.
+    """Read a lock on a bucket, and verify its holder.
 
     Raises:
-        LeaseLost: It names another one, or does not exist.
+        LeaseLost: The lock contains another holder, or does not exist.
     """
     name = "another process"
     with contextlib.suppress(FileNotFoundError, BadInput):
@@ -359,22 +377,21 @@ def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
         if holder.id == owner_id:
             return holder, token
         name = holder.name
-    raise _lost(path, name)
+    raise _make_lost_error(path, name)
 
 
-def _lost(path: str, name: str) -> LeaseLost:
+def _make_lost_error(path: str, name: str) -> LeaseLost:
     return LeaseLost(
-        f"{path}: {name} has taken over while this process was silent, so it writes nothing more"
+        f"{path}: {name} has taken over, since this process did not renew its lease in time: this"
+        " process stops writing"
     )
 
 
 def _read(file: int, path: str) -> Holder | None:
-    """Read the holder that a lock file names.
-
-    It is None if the file is empty, as after a kill or on a full disk.
+    """Read the holder in a lock file, or None if it is empty after a kill or on a full disk.
 
     Raises:
-        BadInput: It is no lock file.
+        BadInput: The file is not a lock file.
     """
     data = os.pread(file, _MAX_BYTES, 0).strip(b"\0 \n")
     return _parse(data, path) if data else None
@@ -384,38 +401,38 @@ def _parse(data: bytes, path: str) -> Holder:
     return decode.decode_versioned(data, Holder, path, _ADVICE)
 
 
-def holder_of(path: str) -> Holder | None:
-    """Return the holder, alive or dead, that a lock file names, or None if it can't be read."""
+def read_holder(path: str) -> Holder | None:
+    """Return the holder in a lock file, alive or dead, or None if it cannot be read."""
     try:
         return _parse(storage.read_bytes(path, _MAX_BYTES), path)
     except (OSError, StorageError, BadInput):
         return None
 
 
-def exclusive(folder: str) -> contextlib.AbstractContextManager[Lease]:
-    """Hold the lease of a folder, for its only writer.
+def lease_folder(folder: str) -> contextlib.AbstractContextManager[Lease]:
+    """Context manager: own the lease of a folder, for its only writer.
 
     Raises:
-        BadInput: Another process holds it.
+        BadInput: Another process owns it.
     """
     busy = f"{{owner}} is writing to {folder}: wait until it has ended, or choose another folder"
-    return held(Lease(storage.join(folder, LOCK_NAME), busy, log))
+    return keep_lease(Lease(storage.join(folder, LOCK_NAME), busy, log))
 
 
 @contextlib.contextmanager
-def held(lease: Lease) -> Iterator[Lease]:
-    """Hold a lease, renewed by a thread, while the block runs.
+def keep_lease(lease: Lease) -> Iterator[Lease]:
+    """Context manager: acquire a lease, renew it in a thread, and release it on exit.
 
-    The block calls `lease.check()` before it writes files that others rely on.
+    The block calls `lease.check()` before it writes important files.
 
     Raises:
-        BadInput: Another process holds it.
+        BadInput: Another process owns it.
     """
     stop = threading.Event()
 
     def renew() -> None:
         while not stop.wait(lease.renew_seconds):
-            # A bucket that fails now may answer the next time. `check` detects a lost lease.
+            # A failing bucket may work again at the next renewal. `check` detects a lost lease.
             with contextlib.suppress(Exception):
                 lease.renew()
 

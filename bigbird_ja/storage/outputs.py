@@ -1,7 +1,6 @@
-"""Checks that a place to write to is free, or belongs to us by the ownership manifest.
+"""Checks that an output path does not exist, or that this program owns it (ownership manifest).
 
-Anything else is refused, even with `overwrite`. Checks come before any work, `write` after it. A
-file is written next to its place and renamed, so that a link or a device is never written through.
+All other paths are errors, even with `overwrite`. The checks are called before any work.
 """
 
 import contextlib
@@ -11,69 +10,63 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bigbird_ja import storage
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, Owned, held_by_other
+from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, Owned, describe_owner
 
 _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
-    """Refuse a path that a file must not be written to.
-
-    Nothing is changed.
+    """Check that a file may be written to a path, without changing anything.
 
     Args:
-        path: path on disk or gs://. Its folder need not exist: `write` creates it.
-        flag: parameter that named it, such as "`output`".
-        replaces: whether an existing file will be replaced, so that we must own it.
+        path: path on disk or gs://. `write` creates a missing folder.
+        flag: parameter that contains the path, such as "`output`".
+        replaces: whether an existing file will be replaced, so that this program must own it.
 
     Raises:
-        BadInput: A link, folder, FIFO, socket, device, a file that this program did not write, a
-            folder that cannot be written to, a name that cannot be one.
+        BadInput: The path is a link, a folder or a special file, belongs to the user, is invalid,
+            or its folder is not writable.
     """
     paths.check_name(path, flag)
     if path.endswith("/"):
-        raise paths.refusal(path, flag, "is a folder's name: name a file")
+        raise paths.make_refusal(path, flag, "ends with a slash: name a file")
     if not storage.is_remote(path):
         if os.path.islink(path):
-            raise paths.refusal(path, flag, "is a symbolic link: name the place that it leads to")
+            raise paths.make_refusal(path, flag, "is a symbolic link: name its target")
         if os.path.isdir(path):
-            raise paths.refusal(path, flag, "is a folder: name a file")
+            raise paths.make_refusal(path, flag, "is a folder: name a file")
         if os.path.exists(path):
             paths.refuse_special(path, flag, os.stat(path), "name a file")
         _check_parent(path, flag)
     if not replaces or not storage.exists(path):
         return
-    owned = Owned.load(storage.directory_of(path))
-    if owned is None or storage.base_name(path) not in owned.files:
-        reason = "is a file that this program did not make: choose another name, or move it away"
-        raise paths.refusal(path, flag, reason)
+    owned = Owned.load(storage.get_directory(path))
+    if owned is None or storage.get_base_name(path) not in owned.files:
+        reason = "was not created by bigbird-ja: choose another name, or move the file away"
+        raise paths.make_refusal(path, flag, reason)
 
 
 def check_folder_place(path: str, flag: str) -> None:
-    """Refuse a path that is not a folder and can't become one.
+    """Check that a path is a folder or can become one, without changing anything.
 
-    Links to folders are followed.
-
-    Change nothing, request nothing from a bucket, and ignore the folder's content.
+    The folder's content is not checked. Links to folders are followed. On a bucket, only the name
+    is checked.
 
     Raises:
-        BadInput: A file or something special, a folder that cannot be written to, a name that
-            cannot be one.
+        BadInput: The path is a file, is invalid, or is not writable.
     """
     paths.check_name(path, flag)
     if storage.is_remote(path):
         return
     if os.path.isdir(path):
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise paths.refusal(
-                path, flag, "is a folder that cannot be written to: check permissions"
+            raise paths.make_refusal(
+                path, flag, "is a folder that is not writable: check permissions"
             )
     elif os.path.exists(path):
-        raise paths.refusal(
-            path, flag, "cannot be a folder, as a file of that name exists: name a folder"
-        )
+        raise paths.make_refusal(path, flag, "is a file: name a folder")
     elif os.path.islink(path.rstrip("/")):
-        raise paths.refusal(path, flag, "is a symbolic link that leads nowhere: remove it")
+        raise paths.make_refusal(path, flag, "is a broken symbolic link: remove it")
     else:
         _check_parent(path, flag)
 
@@ -81,20 +74,18 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Refuse a folder that contains files that this program did not make.
-
-    Nothing is changed.
+    """Check that a folder contains only files of this program, without changing anything.
 
     Args:
         path: folder, on disk or gs://.
-        flag: parameter that named it.
-        kind: kind of the folder to be made, as for `Owned.create`.
+        flag: parameter that contains the path.
+        kind: kind of the output folder, as for `Owned.create`.
         advice: advice to the user, at the end of the message.
         apart: names in the folder that are ignored.
 
     Returns:
-        The manifest of the folder if it exists and is of this kind. None if the folder is missing,
-        or contains only single files that we made.
+        The folder's manifest, if it is of this kind. None if the folder is missing, or contains
+        only single files that this program wrote.
 
     Raises:
         BadInput: As in `check_folder_place`, or the folder contains other files.
@@ -104,17 +95,17 @@ def check_folder(
     if owned is not None and owned.kind == kind:
         return owned
     if owned is not None and owned.kind != FILES:
-        raise paths.refusal(path, flag, f"{held_by_other(owned)}: {advice}")
+        raise paths.make_refusal(path, flag, f"{describe_owner(owned)}: {advice}")
     ours = {MANIFEST_NAME, *owned.files} if owned else set()
-    foreign = [name for name in _names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
+    foreign = [name for name in _list_names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
     if foreign:
-        such = f"files that this program did not make, such as {foreign[0][:80]}"
-        raise paths.refusal(path, flag, f"contains {such}: {advice}")
+        such = f"files that were not created by bigbird-ja, such as {foreign[0][:80]}"
+        raise paths.make_refusal(path, flag, f"contains {such}: {advice}")
     return None
 
 
-def _names(path: str) -> list[str]:
-    """List the files and folders directly in a folder, without unfinished files."""
+def _list_names(path: str) -> list[str]:
+    """List the files and folders directly in a folder, without temporary files."""
     names: Iterable[str] = ()
     if storage.is_remote(path):
         names = {name.partition("/")[0] for name in storage.list_tree(path)}
@@ -125,29 +116,29 @@ def _names(path: str) -> list[str]:
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> None:
-    """Refuse an output that is an input, contains one, or lies in an input folder.
+    """Check that an output is not an input, contains none, and is not inside one.
 
     Args:
-        inputs: path by flag; None if the flag was not given.
+        inputs: path by parameter; None if the parameter was not given.
         output: path of the output.
-        flag: parameter that named it.
+        flag: parameter that contains the output.
 
     Raises:
         BadInput: The output overlaps with an input.
     """
-    one = f"{_real(output)}/"
+    one = f"{_resolve(output)}/"
     for in_flag, source in inputs.items():
-        other = f"{_real(source)}/" if source else ""
+        other = f"{_resolve(source)}/" if source else ""
         if other and (one.startswith(other) or other.startswith(one)):
-            reason = f"overlaps with {in_flag} {source}: choose another place"
-            raise paths.refusal(output, flag, reason)
+            reason = f"overlaps with {in_flag} {source}: choose another path"
+            raise paths.make_refusal(output, flag, reason)
 
 
 @contextlib.contextmanager
-def new_folder(path: str) -> Iterator[None]:
-    """Create a folder and its parents, and remove them if the block writes nothing.
+def create_folder(path: str) -> Iterator[None]:
+    """Context manager: create a folder with parents, and remove them if the block writes nothing.
 
-    A new manifest is removed, too. The block may fail because the disk is full, for example.
+    A new manifest does not count, and is removed, too. For example, the disk may be full.
     """
     if storage.is_remote(path):
         yield
@@ -165,40 +156,39 @@ def new_folder(path: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             if not is_marked and os.listdir(path) == [MANIFEST_NAME]:
                 os.unlink(mark)
+            # This raises OSError for a folder that is not empty.
             for folder in made:
-                os.rmdir(folder)  # It fails if the folder is not empty.
+                os.rmdir(folder)
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file whose path was checked, and create its folder.
-
-    The file appears whole or not at all.
+    """Write a file atomically to a path that was checked, and create its folder.
 
     Raises:
-        BadInput: Another file has appeared there meanwhile.
+        BadInput: Another file has been created there meanwhile.
     """
-    folder = storage.directory_of(path)
-    with new_folder(folder):
-        Owned.create(folder, FILES).write(storage.base_name(path), data)
+    folder = storage.get_directory(path)
+    with create_folder(folder):
+        Owned.create(folder, FILES).write(storage.get_base_name(path), data)
 
 
 def _check_parent(path: str, flag: str) -> None:
-    """Refuse a local path whose nearest existing folder accepts no new entry."""
+    """Check that the nearest existing folder of a local path is writable."""
     parent = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(parent):
         parent = os.path.dirname(parent)
     if not os.path.isdir(parent):
-        raise paths.refusal(
-            path, flag, f"is below {parent}, which is not a folder: choose another place"
+        raise paths.make_refusal(
+            path, flag, f"is below {parent}, which is not a folder: choose another path"
         )
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise paths.refusal(
-            path, flag, f"is below {parent}, which cannot be written to: check permissions"
+        raise paths.make_refusal(
+            path, flag, f"is below {parent}, which is not writable: check permissions"
         )
 
 
-def _real(path: str) -> str:
-    """Return the real path, without a slash at its end."""
+def _resolve(path: str) -> str:
+    """Return the absolute path without links and without a slash at its end."""
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")

@@ -1,14 +1,14 @@
-"""Ownership manifest of a folder, `.bigbird-ja.json`, which lists the files that we made.
+"""Ownership manifest of a folder, `.bigbird-ja.json`: the list of files that this program wrote.
 
-We own a folder with a manifest, by the rule of docs/ownership.md. A file is listed before it is
-written, so that the manifest also covers the files of a killed process. Unlisted files are never
-touched, and a listed one that would be replaced is kept as `NAME.replaced-N`. Files on which others
-rely, such as the metadata of a checkpoint, are listed with size and checksum.
+docs/ownership.md states the rules. A file is listed before it is written, so that the manifest also
+lists the files of a killed process. Files that are not listed belong to the user, and are never
+changed. If a listed file is replaced, its old content is kept as `NAME.replaced-N`. Files that
+others depend on, such as the metadata of a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "`output_dir`", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
     owned.write("manifest.json", data)
-    owned.note({name: None})  # a file that the caller moves into place
+    owned.note({name: None})  # before the file is moved to the folder
     storage.take(local, storage.join(path, name))
 """
 
@@ -30,54 +30,61 @@ from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
 MANIFEST_NAME = ".bigbird-ja.json"
-# Kind of a user's folder that also contains single files that we made.
+# Kind of a user's folder that contains single files of this program.
 FILES = "files"
 _MAX_BYTES = 64 << 20
-_ADVICE = "restore it from a copy, or remove it, after which we own nothing in the folder"
+_ADVICE = "restore it from a copy, or remove it, after which all files in the folder are yours"
 
 
 @dataclass(frozen=True)
 class FileVersion:
-    """Version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
+    """Version of a file: its size and its CRC-32C in base64, as in Cloud Storage."""
 
     size: decode.Count
     crc32c: str
 
     @classmethod
-    def of(cls, data: bytes) -> FileVersion:
-        """Return the version with this content."""
-        return cls(len(data), storage.crc32c_text(data))
+    def from_bytes(cls, data: bytes) -> FileVersion:
+        """Return the version of a content."""
+        return cls(len(data), storage.compute_crc32c(data))
 
     @classmethod
-    def of_file(cls, path: str) -> FileVersion:
-        """Return the version of a file, which is read in chunks if it is on a disk."""
+    def from_file(cls, path: str) -> FileVersion:
+        """Return the version of a file. On disk, the file is read."""
         info = storage.stat(path)
-        return cls(info.size, info.crc32c or storage.crc32c_of_file(path)[0])
+        return cls(info.size, info.crc32c or storage.compute_file_crc32c(path)[0])
 
 
-# Version 0.1.0 also stated the previous one. None accepts any content of the file.
+# Listed versions of a file: one, or two from version 0.1.0. None stands for any content.
 Versions = tuple[FileVersion, ...] | None
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """Content of an ownership manifest."""
+    """Content of an ownership manifest.
+
+    Attributes:
+        id: Random id of the folder.
+        kind: Kind of the folder's content.
+        files: Versions of this program's files, by name.
+        format_version: Version of the manifest's format.
+        moving_to: Suffix of the folder to which `set_aside` is moving files, or "".
+    """
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     kind: str
     files: dict[str, Versions]
     format_version: str = ""
-    # Suffix of the folder to which `set_aside` moves files.
     moving_to: Annotated[str, msgspec.Meta(pattern=r"^(\.replaced-\d+)?\Z")] = ""
 
 
 class Owned:
     """Reader and writer of a folder's ownership manifest.
 
-    Threads and processes may share one: each change is a compare-and-swap.
+    Threads and processes may change a manifest concurrently: each change is a compare-and-swap.
 
     Attributes:
-        path: the folder, on disk or gs://.
+        path: Path of the folder, on disk or gs://.
     """
 
     def __init__(self, path: str, manifest: _Manifest, token: str) -> None:
@@ -103,50 +110,50 @@ class Owned:
 
     @classmethod
     def open(cls, path: str) -> Owned:
-        """Read the manifest of a folder that must have one.
+        """Read the manifest of a folder in which it must exist.
 
         Raises:
             StorageError: The manifest was removed.
         """
         if (owned := cls.load(path)) is None:
             raise StorageError(
-                f"{storage.join(path, MANIFEST_NAME)}: removed by another process, so this one"
+                f"{storage.join(path, MANIFEST_NAME)} was removed by another process, so this one"
                 " stopped"
             )
         return owned
 
     @classmethod
     def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
-        """Write the manifest of a folder, which must exist on disk, or load the one that it has.
+        """Load the manifest of a folder, or create one.
 
-        Call `check_folder` first: other files in the folder are ignored here.
+        Other files in the folder are not checked; `check_folder` does that.
 
         Args:
-            path: the folder.
-            kind: kind of its content for messages, such as "run" or "data set". It is `FILES` if
-                we will make only some of its files.
+            path: folder, which must exist on disk.
+            kind: kind of the folder's content for messages, such as "run" or "data set", or
+                `FILES` for single files in a user's folder.
             new_id: 16 hexadecimal digits for a new manifest, random by default.
 
         Raises:
-            BadInput: The folder has a manifest of another kind.
+            BadInput: The folder's manifest is of another kind.
         """
         while (owned := cls.load(path)) is None:
             new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
             storage.create_exclusive(storage.join(path, MANIFEST_NAME), msgspec.json.encode(new))
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
-                raise BadInput(f"{path} {held_by_other(owned)}: choose another folder")
+                raise BadInput(f"{path} {describe_owner(owned)}: choose another folder")
             owned._change(kind=kind)
         return owned
 
     @property
     def id(self) -> str:
-        """Identity of the folder: 16 random hexadecimal digits."""
+        """Id of the folder: 16 random hexadecimal digits."""
         return self._manifest.id
 
     @property
     def place_id(self) -> str:
-        """Identity of the folder in its place, which a copy with the same `id` does not share."""
+        """Id of the folder at its path, which differs from that of a copy with the same `id`."""
         place = self.path if storage.is_remote(self.path) else os.path.realpath(self.path)
         return hashlib.sha256(os.fsencode(f"{self.id} {place}")).hexdigest()[:16]
 
@@ -157,48 +164,46 @@ class Owned:
 
     @property
     def files(self) -> Collection[str]:
-        """Names of our files, relative to the folder."""
+        """Names of this program's files, relative to the folder."""
         return self._manifest.files.keys()
 
     def is_current(self) -> bool:
-        """Check that no other process has changed the manifest since it was read or written."""
+        """Return whether the manifest is unchanged since this object read or wrote it."""
         with contextlib.suppress(FileNotFoundError):
             return storage.stat(storage.join(self.path, MANIFEST_NAME)).token == self._token
         return False
 
-    def states(self, name: str, made: FileVersion) -> bool:
-        """Return whether the manifest states this version of a file."""
+    def has_version(self, name: str, made: FileVersion) -> bool:
+        """Return whether the manifest lists this version of a file."""
         return made in (self._manifest.files.get(name) or ())
 
     def note(self, files: Mapping[str, FileVersion | None]) -> None:
-        """List files that are about to appear, in one write of the manifest.
+        """Add files to the manifest before they are written.
 
         Args:
-            files: version by name. None accepts any content.
+            files: version by name; None for any content.
 
         Raises:
-            BadInput: A file that we did not make has one of the names.
+            BadInput: A file of the user has one of the names.
             StorageError: The manifest was removed or replaced by another process.
         """
         self.refuse_foreign(files)
         self._change(added=files)
 
     def refuse_foreign(self, names: Iterable[str]) -> None:
-        """Check that none of the names belongs to a file that we did not make.
-
-        Nothing is changed.
+        """Check that no file of the user has one of the names.
 
         Raises:
-            BadInput: One of them does.
+            BadInput: A file of the user has one of the names.
         """
-        for name in sorted(self._existing(set(names) - set(self.files))):
+        for name in sorted(self._find_existing(set(names) - set(self.files))):
             raise BadInput(
-                f"{storage.join(self.path, name)} is not a file that this program made here: move"
-                " it away, then rerun the same command"
+                f"{storage.join(self.path, name)} was not created by bigbird-ja: move it away, then"
+                " rerun the same command"
             )
 
     def adopt(self, files: Mapping[str, FileVersion | None]) -> None:
-        """List existing files that the caller has proved to be ours.
+        """Add existing files, of which the caller has verified that this program wrote them.
 
         Raises:
             StorageError: As in `note`.
@@ -206,7 +211,7 @@ class Owned:
         self._change(added={n: made for n, made in files.items() if n not in self.files})
 
     def forget(self, names: Collection[str]) -> None:
-        """Remove files from the list, so that they are the user's from now on.
+        """Remove files from the manifest, so that they belong to the user.
 
         Raises:
             StorageError: As in `note`.
@@ -214,7 +219,7 @@ class Owned:
         self._change(gone=names)
 
     def write(self, name: str, data: bytes) -> None:
-        """List and write a file, keeping another content as `NAME.replaced-N`.
+        """List and write a file. An old version is kept as `NAME.replaced-N`.
 
         Raises:
             BadInput, StorageError: As in `note`.
@@ -223,19 +228,19 @@ class Owned:
             file.write(data)
 
     def overwrite(self, name: str, data: bytes) -> None:
-        """List and write a file, create its folder, and keep no earlier content of ours.
+        """List and write a file, and create its folder. An old version is not kept.
 
         Raises:
             BadInput, StorageError: As in `note`.
         """
         self.note({name: None})
         path = storage.join(self.path, name)
-        storage.make_directory(storage.directory_of(path))
+        storage.make_directory(storage.get_directory(path))
         storage.write_bytes(path, data)
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file that becomes NAME when the block ends, as `write` does."""
+        """Context manager: open a file that becomes NAME on exit, as by `write`."""
         path = storage.join(self.path, name)
         self.refuse_foreign([name])
         with storage.writing(path) as file:
@@ -243,13 +248,13 @@ class Owned:
             file.flush()
             self.note({name: None})
             with contextlib.suppress(FileNotFoundError):
-                if FileVersion.of_file(path) != FileVersion.of_file(file.name):
-                    storage.place_of(path).copy(path, storage.free_name(path))
+                if FileVersion.from_file(path) != FileVersion.from_file(file.name):
+                    storage.find_place(path).copy(path, storage.find_free_name(path))
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        """Delete our files, several at a time, and return the names of the listed ones.
+        """Delete listed files in parallel, and return their names.
 
-        For temporary files and old checkpoints only.
+        Only temporary files and old checkpoints may be deleted.
         """
         ours = [name for name in names if name in self.files]
         storage.delete_many(storage.join(self.path, name) for name in ours)
@@ -258,28 +263,31 @@ class Owned:
 
     @property
     def moving_to(self) -> str:
-        """Folder of a `set_aside` that a kill has interrupted, or ""."""
+        """Target folder of a `set_aside` that was interrupted by a kill, or ""."""
         suffix = self._manifest.moving_to
         return suffix and self.path.rstrip("/") + suffix
 
     def set_aside(self, names: Iterable[str], is_whole: bool = False) -> str:
-        """Move our files to the folder PATH.replaced-N, with a manifest, and return that folder.
+        """Move this program's files to the folder PATH.replaced-N, and return its path.
 
-        The folder is noted before the first file moves, so that the next call completes a move that
-        a kill has interrupted.
+        The target is stored before the first file moves, so that after a kill the next call
+        completes the move.
 
         Args:
-            names: names of files in the order of moving. The first is moved before all others.
-            is_whole: whether files that we did not make move, too.
+            names: names of files. The first one is moved before all others.
+            is_whole: whether to move files of the user, too.
+
+        Returns:
+            The path of the folder, or "" if there are no such files.
         """
         names = [name for name in names if is_whole or name in self.files]
-        existing = self._existing(set(names))
+        existing = self._find_existing(set(names))
         first, *others = [name for name in names if name in existing] or [""]
         if not (first or self.moving_to):
             return ""
-        target = self.moving_to or storage.free_name(self.path)
+        target = self.moving_to or storage.find_free_name(self.path)
         self._change(moving_to=target.removeprefix(self.path.rstrip("/")))
-        parents = {storage.directory_of(storage.join(target, name)) for name in existing}
+        parents = {storage.get_directory(storage.join(target, name)) for name in existing}
         for folder in {target, *parents}:
             storage.make_directory(folder)
         before = Owned.load(target)
@@ -293,9 +301,9 @@ class Owned:
         return target
 
     def move_back(self, path: str) -> None:
-        """Undo a `set_aside` of a whole folder, from this manifest's place to a free `path`.
+        """Undo a `set_aside` of a whole folder: move this folder to `path`, which must be empty.
 
-        If a kill interrupts this, the next `set_aside` there moves everything aside again.
+        After a kill, the next `set_aside` of `path` moves the files to this folder again.
         """
         suffix = self.path.removeprefix(path.rstrip("/"))
         old = msgspec.json.encode(replace(self._manifest, moving_to=suffix))
@@ -305,8 +313,8 @@ class Owned:
         storage.delete(storage.join(self.path, MANIFEST_NAME))
         Owned.open(path)._change(moving_to="")
 
-    def _existing(self, names: Collection[str]) -> set[str]:
-        """Return the names that exist, including links that lead nowhere."""
+    def _find_existing(self, names: Collection[str]) -> set[str]:
+        """Return the names that exist, with broken links."""
         if not storage.is_remote(self.path):
             return {n for n in names if os.path.lexists(storage.join(self.path, n))}
         if len(names) <= 1:
@@ -319,14 +327,15 @@ class Owned:
         added: Mapping[str, FileVersion | None] | None = None,
         **fields: str,
     ) -> None:
-        """Change the list, or other fields of the manifest, by compare-and-swap."""
+        """Change files or other fields of the manifest by a compare-and-swap."""
         where = storage.join(self.path, MANIFEST_NAME)
         with self._lock:
             while True:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
-                by_name = dict(sorted(files.items()))  # Equal content gives equal bytes.
+                # Sorted, so that equal manifests are equal bytes.
+                by_name = dict(sorted(files.items()))
                 new = replace(self._manifest, files=by_name, **fields)
                 if new == self._manifest:
                     return
@@ -337,11 +346,11 @@ class Owned:
                 fresh = Owned.load(self.path)
                 if fresh is None or fresh.id != self.id:
                     raise StorageError(
-                        f"{where}: removed or replaced by another process, so this one stopped"
+                        f"{where} was removed or replaced by another process, so this one stopped"
                     )
                 self._manifest, self._token = fresh._manifest, fresh._token
 
 
-def held_by_other(owned: Owned) -> str:
-    """Return the reason for refusing a folder that belongs to another command."""
-    return f"contains what another command of bigbird-ja made ({owned.kind})"
+def describe_owner(owned: Owned) -> str:
+    """Return the second half of an error message about a folder of another command."""
+    return f"contains the output of another command of bigbird-ja ({owned.kind})"

@@ -1,7 +1,7 @@
 """Paths on disk and on gs://: splitting, joining, checks.
 
-No check opens a file: opening a FIFO may wait forever, and a device may do anything. The message of
-a refusal is one line with the parameter, the path, the problem and the advice.
+The checks do not open files, since opening a FIFO may block forever. Their messages are one line
+with the parameter, the path, the problem and the advice.
 """
 
 import base64
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from bigbird_ja.errors import BadInput
 
 SCHEME = "gs://"
-# Prefixes of `inputs` that name data sets, not paths.
+# Prefixes of `inputs` for names of data sets.
 NAMED = ("tfds:", "hf:")
-# Maximum size of a file that is read whole. A tokenizer has a few MB, and a manifest of 100,000
-# shards 20 MB.
+# Maximum size of a file that is read at once. Tokenizers have a few MB, and a manifest of 100,000
+# shards has 20 MB.
 MAX_BYTES = 256 << 20
-# Prefix of files that a writer has not finished; listings exclude them.
+# Prefix of temporary files, which listings exclude.
 TEMPORARY_PREFIX = ".tmp-"
 
 _CONTROL = re.compile(r"[\0-\x1f]")
@@ -28,10 +28,12 @@ _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Stat:
-    """Size of a file in bytes, and a token that changes with every write.
+    """Size and version of a file.
 
-    `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is set only on a
-    bucket.
+    Attributes:
+        size: Size in bytes.
+        token: Text that changes with every write.
+        crc32c: CRC-32C in base64, as in Cloud Storage; None on disk.
     """
 
     size: int
@@ -39,15 +41,15 @@ class Stat:
     crc32c: str | None = None
 
 
-def crc32c_text(data: bytes) -> str:
-    """Compute the CRC-32C in base64, big-endian, as object metadata states it."""
+def compute_crc32c(data: bytes) -> str:
+    """Compute the CRC-32C in base64, as in Cloud Storage."""
     import google_crc32c
 
     return encode_crc32c(google_crc32c.value(data))
 
 
 def encode_crc32c(value: int) -> str:
-    """Encode a CRC-32C as object metadata states it."""
+    """Encode a CRC-32C in base64 of its big-endian bytes, as in Cloud Storage."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
@@ -57,10 +59,10 @@ def is_remote(path: str) -> bool:
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Split `gs://bucket/name` into bucket and name, which is "" for the bucket itself.
+    """Split `gs://bucket/name` into bucket and name. The name of the bucket itself is "".
 
     Raises:
-        BadInput: The path names no bucket.
+        BadInput: The path does not contain a bucket.
     """
     bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not is_remote(path) or not bucket:
@@ -69,12 +71,12 @@ def split_remote(path: str) -> tuple[str, str]:
 
 
 def join(base: str, *names: str) -> str:
-    """Join `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
+    """Join paths, on disk or on a bucket, and check that the result is inside `base`.
 
-    Names come from manifests, listings and archives, so none may leave `base`.
+    The check is required since names come from manifests, listings and archives.
 
     Raises:
-        BadInput: A name that is absolute, contains `..`, or names another place.
+        BadInput: A name is absolute, or contains `..`.
     """
     for name in names:
         check_inside(name)
@@ -84,74 +86,74 @@ def join(base: str, *names: str) -> str:
 
 
 def check_inside(name: str) -> str:
-    """Return `name` if it is relative and stays in the directory that it is joined to.
+    """Return `name` if it is relative and does not leave its directory.
 
     Raises:
-        BadInput: It is absolute or leaves the directory.
+        BadInput: The name is absolute, or contains `..`.
     """
     is_absolute = os.path.isabs(name) or name.startswith(("/", "\\", SCHEME))
     if not name or "\0" in name or is_absolute or ".." in name.replace("\\", "/").split("/"):
-        raise BadInput(f"{name!r} is not a file name inside its directory: refused")
+        raise BadInput(f"{name!r} is not a relative path inside its directory")
     return name
 
 
-def directory_of(path: str) -> str:
+def get_directory(path: str) -> str:
     """Return the directory that contains `path`, or "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
 
 
-def base_name(path: str) -> str:
-    """Return the last part of `path`."""
+def get_base_name(path: str) -> str:
+    """Return the last component of `path`."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, flag: str) -> None:
-    """Refuse what cannot be the name of a file or folder, on disk or on gs://.
+    """Check that a path can name a file or folder, on disk or on gs://.
 
     Args:
-        path: path that the user gave.
-        flag: parameter that named it, such as "`output`", for the message.
+        path: path from the user.
+        flag: parameter that contains the path, such as "`output`", for the message.
 
     Raises:
-        BadInput: Empty, not UTF-8, with control characters, or of another scheme.
+        BadInput: The path is empty, is not UTF-8, or contains control characters or another scheme.
     """
     if not path:
         raise BadInput(f"{flag or 'a path'} is empty: name a path")
     try:
         path.encode("utf-8")
     except UnicodeError as error:
-        raise refusal(path, flag, "has a name that is not UTF-8: rename it") from error
+        raise make_refusal(path, flag, "is not UTF-8: rename it") from error
     if _CONTROL.search(path):
-        raise refusal(path, flag, "has control characters in its name: rename it")
+        raise make_refusal(path, flag, "contains control characters: rename it")
     if _OTHER_SCHEME.match(path) and not is_remote(path):
-        raise refusal(path, flag, "is neither gs:// nor a path on this machine: name one of these")
+        raise make_refusal(path, flag, "is neither on gs:// nor a local path: use one of these")
     if is_remote(path):
         split_remote(path)
 
 
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
-    """Refuse a FIFO, a socket or a device, given its `stat`.
+    """Check that a path is a file or a folder, given its `stat`.
 
     Raises:
-        BadInput: It is one of these.
+        BadInput: The path is a FIFO, a socket or a device.
     """
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
-        raise refusal(path, flag, f"is a FIFO, socket or device, not a file: {advice}")
+        raise make_refusal(path, flag, f"is a FIFO, socket or device, not a file: {advice}")
 
 
 def check_size(path: str, size: int, limit: float) -> None:
-    """Refuse a file that is too large to be of the expected kind.
+    """Check the size of a file.
 
     Raises:
-        BadInput: `size` bytes are more than `limit`.
+        BadInput: The file has more than `limit` bytes.
     """
     if size > limit:
-        reason = f"has more than {limit:,} bytes, which makes no sense here: name the right file"
-        raise refusal(path, "", reason)
+        reason = f"has more than {limit:,} bytes, too many for such a file: name another file"
+        raise make_refusal(path, "", reason)
 
 
-def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """Return the error for a path, whose `reason` begins with a verb."""
+def make_refusal(path: str, flag: str, reason: str) -> BadInput:
+    """Return the error for a path. The `reason` starts with a verb."""
     return BadInput(f"{flag} {path} {reason}".lstrip())

@@ -297,18 +297,18 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
     Raises:
         BadInput: The file contains something else.
     """
-    folder, name = storage.directory_of(path), storage.base_name(path)
+    folder, name = storage.get_directory(path), storage.get_base_name(path)
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"`output` {path}: the name must end in {', '.join(_SUFFIXES)}")
     outputs.check_output_file(path, "`output`", replaces=overwrite)
     if overwrite or not storage.exists(path):
-        with outputs.new_folder(folder), Owned.create(folder, FILES).writing(name) as file:
+        with outputs.create_folder(folder), Owned.create(folder, FILES).writing(name) as file:
             _encode(path, texts, file)
         return True
     with tempfile.NamedTemporaryFile() as scratch:
         _encode(path, texts, scratch)
         scratch.flush()
-        is_same = FileVersion.of_file(scratch.name) == FileVersion.of_file(path)
+        is_same = FileVersion.from_file(scratch.name) == FileVersion.from_file(path)
     if not is_same:
         raise BadInput(
             f"{path} contains something else: choose another `output`, or, if it is a"

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import shorten
 from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -59,7 +59,7 @@ def open_stored(path: str) -> Iterator[IO[bytes]]:
     """Open a file, or a member of an archive, without decompressing it."""
     archive, member = _split_member(path)
     advice = "unpack it, and give the files" if member else _ADVICE
-    with decode.made_by_others(path, "a whole file of its kind", advice):
+    with decode.convert_errors(path, "a whole file of its kind", advice):
         if member:
             with _archive(archive) as opened, opened.open(member) as inner:
                 yield inner
@@ -71,7 +71,7 @@ def open_stored(path: str) -> Iterator[IO[bytes]]:
 @contextmanager
 def _archive(path: str) -> Iterator[zipfile.ZipFile]:
     with storage.open_read(path) as stream:
-        with decode.made_by_others(path, "an archive", _ADVICE):
+        with decode.convert_errors(path, "an archive", _ADVICE):
             opened = zipfile.ZipFile(stream)
         with opened:
             yield opened
@@ -96,7 +96,7 @@ def column_of(path: str, names: list[str], fields: Sequence[str]) -> str:
     field = next((field for field in fields if field in names), None)
     if field is None or names.count(field) > 1:
         lacking = f"no column {' or '.join(fields)}" if field is None else f"two columns {field}"
-        known = ", ".join(shortened(name, _SHOWN) for name in names[:20])
+        known = ", ".join(shorten(name, _SHOWN) for name in names[:20])
         is_csv = kind_of(path) in SEPARATORS
         advice = add_field(known) + (HEADER_ADVICE if is_csv else "")
         raise BadInput(f"{path}: {lacking}. {advice}")

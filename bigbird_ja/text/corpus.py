@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.option import shortened
+from bigbird_ja.settings.option import shorten
 from bigbird_ja.text.containers import version_of
 from bigbird_ja.text.file_source import (
     AUTO,
@@ -256,7 +256,7 @@ def split_weight(source: str) -> tuple[str, float | None]:
         if _MIN_WEIGHT <= float(match[2]) <= _MAX_WEIGHT:
             return match[1], float(match[2])
     raise BadInput(
-        f"`inputs` {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000. Write"
+        f"`inputs` {shorten(source)}: weight={shorten(match[2])} is not 0.0001 to 1000. Write"
         " SRC=WEIGHT, such as news.jsonl=0.5 (PATH=1 for a path that ends in = and a number itself)"
     )
 

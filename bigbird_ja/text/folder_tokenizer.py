@@ -32,10 +32,10 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.classify import summarize_error
 from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.disk import create_scratch_directory
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
@@ -81,7 +81,7 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
     """
     kind = "a whole archive of a tokenizer"
     with (
-        decode.made_by_others(source, kind, "restore it from a copy"),
+        decode.convert_errors(source, kind, "restore it from a copy"),
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * MAX_BYTES:
@@ -93,11 +93,11 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
 def loading(source: str) -> Iterator[None]:
     """Convert errors of transformers and missing packages to BadInput."""
     try:
-        with decode.made_by_others(source, "a tokenizer that transformers can load", _ADVICE):
+        with decode.convert_errors(source, "a tokenizer that transformers can load", _ADVICE):
             yield
     except ImportError as error:
         advice = "pip install 'bigbird-ja[huggingface,words]', or install the package that it names"
-        raise BadInput(f"{source}: {summary_line(error)}. Run {advice}") from error
+        raise BadInput(f"{source}: {summarize_error(error)}. Run {advice}") from error
 
 
 def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]]:
@@ -110,7 +110,7 @@ def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]
     if (config.get("mecab_kwargs") or {}).get("mecab_option"):
         raise BadInput(f"{source}/{CONFIG}: mecab_option can write files. Leave it out")
     only = {"local_files_only": True, "trust_remote_code": False}
-    with scratch_directory() as folder:
+    with create_scratch_directory() as folder:
         for name, data in content.items():
             storage.write_bytes(os.path.join(folder, name), data)
         return transformers.AutoTokenizer.from_pretrained(folder, **only), config

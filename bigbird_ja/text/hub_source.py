@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.errors import BadInput, CommandError, StorageError
-from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.classify import summarize_error
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _ROWS = re.compile(
@@ -80,7 +80,7 @@ def _pinned(name: str, revision: str | None) -> str:
     except ImportError as error:
         why = f"{error.name} is missing (pip install {error.name})"
     except Exception as error:  # of the client or its HTTP library
-        why = summary_line(error)
+        why = summarize_error(error)
     raise BadInput(f"`inputs` hf:{name}: {why}. {advice}")
 
 
@@ -98,7 +98,7 @@ def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Ma
         yield from datasets.load_dataset(name, config, split=split, revision=commit, streaming=True)
     except Exception as error:  # of `datasets`, the client, its HTTP library or a parser
         kind = BadInput if isinstance(error, ValueError) else _kind(error)
-        raise kind(f"`inputs` hf:{name}: {summary_line(error)}") from error
+        raise kind(f"`inputs` hf:{name}: {summarize_error(error)}") from error
 
 
 def _kind(error: Exception) -> type[CommandError]:

@@ -246,7 +246,7 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     """Load a model with SentencePiece, and check that its pieces are UTF-8."""
     processor = sentencepiece.SentencePieceProcessor()
     advice = "give the .model file that `tokenize` wrote"
-    with decode.made_by_others(source, "a SentencePiece model", advice):
+    with decode.convert_errors(source, "a SentencePiece model", advice):
         if not model:
             raise ValueError("an empty file")
         try:

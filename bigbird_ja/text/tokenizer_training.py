@@ -32,7 +32,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.process import workers
 from bigbird_ja.process.classify import classify
-from bigbird_ja.process.console import Progress, log, waiting
+from bigbird_ja.process.console import Progress, log, show_waiting
 from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.settings.variants import used_by
@@ -202,12 +202,12 @@ def train(
     pool = ProcessPoolExecutor(1, spawn, workers.init_child)
     what = f"training a {settings.model_type} model of {settings.vocab_size:,} tokens"
     try:
-        with waiting(what, seconds=60.0):
+        with show_waiting(what, seconds=60.0):
             model, sample = pool.submit(_train_in_child, corpus, settings, total, wanted).result()
     except BrokenProcessPool as error:
         most = settings.max_sentences or "all"
         to_do = f"train on less text with a smaller `max_sentences` (now {most})"
-        raise workers.broken_pool_error(pool, "SentencePiece", to_do) from error
+        raise workers.make_pool_error(pool, "SentencePiece", to_do) from error
     except RuntimeError as error:
         raise classify(error) or _refusal(str(error), settings) from error
     finally:

@@ -3,7 +3,7 @@
 import os
 
 from bigbird_ja.model.flops import model_flops
-from bigbird_ja.process.console import human_time
+from bigbird_ja.process.console import format_time
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
@@ -26,7 +26,7 @@ def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
     if seconds < _LONG_DAYS * 86_400:
         return None
     return (
-        f"a model of this size on a CPU: about {human_time(seconds)} for"
+        f"a model of this size on a CPU: about {format_time(seconds)} for"
         f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
         " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from bigbird_ja import errors
 from bigbird_ja.model_dir.folder import ModelDir
-from bigbird_ja.process.classify import classify, mid_run
+from bigbird_ja.process.classify import classify, convert_refusals
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.run_logger import RunLogger
@@ -64,7 +64,7 @@ class Outcome:
         """Record an exception of the block, and raise it as a CommandError."""
         pod = self.job.pod
         try:
-            with mid_run():
+            with convert_refusals():
                 yield
         except BaseException as error:
             known = classify(error) or pod.explain(error)

@@ -12,8 +12,8 @@ and none dispatches more than `ahead` steps before it reads the store again. (JA
 signal; saves by time, Ctrl-C and `max_train_minutes` need the same.)
 
 **One outcome for all.** A process that fails writes its reason to the store, and the others end
-with it. If one is killed, JAX's client aborts the others: `signals.on_abort` turns that into exit
-status 76.
+with it. If one is killed, JAX's client aborts the others: `signals.call_on_abort` turns that into
+exit status 76.
 """
 
 import concurrent.futures
@@ -30,8 +30,8 @@ import numpy as np
 
 from bigbird_ja import compat, errors
 from bigbird_ja.errors import BadInput, CommandError, Stalled
-from bigbird_ja.process.classify import summary_line
-from bigbird_ja.process.signals import StopRequest, on_abort
+from bigbird_ja.process.classify import summarize_error
+from bigbird_ja.process.signals import StopRequest, call_on_abort
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays
 from bigbird_ja.train.threads import in_thread
@@ -112,17 +112,17 @@ class Pod:
             if time.monotonic() > end:
                 raise never_met
 
-        on_abort(lambda: self._exit(never_met))
+        call_on_abort(lambda: self._exit(never_met))
         try:
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
             raise BadInput(
                 f"process {self.index} cannot start at JAX_COORDINATOR_ADDRESS={address}"
-                f" ({summary_line(error)}): end another process 0 there, or give a free port of the"
-                " host of process 0"
+                f" ({summarize_error(error)}): end another process 0 there, or give a free port of"
+                " the host of process 0"
             ) from error
-        self._client = compat.coordination_client()
-        on_abort(self._cut_off)
+        self._client = compat.get_coordination_client()
+        call_on_abort(self._cut_off)
         in_thread("pod", self._listen)
 
     def _initialize(self, address: str, platform: str, seconds: float) -> None:
@@ -339,4 +339,4 @@ def _end_of(name: str, reason: str, message: str) -> CommandError:
     """Return the error with which this process ends after another one has failed."""
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")
-    return errors.of_reason(reason, message if name in message else f"{name}: {message}")
+    return errors.make_error(reason, message if name in message else f"{name}: {message}")

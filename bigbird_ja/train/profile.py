@@ -97,7 +97,7 @@ class Profile:
             name = os.path.relpath(path, self._local)
             target = self._model_dir.join(name)
             self._model_dir.owned.note({name: None})
-            storage.make_directory(storage.directory_of(target))
+            storage.make_directory(storage.get_directory(target))
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
                 steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)

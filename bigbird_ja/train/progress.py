@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bigbird_ja.process.console import LiveLine, human_count, human_time
+from bigbird_ja.process.console import LiveLine, format_count, format_time
 
 # Minimum number of seconds between two lines in a log. On a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
@@ -108,11 +108,11 @@ class TrainProgress:
             f"step {step:,} of {total:,}",
             f"loss {metrics['loss']:.4f}",
             f"{step / total:.1%}",
-            f"ETA {human_time(eta)}" if eta is not None else "ETA -",
-            f"{human_count(rate)} tokens/s",
+            f"ETA {format_time(eta)}" if eta is not None else "ETA -",
+            f"{format_count(rate)} tokens/s",
             f"accuracy {metrics['masked_lm_accuracy']:.1%}",
             f"MFU {mfu:.1%}" if mfu is not None else "",
-            f"trained {human_time(self.train_seconds())}",
+            f"trained {format_time(self.train_seconds())}",
         ]
         return "  ".join(filter(None, parts))
 

@@ -17,7 +17,7 @@ from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.folder import ModelDir, Resumption
 from bigbird_ja.model_dir.model import CONTINUED
 from bigbird_ja.process import workers
-from bigbird_ja.process.console import printable
+from bigbird_ja.process.console import escape_text
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -100,7 +100,7 @@ class RunLogger:
         # A resume may change these: then results are equal only up to rounding.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # Sums are split among its cores.
-            start["cores"] = workers.available_cores()
+            start["cores"] = workers.count_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
@@ -129,7 +129,10 @@ class RunLogger:
         if job.wandb:
             import wandb
 
-            name, settings = storage.base_name(model_dir.path), flatten(job.config, job.manifest)
+            name, settings = (
+                storage.get_base_name(model_dir.path),
+                flatten(job.config, job.manifest),
+            )
             run_id = model_dir.owned.place_id
             self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
@@ -219,7 +222,7 @@ class RunLogger:
             f" accuracy {results['masked_lm_accuracy']:.1%}"
         )
         for e in results["examples"]:
-            filled = printable(f"{e['before']}【{e['guess']}】{e['after']}")
+            filled = escape_text(f"{e['before']}【{e['guess']}】{e['after']}")
             self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 

@@ -17,7 +17,7 @@ import numpy as np
 from bigbird_ja.errors import Diverged
 from bigbird_ja.model_dir.folder import ModelDir, Resumption
 from bigbird_ja.model_dir.model import TOKENIZER, check_tokenizer
-from bigbird_ja.process.console import waiting
+from bigbird_ja.process.console import show_waiting
 from bigbird_ja.process.extras import require
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.engines.build import check_run, make_engine
@@ -159,7 +159,9 @@ class Trainer:
                 contextlib.closing(self.profile),
             ):
                 began = self.deps.monotonic()
-                with waiting("compiling the step, or loading it where it is kept", self.deps.log):
+                with show_waiting(
+                    "compiling the step, or loading it where it is kept", self.deps.log
+                ):
                     engine.begin()
                 seconds = self.deps.monotonic() - began
                 self.deps.log(f"the engine began in {seconds:.0f} s, compilation included")

@@ -31,7 +31,7 @@ from bigbird_ja.model_dir.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content_addressed
-from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
+from bigbird_ja.storage.disk import compute_file_crc32c, create_scratch_directory
 from bigbird_ja.train.job import Job
 
 # Other prefixes of our variables' names in checkpoints: training with Google's released BigBird
@@ -176,16 +176,16 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
-    directory, base = storage.directory_of(prefix), storage.base_name(prefix)
+    directory, base = storage.get_directory(prefix), storage.get_base_name(prefix)
     content_addressed.verify(directory)
-    with scratch_directory() as scratch:
+    with create_scratch_directory() as scratch:
         files = [
             storage.fetch(storage.join(directory, name), scratch)
             for name in storage.list_files(directory)
             if name.startswith(f"{base}.")
         ]
         variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
-        weights = {os.path.basename(file): crc32c_of_file(file)[0] for file in files}
+        weights = {os.path.basename(file): compute_file_crc32c(file)[0] for file in files}
     names = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]

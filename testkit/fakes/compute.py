@@ -59,7 +59,7 @@ class FakeCompute(Service):
                         refused = self.refusal([self.unread])
                         return refused or lookup(vm and vm.resource, name)
                     vm.resource["status"] = "STOPPING"
-                    return self.operation(lambda: self._end(f"{zone}/{name}", 0.2))
+                    return self.get_operation(lambda: self._end(f"{zone}/{name}", 0.2))
             return lookup(None, path)
 
     def _inside(self, zone):
@@ -72,12 +72,12 @@ class FakeCompute(Service):
             return refused
         if self.script:
             code, message = ERRORS[self.script.pop(0)]
-            return self.operation(error={"errors": [{"code": code, "message": message}]})
+            return self.get_operation(error={"errors": [{"code": code, "message": message}]})
         self.created.append(body)
         vm = body | {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
         metadata = {item["key"]: item["value"] for item in vm["metadata"]["items"]}
         self.add(f"{zone}/{vm['name']}", vm, self.boot(metadata.get("startup-script", "")))
-        return self.operation()
+        return self.get_operation()
 
     def _link(self, zone):
         return f"{self.url}/compute/v1/projects/p/zones/{zone}"

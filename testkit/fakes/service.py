@@ -116,7 +116,7 @@ class Service:
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
-    def operation(self, work=None, **values):
+    def get_operation(self, work=None, **values):
         """Return an operation: over at once, or after some work in the background."""
         name = f"{self.operation_prefix}{len(self._operations)}"
         operation = self._operations[name] = {"name": name, **self.over, **values}

@@ -89,21 +89,21 @@ class FakeTpu(Service):
         word = self.script.pop(0) if self.script else "ok"
         if word == "stockout":
             message = STOCKOUT.format(zone=name.split("/")[3])
-            return self.operation(error={"code": 8, "message": message})
+            return self.get_operation(error={"code": 8, "message": message})
         if word == "internal":
-            return self.operation(error={"code": 13, "message": "an internal error occurred"})
+            return self.get_operation(error={"code": 13, "message": "an internal error occurred"})
         if queued is not None:
             self.queued[queued["name"]] = queued
         if word == "queued_waiting" and queued is not None:
             queued["state"] = {"state": "WAITING_FOR_RESOURCES"}
-            return self.operation()
+            return self.get_operation()
         resource = {**node, "name": name, "createTime": now(), "state": "READY"}
         process = self.boot(node["metadata"].get("startup-script", ""))
         self.add(name, resource, process)
         self.created.append(name)
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
-        return self.operation()
+        return self.get_operation()
 
     def _delete(self, node, queued):
         if refused := self.refusal(self.delete_script):
@@ -120,7 +120,7 @@ class FakeTpu(Service):
                 self.machines.pop(node, None)
                 self.queued.pop(queued, None)
 
-        return self.operation(end)
+        return self.get_operation(end)
 
 
 QUEUES = "/queuedResources/"

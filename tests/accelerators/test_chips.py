@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS, find, link_seconds, of_topology
+from bigbird_ja.accelerators.chips import CHIPS, find, parse_topology, predict_link_seconds
 from bigbird_ja.accelerators.measured import LINKS
 from bigbird_ja.errors import BadInput
 
@@ -25,7 +25,7 @@ def test_names_topologies_and_sizes(
     name, known_as, topology, chips, units, devices, hosts, peak_flops
 ):
     machine = find(name)
-    assert machine == of_topology(topology)
+    assert machine == parse_topology(topology)
     assert (machine.name, machine.chips, machine.units) == (known_as, chips, units)
     assert (machine.devices, machine.hosts) == (devices, hosts)
     assert machine.peak_flops == peak_flops
@@ -48,9 +48,9 @@ def test_collectives_take_their_hops_and_their_bytes_over_the_links_of_a_corner(
 ):
     chip = CHIPS[topology[:3]]
     hop, rate = LINKS[chip.name]
-    seconds = link_seconds(chip, topology, 1e9, 10)
+    seconds = predict_link_seconds(chip, topology, 1e9, 10)
     assert seconds == pytest.approx(10 * hops * hop + 1e9 / (links * rate))
 
 
 def test_links_without_a_timing_count_by_their_specified_rate():
-    assert link_seconds(CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0
+    assert predict_link_seconds(CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0

@@ -14,7 +14,7 @@ TABLE = load_prices()
 def test_the_built_in_table_has_every_chip_and_makes_sense():
     assert {*TABLE.chips, "v7x"} == set(TABLE.rentals) == set(CHIPS)
     for chip in CHIPS:
-        for zone, offer in TABLE.offers(chip).items():
+        for zone, offer in TABLE.list_offers(chip).items():
             assert zone.count("-") == 2, zone
             if offer.on_demand is not None and offer.spot is not None:
                 assert 0.1 < offer.spot < offer.on_demand < 5, (chip, zone)
@@ -31,7 +31,7 @@ def test_the_built_in_table_has_every_chip_and_makes_sense():
     ],
 )
 def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price):
-    assert TABLE.per_hour(find(name), pricing, zones) == pytest.approx(price)
+    assert TABLE.get_hourly_price(find(name), pricing, zones) == pytest.approx(price)
 
 
 @pytest.mark.parametrize(
@@ -44,25 +44,25 @@ def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price):
 )
 def test_an_unknown_price_is_refused(name, zones):
     with pytest.raises(BadInput, match=r"no spot price for .*`price_file`"):
-        TABLE.per_hour(find(name), "spot", zones)
+        TABLE.get_hourly_price(find(name), "spot", zones)
 
 
 def test_usual_zones_are_offered_near_the_bucket_and_cheap():
     """Leave out us-central1-a and us-west1-c, which list prices of v6e but offer none."""
     zones = ("us-central1-b", "us-east1-d")  # us-east5 is twice as dear
-    assert TABLE.usual_zones(find("v6e-8"), "spot") == zones
-    assert TABLE.usual_zones(find("v6e-8"), "spot", near="asia-northeast1") == (
+    assert TABLE.choose_zones(find("v6e-8"), "spot") == zones
+    assert TABLE.choose_zones(find("v6e-8"), "spot", near="asia-northeast1") == (
         "asia-northeast1-b",
     )
-    assert TABLE.usual_zones(find("v6e-8"), "spot", near="europe-west1") == ("europe-west4-a",)
-    assert TABLE.usual_zones(find("v6e-8"), "spot", near="us-east1")[0] == "us-east1-d"
-    assert TABLE.usual_zones(find("v3-8"), "spot") == ("us-central1-a", "us-central1-b")
-    assert TABLE.usual_zones(find("v3-8"), "spot", near="asia-east1") == (
+    assert TABLE.choose_zones(find("v6e-8"), "spot", near="europe-west1") == ("europe-west4-a",)
+    assert TABLE.choose_zones(find("v6e-8"), "spot", near="us-east1")[0] == "us-east1-d"
+    assert TABLE.choose_zones(find("v3-8"), "spot") == ("us-central1-a", "us-central1-b")
+    assert TABLE.choose_zones(find("v3-8"), "spot", near="asia-east1") == (
         *("us-central1-a", "us-central1-b", "europe-west4-a"),
     )
-    assert len(TABLE.usual_zones(find("v5e-8"), "on_demand")) == USUAL_ZONES
-    assert TABLE.usual_zones(find("v4-8"), "spot") == ("us-central2-b",)
-    assert TABLE.usual_zones(find("v3-32"), "spot") == (
+    assert len(TABLE.choose_zones(find("v5e-8"), "on_demand")) == USUAL_ZONES
+    assert TABLE.choose_zones(find("v4-8"), "spot") == ("us-central2-b",)
+    assert TABLE.choose_zones(find("v3-32"), "spot") == (
         "europe-west4-a",
     )  # slices have zones of their own
 
@@ -73,7 +73,7 @@ def test_usual_zones_are_offered_near_the_bucket_and_cheap():
     + [("v5p-8", "compute tpu"), ("v6e-8", "compute tpu"), ("v7x-8", "compute"), ("v7x-64", "")],
 )
 def test_each_chip_is_rented_by_the_documented_service(name, services):
-    found = TABLE.rented(find(name))
+    found = TABLE.list_rentals(find(name))
     assert [one.service for one in found] == services.split()
     assert all(one.documented_by.startswith("tpu/docs/") for one in found)
 
@@ -90,13 +90,15 @@ def test_a_price_file_overrides_parts_of_the_table(tmp_path):
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
     path.write_text(f"as_of: 2026-11-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
     table = load_prices(str(path))
-    assert table.per_hour(find("v3-8"), "spot", tuple(TABLE.offers("v3"))) == 1.0  # in every zone
-    assert table.per_hour(find("v6e-8"), "spot", ["us-new9-a"]) == 4.0
-    assert table.by_zone(find("v2-8"), "spot") == TABLE.by_zone(find("v2-8"), "spot")
+    assert (
+        table.get_hourly_price(find("v3-8"), "spot", tuple(TABLE.list_offers("v3"))) == 1.0
+    )  # in every zone
+    assert table.get_hourly_price(find("v6e-8"), "spot", ["us-new9-a"]) == 4.0
+    assert table.list_zones(find("v2-8"), "spot") == TABLE.list_zones(find("v2-8"), "spot")
     # Its date counts for its own rows only.
-    assert table.date(find("v3-8"), ["us-central1-a"]) == datetime.date(2026, 11, 2)
-    assert table.date(find("v2-8"), ["us-central1-b"]) == TABLE.as_of == table.as_of
-    assert table.date(find("v6e-8"), ["us-new9-a", "us-central1-b"]) == TABLE.as_of
+    assert table.find_oldest_date(find("v3-8"), ["us-central1-a"]) == datetime.date(2026, 11, 2)
+    assert table.find_oldest_date(find("v2-8"), ["us-central1-b"]) == TABLE.as_of == table.as_of
+    assert table.find_oldest_date(find("v6e-8"), ["us-new9-a", "us-central1-b"]) == TABLE.as_of
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_every_flag_is_fully_declared(command, flag):
     ("command", "flag"), [case for case in ALL if command_flags.declared(case.values[1]).required]
 )
 def test_a_required_flag_is_marked_and_required(command, flag):
-    assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
+    assert f"--{flag.name} is required" in refusal(command, *enough(command, flag.name))
     text = command_help.command_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
@@ -159,8 +159,8 @@ def test_a_stray_word_names_the_flag_that_it_is_meant_for():
 
 
 def test_all_missing_flags_are_named_at_once():
-    assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
-    names = "--name, --project, --bucket, --data_dir are needed"
+    assert "--data_dir, --model_dir are required: see" in refusal("pretrain")
+    names = "--name, --project, --bucket, --data_dir are required"
     assert f"--config, {names}: see" in refusal("launch")
     assert f"{names} (or --dry_run):" in refusal("launch", "--config=tiny-cpu")
 

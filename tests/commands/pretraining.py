@@ -16,7 +16,7 @@ def take_programs(finished, model):
     """Copy the compiled programs of another run to MODEL_DIR."""
     model.mkdir()
     names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
-    made = {str(p.relative_to(finished)): FileVersion.of_file(str(p)) for p in names}
+    made = {str(p.relative_to(finished)): FileVersion.from_file(str(p)) for p in names}
     Owned.create(str(model), "run").note(made)
     shutil.copytree(finished / "compiled", model / "compiled")
 

@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import leftovers
-from bigbird_ja.launch.files import supervisor_lease
+from bigbird_ja.launch.files import make_lock
 from bigbird_ja.launch.launched_run import Machine
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from testkit import emulated
@@ -48,9 +48,9 @@ def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert fake.node_names() == [NODE_A]
     status, result = support.run([*DOWN, "--name=b"], fake)  # or a slip of the pen
     assert status == 2
-    assert f"b: no such TPU is listed; runs with one are a in {ZONE}" in result["error"]
+    assert f"b: no TPU is listed for this; TPUs exist for a in {ZONE}" in result["error"]
     status, result = support.run([*DOWN, "--bucket=gs://other"], fake)
-    assert status == 2 and "gs://other: no such TPU" in result["error"]
+    assert status == 2 and "gs://other: no TPU is listed" in result["error"]
     flags = [f"--bucket={Path(fake.work_dir).parent}/bucket"]
     assert support.run([*DOWN, *flags], fake)[1]["deleted"] == [NODE_A]
     status, result = support.run([*DOWN, "--name=a"], fake)  # of what could it be one?
@@ -81,7 +81,7 @@ def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
 def watch(bucket, renewed):
     """Write the lock of a `launch` that watches run `a`."""
     run = support.make_run(bucket, "a")
-    watching = supervisor_lease(run, print, wall=lambda: renewed)
+    watching = make_lock(run, print, wall=lambda: renewed)
     watching.acquire()
     return watching
 
@@ -113,7 +113,7 @@ def test_no_damaged_record_keeps_a_machine(name, fake):
     path = Path(support.make_run(bucket, "a").supervisor(name))
     for damage in DAMAGE:
         path.write_bytes(damage)
-        with pytest.raises(BadInput, match="deleting needs `yes`"), emulated.serving(fake):
+        with pytest.raises(BadInput, match="deletion requires `yes`"), emulated.serving(fake):
             leftovers.down(project="p", bucket=bucket)
     assert support.run([*DOWN, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
 
@@ -135,7 +135,7 @@ def test_what_is_listed_is_deleted_although_a_zone_or_a_service_does_not_answer(
         assert (status, len(result["tpus"])) == (74, 3)
         status, result = support.run(DOWN, newer, fake)
         assert (status, len(result["deleted"])) == (74, 3)
-        assert "no answer from asia-east1-c); machines may remain there" in result["error"]
+        assert "no answer from asia-east1-c), and may contain machines" in result["error"]
         assert newer.node_names() == fake.node_names() == []
 
 
@@ -168,4 +168,4 @@ def test_what_cannot_be_deleted_is_reported(fake, monkeypatch):
     fake.delete_script += ["permission"] * 100
     status, result = support.run([*DOWN, "--name=a"], fake)
     assert (status, result["left"]) == (74, [NODE_A])
-    assert "still there" in result["error"]
+    assert "not deleted and perhaps billed" in result["error"]

@@ -83,13 +83,13 @@ def test_a_lock_of_versions_that_were_not_tested_is_refused(monkeypatch, capsys)
     monkeypatch.setitem(environment.PACKAGES, "libtpu", "0.0.52")
     status, _ = support.run([*DRY_RUN])
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert status == 2 and "installs libtpu 0.0.42.1, and" in line and "priced with 0.0.52" in line
+    assert status == 2 and "installs libtpu 0.0.42.1, but" in line and "tested with 0.0.52" in line
 
 
 def test_a_machine_without_a_price_needs_a_limit_in_hours(capsys):
     flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
     assert support.run([*DRY_RUN, *flags, "--max_cost=30"])[0] == 2
-    assert "needs a price: no spot price for v7x-8" in capsys.readouterr().err
+    assert "requires a price: no spot price for v7x-8" in capsys.readouterr().err
     result, _ = dry_run(*flags)
     assert any(text.endswith("costs are not counted") for text in result["warnings"])
     assert result["needs"]["hours"] > 0 and result["needs"]["cost_usd"] is None
@@ -135,7 +135,7 @@ def test_a_taken_name_is_refused_before_anything_is_written(root, fake_tpu, labe
     assert machine is not None
     machine.resource["labels"] = labels
     status, result = support.run(support.command(root), fake_tpu)
-    assert status == 2 and f"{zone}/nodes/run-1 is not of this run" in result["error"]
+    assert status == 2 and f"{zone}/nodes/run-1 belongs to another owner" in result["error"]
     assert all(value in result["error"] for value in labels.values())
     assert fake_tpu.machine("run-1") is machine and len(fake_tpu.created) == 1
     assert not [request for request in fake_tpu.requests if request.startswith("DELETE")]
@@ -150,7 +150,7 @@ def test_a_copied_folder_is_not_the_run(root, fake_tpu):
     shutil.copytree(f"{place}-1", f"{place}-2")
     launch = [*support.command(root), "--name=run-2"]
     status, result = support.run(launch, fake_tpu)
-    assert status == 2 and f"{place}-2 is a copy of the run {place}-1: go on" in result["error"]
+    assert status == 2 and f"{place}-2 is a copy of the run {place}-1: continue" in result["error"]
     _, result = support.run(["status", f"--bucket={root}/bucket", "--project=p"], fake_tpu)
     assert [len(shown["tpus"]) for shown in result["runs"]] == [1, 0]
     assert [shown["message"][:6] for shown in result["runs"]] == ["", "a copy"]
@@ -165,7 +165,7 @@ def test_a_lost_state_is_refused(root, fake_tpu):
     os.remove(run.supervisor("state.json"))
     launch = [*support.command(root), "--max_cost=3"]
     status, result = support.run(launch, fake_tpu)
-    assert status == 2 and "state.json is lost, and so is what the run has" in result["error"]
+    assert status == 2 and "state.json is missing, so the cost of the run" in result["error"]
     assert fake_tpu.created == []
 
 
@@ -280,7 +280,7 @@ def test_a_service_that_refuses_everywhere_is_followed_by_the_other(
         assert compute.created == [] and len(fake_tpu.created) == 1
     assert support.read(root, "supervisor/launch.json", "service") == "tpu"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "falling back" in line]
-    assert answer in line and "the machine's own watcher limits its run time" in line
+    assert answer in line and "only a program on the machine limits its lifetime" in line
 
 
 def test_zones_that_refuse_the_type_are_left_out_and_the_table_names_others(root, fake_tpu):
@@ -291,9 +291,9 @@ def test_zones_that_refuse_the_type_are_left_out_and_the_table_names_others(root
     fake_tpu.script += ["no_type"] * 2
     status, result = support.run(support.command(f"{root}/other"), fake_tpu)
     assert status == 2 and len(fake_tpu.created) == 1
-    assert "the service refuses the request for v3-8 in us-central1-a" in result["error"]
+    assert "the service refused the request for v3-8 in us-central1-a" in result["error"]
     zones = "tpu/docs/regions-zones of 2026-11-26: us-central1-a, us-central1-b, europe-west4-a"
-    assert f"zones that offer it by the page {zones}" in result["error"]
+    assert f"zones that offer it according to the page {zones}" in result["error"]
 
 
 def test_what_the_machine_would_refuse_is_refused_before_it_is_rented(root, fake_tpu):

@@ -29,7 +29,7 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert {"v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8"} <= {one for one, _ in rows}
     assert ended.json["cheapest"] == rows["v5e-8", "spot"]
     free, cheapest = re.split("(?m)^cheapest to rent: ", ended.stderr, maxsplit=1)
-    assert free.startswith("for nothing, session by session: v5e-8 of Kaggle, ")
+    assert free.startswith("free, in sessions of limited length: v5e-8 of Kaggle, ")
     assert cheapest.startswith("v5e-8 spot, ") and "103.5 epochs" in cheapest
     # A machine has one line: when it is done, what it costs by both pricings, each an interval.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]
@@ -55,7 +55,7 @@ def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_hav
     path.write_text(json.dumps({"chips": [], "versions": versions}), encoding="utf-8")
     ended = plan("--config=base-4096", f"--preflight={path}")
     assert ended.json["compiler"] == "jax 0.10.2, libtpu 0.0.52"
-    warning = f"warning: {path}: compiled with jax 0.10.2, libtpu 0.0.52; machines that `launch`"
+    warning = f"warning: {path}: compiled with jax 0.10.2, libtpu 0.0.52, but machines of `launch`"
     assert warning in ended.stderr
 
 

@@ -86,7 +86,7 @@ def test_slice_is_compiled_with_its_collectives(preflight):
     versions = ended.json["versions"]
     assert f"Compiled with {environment.describe(versions)}." in ended.stderr
     is_rented = environment.COMPILER.items() <= versions.items()
-    assert ("machines that `launch` rents have" in ended.stderr) != is_rented
+    assert ("but machines of `launch` use" in ended.stderr) != is_rented
     for messages in ("v5e:2x2, 4 devices", "tokens/s together", "on the links"):
         assert messages in ended.stderr
 

@@ -69,7 +69,7 @@ def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
     """Lose the checkpoint of step 10, which is being saved."""
     running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
-    running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
+    running.wait_for(running.hung.with_name("err"), "press Ctrl-C again to exit now")
     running.send(signal.SIGINT)
     ended = running.wait()
     assert ended.status == 75 and ended.result["reason"] == "interrupted"
@@ -258,7 +258,7 @@ def test_a_trainer_that_was_cut_off_changes_nothing_of_the_run_that_another_fini
         network.restore()
         first.hung.unlink()
         ended = first.wait()
-    assert ended.status == 74 and "it writes nothing more" in ended.err, ended.err
+    assert ended.status == 74 and "this process stops writing" in ended.err, ended.err
     left = {name: storage.stat(f"{model}/{name}") for name in storage.list_tree(model)}
     assert left == finished
 

@@ -200,7 +200,9 @@ def test_a_refusal_of_the_bucket_in_mid_run_is_74_and_keeps_the_work(
     storage.upload(corpus, f"{bucket}/c.jsonl")
     request = making.request(f"{bucket}/c.jsonl", tokenizer_path, f"{bucket}/data")
     fake_gcs.fault(requests, "status", code=code, skip=skip, times=-1)
-    with pytest.raises(StorageError, match=r"refused in mid run .*: rerun the same command"):
+    with pytest.raises(
+        StorageError, match=r"access failed during the run .*: rerun the same command"
+    ):
         make(request)
     fake_gcs.clear()
     assert_unfinished(f"{bucket}/data")

@@ -33,7 +33,7 @@ OUTSIDE = {"name": "../x", "records": 1, "bytes": 1, "sha256": "", "crc32c": ""}
     [
         ({"seq_length": 65}, "changed after it was written"),
         ({"unknown": 1}, "changed after it was written"),
-        ({"format_version": "99"}, f"has format '99', this version reads {FORMAT_VERSION}"),
+        ({"format_version": "99"}, f"has format '99', but this version reads {FORMAT_VERSION}"),
         ({"train": None}, "required field `train`"),
         ({"train_shards": [OUTSIDE]}, r"\.\./x"),
     ],

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import masking, parsing, pipeline, tfrecords
 from bigbird_ja.errors import StorageError
-from bigbird_ja.process.classify import classify, mid_run
+from bigbird_ja.process.classify import classify, convert_refusals
 from testkit import synthetic
 from testkit.configs import resolve_config
 from tests.data.test_order import batches as batches_of
@@ -151,8 +151,8 @@ def test_a_shard_that_vanishes_while_a_run_reads_is_one_line(tmp_path):
     batches = pipeline.batches(config_of(), manifest, str(tmp_path))
     gone = tmp_path / manifest.train_shards[1].name
     gone.unlink()
-    words = f"^refused in mid run .{gone}; No such file or dir"
+    words = f"^access failed during the run .{gone}; No such file or dir"
     expected = pytest.raises(StorageError, match=words)
-    with expected as caught, mid_run():
+    with expected as caught, convert_refusals():
         list(batches.take(9).as_numpy_iterator())
     assert len(str(caught.value)) < len(str(gone)) + 130

@@ -188,8 +188,8 @@ def finished(service, operation):
     Returns:
         The finished operation.
     """
-    wait_until(lambda: service.operation(operation).done, 10)
-    return service.operation(operation)
+    wait_until(lambda: service.get_operation(operation).done, 10)
+    return service.get_operation(operation)
 
 
 def write_tool(path, body):

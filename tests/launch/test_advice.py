@@ -36,5 +36,5 @@ def test_a_machine_type_that_compute_engine_does_not_rent():
 
 def test_a_missing_role_is_named():
     message = "The caller does not have permission actAs on service account x"
-    text = advise(rest.fault_of_status(7, message), support.NODE, support.ZONE)
+    text = advise(rest.make_fault(7, message), support.NODE, support.ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text

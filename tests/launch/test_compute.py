@@ -11,7 +11,7 @@ VM = support.vm_of("run-1", "id-1", "v6e-8", service="compute", runtime_version=
 
 
 def test_a_request_states_when_the_machine_ends():
-    body = compute.creation(VM, ZONE, 1, {"startup-script": "true"}, 7200.9)
+    body = compute.make_request(VM, ZONE, 1, {"startup-script": "true"}, 7200.9)
     assert body["machineType"].endswith(f"zones/{ZONE}/machineTypes/ct6e-standard-8t")
     assert body["scheduling"] == {
         "automaticRestart": False,
@@ -23,7 +23,7 @@ def test_a_request_states_when_the_machine_ends():
     (disk,) = body["disks"]
     assert disk["autoDelete"] is True and "ubuntu" in disk["initializeParams"]["sourceImage"]
     other = replace(VM, pricing="on_demand", external_ip=False, subnetwork="s")
-    body = compute.creation(other, ZONE, 1, {}, 1.0)
+    body = compute.make_request(other, ZONE, 1, {}, 1.0)
     assert body["scheduling"]["provisioningModel"] == "STANDARD"
     assert body["scheduling"]["maxRunDuration"] == {"seconds": str(compute.SHORTEST_SECONDS)}
     (interface,) = body["networkInterfaces"]

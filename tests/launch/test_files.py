@@ -19,7 +19,7 @@ def test_state_events_and_reports(bucket):
     run = LaunchedRun(bucket, "run-1")
     files = RunFiles(run)
     files.prepare()
-    assert files.load_state() is files.heartbeat() is files.exit_report() is None
+    assert files.load_state() is files.read_heartbeat() is files.read_exit_report() is None
     state = RunState(Phase.RUNNING, zone="z", attempt=3)
     files.save_state(state)
     assert files.load_state() == state
@@ -29,15 +29,15 @@ def test_state_events_and_reports(bucket):
     events = [event["event"] for event in run_log.read_events(run.model_dir)]
     assert events == ["created", "saved", "preempted"]
     storage.write_text(run.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
-    report = files.exit_report()
+    report = files.read_exit_report()
     assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
-    assert files.log_tail() == ""
+    assert files.read_log_tail() == ""
     storage.write_text(run.supervisor("training.log"), "a\nb\n")
-    assert files.log_tail() == "a\nb"
-    assert files.checkpoint_step() == -1
+    assert files.read_log_tail() == "a\nb"
+    assert files.find_checkpoint_step() == -1
     for step in (20, 100):
         storage.write_text(storage.join(run.model_dir, f"model.ckpt-{step}.json"), "{}")
-    assert files.checkpoint_step() == 100
+    assert files.find_checkpoint_step() == 100
     files.renew_machine(3, 1.5)
     lease = json.loads(storage.read_bytes(run.supervisor("lease.json")))
     assert lease == {"attempt": 3, "renewed": 1.5}
@@ -69,7 +69,7 @@ def test_files_of_another_version_are_refused(bucket, name):
     files.prepare()
     # A later version may store other fields.
     storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
-    with pytest.raises(BadInput, match="has format '9', this version reads"):
+    with pytest.raises(BadInput, match="has format '9', but this version reads"):
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
@@ -104,5 +104,5 @@ def test_only_the_end_of_a_log_is_read(is_local, bucket, tmp_path, monkeypatch):
     path = run.supervisor("training.log")
     storage.write_bytes(path, b"begin" + b"x" * 5_000_000 + b"\nend\n")
     monkeypatch.setattr(storage, "read_bytes", lambda *_: b"all of it")
-    log = RunFiles(run).log()
+    log = RunFiles(run).read_log()
     assert len(log) == LOG_BYTES and log.endswith("x\nend\n")

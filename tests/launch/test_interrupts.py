@@ -53,7 +53,7 @@ def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
             press(interrupts, number)
             assert interrupts.stop() is Stop.DELETE
             press(interrupts, signal.SIGTERM)
-            interrupts.nobody_reads()
+            interrupts.handle_lost_reader()
             assert interrupts.stop() is Stop.DELETE  # Only the user may leave early.
     finally:
         signal.signal(signal.SIGHUP, before)

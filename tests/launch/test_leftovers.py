@@ -72,7 +72,7 @@ def test_a_service_that_does_not_answer_hides_nothing_of_the_other():
     listing = list_ours({("tpu", "p"): Scripted(half), ("compute", "p"): Scripted([TPU])})
     assert (listing.tpus, listing.now) == ((GOING, TPU), 7.0)
     assert isinstance(listing.fault, StorageError)
-    assert "half an answer); machines may remain" in str(listing.fault)
+    assert "half an answer), and may contain machines" in str(listing.fault)
     # A disabled service rents nothing. If all are disabled, that is an error.
     clients = {("tpu", "p"): Scripted(OFF), ("compute", "p"): Scripted([TPU])}
     assert list_ours(clients) == Listing((TPU,), 7.0)

@@ -23,7 +23,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
     storage.write_bytes(foreign.package, b"malicious")
     RunFiles(foreign).save_run()
     assert session.store(run, *settings) == first
-    assert "the next machine gets the installed version" in caplog.text
+    assert "the next machine uses the installed version" in caplog.text
 
 
 def test_a_damaged_package_is_mended(tmp_path):

@@ -10,7 +10,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.launch import prepare
 from bigbird_ja.launch.advice import TRC
 from bigbird_ja.launch.launched_run import LaunchedRun, Machine
-from bigbird_ja.launch.prepare import bucket_region, check_name, region_warnings
+from bigbird_ja.launch.prepare import check_name, find_bucket_region, list_region_warnings
 from bigbird_ja.launch.state import Phase
 from tests.launch import support
 
@@ -28,9 +28,9 @@ def offers(kind="v6e-8", bucket="/none", zones=(), **changes):
 def test_compute_engine_is_preferred_and_bills():
     (run, rental, warnings), (later, _, _) = offers()
     assert (run.service, later.service) == ("compute", "tpu")
-    assert run.zones == support.TABLE.usual_zones(find("v6e-8"), "spot")
+    assert run.zones == support.TABLE.choose_zones(find("v6e-8"), "spot")
     assert {*run.zones} <= {*rental.zones} and warnings == [TRC]
-    assert run.usd_per_hour == support.TABLE.per_hour(find("v6e-8"), "spot", run.zones)
+    assert run.usd_per_hour == support.TABLE.get_hourly_price(find("v6e-8"), "spot", run.zones)
     assert later.runtime_version == "v2-alpha-tpuv6e"
     assert [one.service for one, _, _ in offers(service="tpu")] == ["tpu"]
     assert len([*offers(runtime_version="of-one-service")]) == 1
@@ -66,17 +66,17 @@ def test_a_run_with_a_machine_continues_at_its_service(tmp_path):
 )
 def test_a_run_that_may_have_a_machine_keeps_its_service(state, has, tmp_path):
     run = support.make_run(str(tmp_path), "run-1", **state)
-    assert prepare.machine_of(run) == (Machine.of(run) if has else None)
+    assert prepare.find_machine(run) == (Machine.of(run) if has else None)
 
 
 def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs):
     far = LaunchedRun(bucket, "a", zones=("us-central1-b", "europe-west4-a", "europe-west4-b"))
-    (text,) = region_warnings(far, bucket_region(bucket))
-    assert f"{bucket} is in us-central1, zones are in europe-west4: " in text
-    assert region_warnings(replace(far, zones=("us-central1-b",)), "us-central1") == []
-    assert region_warnings(far, bucket_region("/disk")) == []
+    (text,) = list_region_warnings(far, find_bucket_region(bucket))
+    assert f"{bucket} is in us-central1, but zones are in europe-west4: " in text
+    assert list_region_warnings(replace(far, zones=("us-central1-b",)), "us-central1") == []
+    assert list_region_warnings(far, find_bucket_region("/disk")) == []
     fake_gcs.fault("/b/b-", "status", code=403, times=-1)
-    assert bucket_region(bucket) == ""
+    assert find_bucket_region(bucket) == ""
 
 
 def test_names_of_runs_are_checked():

@@ -75,5 +75,5 @@ def test_refused_credentials_get_the_command_to_renew_them():
     ],
 )
 def test_the_kind_of_a_refusal(status, body, kind):
-    fault = rest.fault_of_answer(status, {"error": body})
+    fault = rest.parse_fault(status, {"error": body})
     assert fault.kind is kind and fault.message

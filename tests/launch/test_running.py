@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch.decide import decide
-from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu, labels_of
+from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu, make_labels
 from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
 from tests.launch.support import RECORD
 
@@ -21,7 +21,7 @@ def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(quiet,
 
 
 def test_another_machine_of_its_name_is_adopted_and_nothing_is_counted_for_it_before():
-    tpu = Tpu("run", "zone-a", Presence.READY, "READY", labels=labels_of(RECORD, 1), created=9.0)
+    tpu = Tpu("run", "zone-a", Presence.READY, "READY", labels=make_labels(RECORD, 1), created=9.0)
     state = RunState(Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0, last_step=4)
     seen = Observation(5.0, 5.0, 0.0, tpus=[tpu])
     assert decide(state, seen, RECORD).state.last_step == 4

@@ -9,7 +9,7 @@ from bigbird_ja.launch.backends import MODULES
 from bigbird_ja.launch.leftovers import delete_all
 from bigbird_ja.launch.machine.watcher import Host, Terms
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, labels_of
+from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, make_labels
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -83,6 +83,8 @@ def test_a_machine_deletes_itself_at_its_addresses(tmp_path, kind, run):
 
 def test_a_copied_folder_has_the_id_of_its_run_and_none_of_its_machines():
     run = support.NODE
-    tpu = Tpu("run-1", "z", Presence.READY, "READY", labels=labels_of(run, 1), run_dir=run.run_dir)
+    tpu = Tpu(
+        "run-1", "z", Presence.READY, "READY", labels=make_labels(run, 1), run_dir=run.run_dir
+    )
     assert tpu.belongs_to(run)
     assert not tpu.belongs_to(replace(run, bucket="gs://copy"))

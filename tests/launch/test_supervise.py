@@ -76,7 +76,7 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
 
 
-@pytest.mark.parametrize("part", ["log", "log_tail", "append_event", "heartbeat"])
+@pytest.mark.parametrize("part", ["log", "read_log_tail", "append_event", "read_heartbeat"])
 def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
     """Fail as a redaction of a log once did.
 
@@ -89,9 +89,9 @@ def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
     cloud, io = SimulatedCloud(TRAINER, lifetimes(1.0), script=["exit:1"]), {}
     if part == "log":
         io["log"] = fail
-    elif part == "heartbeat":  # for an hour
-        real = cloud.heartbeat
-        cloud.heartbeat = lambda: fail() if HOUR < cloud.now < 2 * HOUR else real()
+    elif part == "read_heartbeat":  # for an hour
+        real = cloud.read_heartbeat
+        cloud.read_heartbeat = lambda: fail() if HOUR < cloud.now < 2 * HOUR else real()
     else:
         setattr(cloud, part, fail)
     state = supervised(cloud, **io)

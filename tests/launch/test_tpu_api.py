@@ -23,22 +23,22 @@ def test_requests_state_what_is_rented():
         "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
     }
     spot = {**body, "schedulingConfig": {"spot": True}}
-    assert tpu_api.creation(support.NODE, support.ZONE, 3, {"a": "b"}, 1.0) == spot
+    assert tpu_api.make_request(support.NODE, support.ZONE, 3, {"a": "b"}, 1.0) == spot
     for run, kind in (
         (support.QUEUED, "spot"),
         (replace(support.QUEUED, pricing="on_demand"), "guaranteed"),
     ):
         node = {"parent": f"projects/p/locations/{support.ZONE}", "nodeId": "run-1", "node": body}
-        asked = tpu_api.creation(run, support.ZONE, 3, {"a": "b"}, 1.0)
+        asked = tpu_api.make_request(run, support.ZONE, 3, {"a": "b"}, 1.0)
         assert asked == {"tpu": {"nodeSpec": [node]}, kind: {}}
     other = replace(support.NODE, pricing="on_demand", service_account="a@b", network="n")
-    node = tpu_api.creation(other, support.ZONE, 1, {}, 1.0)
+    node = tpu_api.make_request(other, support.ZONE, 1, {}, 1.0)
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
     *_, address = tpu_api.delete_addresses("", support.QUEUED, "z")
     assert address.endswith("z/nodes/run-1"), "for a machine that may delete only its node"
     v5e = support.vm_of("run-1", kind="v5e-16")
-    assert tpu_api.creation(v5e, support.ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
+    assert tpu_api.make_request(v5e, support.ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
 
 
 def test_every_state_of_a_queue(fake_tpu, tpus):
@@ -88,7 +88,7 @@ def test_what_the_service_leaves_out_is_empty():
     tpu = service.find(support.ZONE, "n")
     assert (tpu.presence, tpu.attempt, tpu.owner) == (Presence.GONE, 0, "no label")
     assert (tpu.resource, tpu.fault.kind) == (f"{place}/queuedResources/n", Kind.INTERNAL)
-    kinds = [service.operation(name).fault.kind for name in "on"]
+    kinds = [service.get_operation(name).fault.kind for name in "on"]
     assert kinds == [Kind.QUOTA, Kind.INTERNAL]
 
 

@@ -6,7 +6,7 @@ from bigbird_ja import storage
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
-from bigbird_ja.launch.trainer_log import LogsResult, logs, new_lines
+from bigbird_ja.launch.trainer_log import LogsResult, find_new_lines, logs
 from tests.launch import support
 
 LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
@@ -18,12 +18,12 @@ def test_every_line_of_the_log_comes_once_and_in_order(step):
     for start in range(0, len(LINES), step):
         log += "".join(f"{line}\n" for line in LINES[start : start + step])
         half = log[: -len(LINES[-1]) // 2]  # a copy may end within a line
-        seen, lines = new_lines(seen, half[-40_000:])
+        seen, lines = find_new_lines(seen, half[-40_000:])
         results += lines
-    seen, lines = new_lines(seen, log[-40_000:])
+    seen, lines = find_new_lines(seen, log[-40_000:])
     assert results + lines == LINES
-    assert new_lines(seen, log[-40_000:]) == (seen, [])
-    assert new_lines(seen, "of another machine\n")[1] == ["of another machine"]
+    assert find_new_lines(seen, log[-40_000:]) == (seen, [])
+    assert find_new_lines(seen, "of another machine\n")[1] == ["of another machine"]
 
 
 def test_following_a_log_ends_with_the_run(tmp_path):

@@ -121,7 +121,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
         (
             Run.edit,
             [SIDECAR, f'_version": "{FORMAT_VERSION}"', '_version": "0.1.0"'],
-            "make it again",
+            "create it again",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeyp
 
 def test_clean_up_after_a_kill_leaves_files_of_the_user(run):
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
-    Owned.create(run.place, "run").note({ours: FileVersion.of(b"x")})
+    Owned.create(run.place, "run").note({ours: FileVersion.from_bytes(b"x")})
     for name in (theirs, ours):
         run.overwrite(name, b"x")
     after = Run(run.place, run.scratch)

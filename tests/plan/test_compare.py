@@ -33,4 +33,4 @@ def test_the_measured_rate_is_next_to_the_planned_one(device, machine, tmp_path)
     else:
         measured = fake_run.STEADY["tokens_per_second"] / manifest.density / 1e3
         assert line.startswith(f"measured {measured:,.0f} k tokens/s")
-        assert line.endswith(f" of a {machine}") and "`plan` expects" in line
+        assert line.endswith(f" for a {machine}") and "`plan` predicts" in line

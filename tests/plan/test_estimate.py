@@ -30,15 +30,15 @@ def step(chip, milliseconds, **figures):
     return StepResult(**shape | times | rate | {"basis": "machine code"} | figures)
 
 
-def rate_of(name, results=None, run=BASE):
-    return estimate.rate_of(find(name), Plan(*run, results or PreflightResult()))
+def estimate_rate(name, results=None, run=BASE):
+    return estimate.estimate_rate(find(name), Plan(*run, results or PreflightResult()))
 
 
 def test_rates_come_from_preflight_where_it_was_run():
     results = PreflightResult(chips=[step("v3", 819.2)])
     compiled = MachineRate(80_000.0, 2.0, 0.5, "preflight, one chip, machine code", True)
-    assert rate_of("v3-8", results) == compiled
-    assumed = rate_of("v2-8", results)
+    assert estimate_rate("v3-8", results) == compiled
+    assumed = estimate_rate("v2-8", results)
     assert assumed.source == "share of the peak of a compiled bigbird"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
     share = measured.SHARES["bigbird"]["v2"]
@@ -48,7 +48,10 @@ def test_rates_come_from_preflight_where_it_was_run():
 
 def test_each_architecture_has_its_own_share_of_the_peak():
     modern, machine = with_data(fitted("modernbert-8192")), find("v5e-8")
-    seconds = estimate.tokens_per_step(*modern) / rate_of("v5e-8", run=modern).tokens_per_second
+    seconds = (
+        estimate.count_tokens_per_step(*modern)
+        / estimate_rate("v5e-8", run=modern).tokens_per_second
+    )
     flops = model_flops(*modern, 1) * modern[0].training.global_batch_size
     reached = flops / machine.peak_flops / (seconds - measured.HOST_SECONDS)
     assert reached == pytest.approx(measured.SHARES["modernbert"]["v5e"])
@@ -58,7 +61,7 @@ def test_a_narrow_model_reaches_less_and_its_interval_contains_what_preflight_co
     names = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
     sets = [f"model.{key}={value}" for key, value in names.items()]
     narrow = with_data(fitted("base-4096", sets))
-    wide, thin = rate_of("v5e-8"), rate_of("v5e-8", run=narrow)
+    wide, thin = estimate_rate("v5e-8"), estimate_rate("v5e-8", run=narrow)
     flops = [model_flops(*run, 1) for run in (BASE, narrow)]
     reached = [
         rate.tokens_per_second * each for rate, each in zip((wide, thin), flops, strict=True)
@@ -68,8 +71,8 @@ def test_a_narrow_model_reaches_less_and_its_interval_contains_what_preflight_co
 
 def test_no_step_is_shorter_than_the_host_takes_to_start_it():
     tiny = with_data(fitted("tiny-cpu"))
-    most = estimate.tokens_per_step(*tiny) / measured.HOST_SECONDS
-    assert 0.5 * most < rate_of("v6e-8", run=tiny).tokens_per_second < most
+    most = estimate.count_tokens_per_step(*tiny) / measured.HOST_SECONDS
+    assert 0.5 * most < estimate_rate("v6e-8", run=tiny).tokens_per_second < most
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
@@ -91,7 +94,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert "does not fit" in by_name["v3-8", "spot"].note
     assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # No slice has its size.
     assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
-    assert estimate.cheapest([by_name["v3-8", "spot"], large]) == large
+    assert estimate.find_cheapest([by_name["v3-8", "spot"], large]) == large
 
 
 def test_rows_hold_their_arithmetic():
@@ -115,17 +118,17 @@ def test_rows_hold_their_arithmetic():
 def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest():
     made = estimate.make_rows(Plan(*BASE), PRICES, ("v5e-32",))
     assert {row.accelerator for row in made} == {"v5e-32"}
-    assert not made[0].divides and estimate.cheapest(made) is None
-    assert "a batch of 16 does not divide by 32" in made[0].note
+    assert not made[0].divides and estimate.find_cheapest(made) is None
+    assert "a batch of 16 is not divisible by 32" in made[0].note
 
 
 def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_cheapest():
     made = estimate.make_rows(Plan(*BASE), PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     row = by_name["v6e-8", "spot"]
-    assert row.zones == PRICES.usual_zones(find("v6e-8"), "spot") and row.zone == row.zones[0]
-    assert row.usd_per_hour == PRICES.per_hour(find("v6e-8"), "spot", row.zones)
-    assert estimate.cheapest(made) == by_name["v5e-8", "spot"]
+    assert row.zones == PRICES.choose_zones(find("v6e-8"), "spot") and row.zone == row.zones[0]
+    assert row.usd_per_hour == PRICES.get_hourly_price(find("v6e-8"), "spot", row.zones)
+    assert estimate.find_cheapest(made) == by_name["v5e-8", "spot"]
     near = estimate.make_rows(Plan(*BASE), PRICES, ("v5e-8",), "europe-west4")
     assert {row.zone for row in near} == {"europe-west4-b"}
 
@@ -136,21 +139,23 @@ def test_affordable_steps_cost_the_budget(pricing):
     run = Plan(*BASE)
     rows = estimate.make_rows(run, PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
-    share = estimate.affordable_share(run, row, 50.0)
+    share = estimate.compute_affordable_share(run, row, 50.0)
     steps = round(share * run.config.training.num_train_steps)
     longer = replace_settings(run.config, {"training.num_train_steps": steps})
     again = estimate.make_rows(Plan(longer, run.data), PRICES, ("v5e-8",))
     (cost,) = [row.cost_usd for row in again if row.pricing == pricing]
     assert cost == pytest.approx(50.0, rel=1e-4)
-    assert estimate.affordable_share(run, row, 0.01) == 0.0
+    assert estimate.compute_affordable_share(run, row, 0.01) == 0.0
 
 
 def test_the_hours_of_other_rates_of_preemptions_are_those_of_the_spot_row():
     run = Plan(*BASE)
     rows = {row.pricing: row for row in estimate.make_rows(run, PRICES, ("v5e-8",))}
-    hours = estimate.hours_by_preemptions(run, rows["spot"], (0.1, run.preemptions_per_hour, 99.0))
+    hours = estimate.list_hours_by_preemptions(
+        run, rows["spot"], (0.1, run.preemptions_per_hour, 99.0)
+    )
     assert hours["0.25"] == rows["spot"].hours > hours["0.1"] and hours["99"] is None
-    assert estimate.hours_by_preemptions(run, rows["on_demand"], (0.1,)) == {}
+    assert estimate.list_hours_by_preemptions(run, rows["on_demand"], (0.1,)) == {}
 
 
 # --- the hours ---
@@ -179,6 +184,6 @@ def useful_share(seed):
 
 
 def test_the_simulated_supervisor_agrees_with_the_plan():
-    time = estimate.run_time(DAYS * 24.0, INTERVAL, RATE)
+    time = estimate.estimate_run_time(DAYS * 24.0, INTERVAL, RATE)
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)

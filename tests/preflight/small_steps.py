@@ -47,7 +47,7 @@ STEPS = {
 def measure(name):
     """Return priced cycles and temporary bytes of one of `STEPS` on v3, with two sequences."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
-    target = compile_lib.of_chip("v3")
+    target = compile_lib.find_chip("v3")
     result = estimate.examine(*with_data(config), target, 2, with_code=False)
     return {key: getattr(result, key) for key in KEYS}
 
@@ -65,7 +65,7 @@ def measure_by_code(name=BY_CODE, layers=2):
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = fitted(None, sets)
-    return estimate.examine(*with_data(config), compile_lib.of_chip(CODE_CHIP), 2)
+    return estimate.examine(*with_data(config), compile_lib.find_chip(CODE_CHIP), 2)
 
 
 def recorded():

@@ -12,7 +12,7 @@ from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
-from bigbird_ja.preflight.compile import compile_for, of_chip, of_topology, optimized
+from bigbird_ja.preflight.compile import compile_for, find_chip, find_slice, read_optimized
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.train.engines.lowering import program as program_lib
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep, Spec, Traced
@@ -20,7 +20,7 @@ from testkit import ROOT
 from testkit.configs import fitted, with_data
 from tests.preflight import SHORTAGES, small_steps
 
-V3 = of_chip("v3")
+V3 = find_chip("v3")
 
 TRACED = Traced(b"module", {}, {})
 STEP = LoweredStep(TRACED, TRACED, {}, {}, {}, 1)
@@ -43,7 +43,7 @@ def _child(monkeypatch, code):
             "import sys; sys.stderr.write('F0101 Check failed: x\\nstack\\n'); sys.exit(3)",
             "crashed (status 3): F0101 Check failed: x",
         ),
-        (RESULT % {"error": "INTERNAL: odd\nmore"}, "refused: INTERNAL: odd"),
+        (RESULT % {"error": "INTERNAL: odd\nmore"}, "failed: INTERNAL: odd"),
     ],
 )
 def test_a_crash_is_one_clear_line(monkeypatch, code, printed):
@@ -64,7 +64,7 @@ def test_a_compiler_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_slice_that_the_real_compiler_does_not_know():
-    target = of_topology("v5e:2x4")
+    target = find_slice("v5e:2x4")
     prefix = target.topology.partition(":")[0]
     unknown = dataclasses.replace(target, name="v5e:3x5", topology=f"{prefix}:3x5")
     with pytest.raises(BadInput, match=r"installed libtpu \(.+\) does not know v5e:3x5"):
@@ -88,10 +88,10 @@ def test_machine_code_is_listed_by_newer_compilers_for_some_chips(chip, libtpu, 
 
 
 def test_machine_code_is_made_on_request(monkeypatch):
-    monkeypatch.setattr(compile_lib, "versions", lambda: {"libtpu": "0.0.42.1"})
+    monkeypatch.setattr(compile_lib, "read_versions", lambda: {"libtpu": "0.0.42.1"})
     _child(monkeypatch, RESULT % {"flops": 7.0} + LISTING)
-    assert compile_for(STEP, of_chip("v5e")).code is None
-    program = compile_for(STEP, of_chip("v5e"), with_code=True)
+    assert compile_for(STEP, find_chip("v5e")).code is None
+    program = compile_for(STEP, find_chip("v5e"), with_code=True)
     assert program.code == {"f": Code(7.0, {"VALU": 0.5})}
     assert (program.hlo, program.flops) == ("HloModule made", 7.0)
 
@@ -118,7 +118,7 @@ def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attribute
 def test_without_the_extra_the_message_names_it(monkeypatch):
     monkeypatch.setattr(compile_lib, "PACKAGES", ("no-such-package",))
     with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[preflight\]'"):
-        compile_lib.versions()
+        compile_lib.read_versions()
 
 
 _G = 1 << 30
@@ -139,7 +139,7 @@ _G = 1 << 30
 )
 def test_shortages_in_every_form(name, used, largest):
     assert compile_lib.is_shortage(SHORTAGES[name])
-    result = compile_lib.shortage(SHORTAGES[name])
+    result = compile_lib.parse_shortage(SHORTAGES[name])
     assert result.used == round(used)
     assert {one["op"]: one["bytes"] for one in result.largest} == pytest.approx(largest, abs=1)
     assert all(one["shape"].startswith(("bf16[", "f32[")) for one in result.largest)
@@ -150,9 +150,9 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     words = "async-update instruction should have 1 operands but sees 3"
     program = mock.Mock(as_text=mock.Mock(side_effect=RuntimeError(words)))
     with pytest.raises(RuntimeError, match="async-update"):
-        optimized(program, tmp_path)
+        read_optimized(program, tmp_path)
     (tmp_path / "17-TLP-hlo.txt").write_text("HloModule listed")
-    assert optimized(program, tmp_path) == "HloModule listed"
+    assert read_optimized(program, tmp_path) == "HloModule listed"
 
 
 # A larger excess over the record fails. Change the record in the commit that changes the cost.
@@ -207,7 +207,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     assert f"({result.code_coverage:.1%} counted)" in text and "by machine code\n" in text
     rows = [" ".join(line.split()) for line in text.splitlines()]
     for op in (op for op in result.top_ops if op["bundle_cycles"]):
-        name, end = figures.short_name(op["op"]), f"{op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
+        name, end = figures.shorten_name(op["op"]), f"{op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
         assert any(row.startswith(name) and row.endswith(end) for row in rows)
 
 
@@ -219,7 +219,7 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)
     config = kernels.resolved(*with_data(config), "tpu", "v5e")
-    compiled = compile_for(estimate.trace(*with_data(config), 2), of_chip("v5e"))
+    compiled = compile_for(estimate.trace(*with_data(config), 2), find_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
     found = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
     assert sorted(found) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]

@@ -11,7 +11,7 @@ NESTED = HLO["loops"]
 
 
 def _by_name(text):
-    return {cost.instruction.name: cost for cost in costs.costs(hlo.parse(text))}
+    return {cost.instruction.name: cost for cost in costs.price_module(hlo.parse(text))}
 
 
 def test_trips_of_nested_loops_are_multiplied():
@@ -20,7 +20,7 @@ def test_trips_of_nested_loops_are_multiplied():
     assert (result["once"].trips, result["once"].estimated) == (7, 70.0)
     assert all(cost.trips_known for cost in result.values())
     later_trips = (34 + 6) * 8 * 128 * 4
-    assert costs.looped_work(result.values()) == (0, later_trips)
+    assert costs.count_looped_work(result.values()) == (0, later_trips)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,20 @@ def test_ops_are_estimated_or_priced_by_padded_bytes():
 
 
 def test_collective_during_computations_counts_once():
-    start, beside = costs.costs(hlo.parse(HLO["beside"]))
+    start, beside = costs.price_module(hlo.parse(HLO["beside"]))
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
     assert (beside.instruction.name, beside.collective, beside.cycles) == ("fusion.9", None, 90)
-    assert [figures.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimizer"]
+    assert [figures.classify_op(cost) for cost in (start, beside)] == [
+        "between devices",
+        "optimizer",
+    ]
 
 
 def test_bytes_on_links():
     carried = {"all-reduce": 14 / 8, "reduce-scatter": 7 / 8, "all-gather": 7 / 8}
     for opcode, share in carried.items():
-        assert costs.link_bytes(opcode, 800, 8) == pytest.approx(share * 800), opcode
+        assert costs.count_link_bytes(opcode, 800, 8) == pytest.approx(share * 800), opcode
 
 
 def test_work_on_a_sparse_core_is_priced_once():
@@ -96,7 +99,7 @@ def test_flops_of_matmuls_written_as_convolutions(window, labels, kernel, output
     ops["c"] = f"f32[{output}] {product}"
     *_, convolution = hlo.parse_lines([f"  %{name} = {text}" for name, text in ops.items()], {})
     expected = 2.0 * math.prod(map(int, output.split(","))) * summed
-    assert costs.instruction_flops(convolution) == expected
+    assert costs.count_flops(convolution) == expected
 
 
 FUSION = (

@@ -14,10 +14,12 @@ MATMUL, VALU, VLOAD
 
 
 def test_fullness_is_weighted_by_the_runs_of_bundles():
-    result = machine_code.fullness(UTILIZATION, [3.0, 1.0])
+    result = machine_code.compute_usage(UTILIZATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
-    assert machine_code.fullness(UTILIZATION, [1.0]) == {}  # the utilization of another listing
-    assert machine_code.fullness("", []) == {}
+    assert (
+        machine_code.compute_usage(UTILIZATION, [1.0]) == {}
+    )  # the utilization of another listing
+    assert machine_code.compute_usage("", []) == {}
 
 
 def _collected(tmp_path, lines):
@@ -58,7 +60,7 @@ def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
 
 def _runs(lines, trips=()):
     head = "= control target key start\nLB: loop body\n= control target key end\n"
-    return machine_code.bundle_runs(machine_code.bundles_of(head + "\n".join(lines)), trips)
+    return machine_code.count_runs(machine_code.find_bundles(head + "\n".join(lines)), trips)
 
 
 def _loop(counter, bound, negated="!", compare="ge"):

@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.precompile import keeping
+from bigbird_ja.preflight.precompile import keep_programs
 from bigbird_ja.storage.ownership import Owned
 from testkit import ROOT
 from testkit.configs import fitted, with_data
@@ -28,8 +28,8 @@ from testkit.configs import fitted, with_data
 
 compat.skip_default_layouts()
 pjrt.PjrtEngine._check_memory = lambda *_: None  # of no real device
-target = compile_lib.of_topology(sys.argv[1])
-found = devices.Devices("tpu", tuple(compile_lib.devices_of(target.topology, target.options)))
+target = compile_lib.find_slice(sys.argv[1])
+found = devices.Devices("tpu", tuple(compile_lib.find_devices(target.topology, target.options)))
 compile_cache.use(sys.argv[2])
 config, data = with_data(fitted(None, sys.argv[3:]))
 pjrt.PjrtEngine(config, data, dict, None, found)._compile()
@@ -39,7 +39,7 @@ pjrt.PjrtEngine(config, data, dict, None, found)._compile()
 def test_a_machine_finds_the_step_that_was_compiled_for_its_slice(tmp_path):
     pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
     config, data = with_data(fitted(None, SETTINGS))
-    target, kept, found = compile_lib.of_topology("v5e:2x4"), tmp_path / "kept", tmp_path / "found"
+    target, kept, found = compile_lib.find_slice("v5e:2x4"), tmp_path / "kept", tmp_path / "found"
     result = estimate.examine(config, data, target, 1, kept_in=str(kept))
     assert result.fits and min(result.trace_seconds, result.compile_seconds) > 0
     for folder in (kept, found):
@@ -59,13 +59,13 @@ def run_dir(base):
 
 
 def test_programs_become_files_of_the_run(run_dir):
-    with keeping(run_dir) as folder:
+    with keep_programs(run_dir) as folder:
         os.mkdir(folder)
         storage.write_bytes(f"{folder}/jit_replica_step-1-cache", b"native code")
     owned = Owned.load(f"{run_dir}/model")
     assert owned is not None and owned.kind == "run"
     assert list(owned.files) == ["compiled/jit_replica_step-1-cache"]
-    with keeping(run_dir) as folder:  # a step that doesn't fit
+    with keep_programs(run_dir) as folder:  # a step that doesn't fit
         pass
     assert list(Owned.load(f"{run_dir}/model").files) == ["compiled/jit_replica_step-1-cache"]
 
@@ -74,13 +74,13 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_compiled(base):
     storage.make_directory(f"{base}/run-1/model")
     storage.write_bytes(f"{base}/run-1/model/notes.txt", b"the user's")
     with pytest.raises(BadInput, match="name the folder of a run"):
-        keeping(f"{base}/run-1").__enter__()
+        keep_programs(f"{base}/run-1").__enter__()
 
 
 @pytest.mark.parametrize("place", ["gs://bucket", "gs://bucket/"])
 def test_a_bucket_without_a_run_is_refused(place):
-    with pytest.raises(BadInput, match="a bucket without a name in it"):
-        keeping(place).__enter__()
+    with pytest.raises(BadInput, match="is a bucket: name the folder"):
+        keep_programs(place).__enter__()
 
 
 def test_a_program_that_cannot_be_copied_is_an_error(run_dir, monkeypatch):
@@ -88,6 +88,9 @@ def test_a_program_that_cannot_be_copied_is_an_error(run_dir, monkeypatch):
         raise StorageError("the bucket fails")
 
     monkeypatch.setattr(storage, "upload", fails)
-    with pytest.raises(StorageError, match="rerun the same command"), keeping(run_dir) as folder:
+    with (
+        pytest.raises(StorageError, match="rerun the same command"),
+        keep_programs(run_dir) as folder,
+    ):
         os.mkdir(folder)
         storage.write_bytes(f"{folder}/jit_replica_step-1-cache", b"native code")

@@ -8,7 +8,7 @@ import pytest
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
-from bigbird_ja.preflight.roofline import StepTime, step_time
+from bigbird_ja.preflight.roofline import StepTime, sum_step_time
 from tests.preflight import HLO
 
 V5E = CHIPS["v5e"]
@@ -18,7 +18,7 @@ MODULE = hlo.parse(HLO["alike"])
 
 
 def _by_name(code):
-    result = roofline.code_costs(MODULE, costs.costs(MODULE), code, V5E)
+    result = roofline.combine_costs(MODULE, costs.price_module(MODULE), code, V5E)
     return {each.instruction.name: each for each in result}
 
 
@@ -53,7 +53,7 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result.cycles == result.matrix_cycles == pytest.approx(at_peak)
     assert result.bound_by == "matrix unit"
-    sums = figures.code_figures([result], StepTime())
+    sums = figures.compute_code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
     # More products than the units can execute.
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
@@ -63,30 +63,33 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
 def test_kernel_is_priced_only_with_its_code():
     """Price a kernel that the program's text splits into several lines, as it does JAX's own."""
     module = hlo.parse(HLO["kernel"])
-    found = costs.costs(module)
+    found = costs.price_module(module)
     assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [
         ("kernel", "splash"),
         ("after", ""),
     ]
     code = {"kernel": Code(100.0, {}, 0.0, 640.0), "after": Code(5.0)}
-    kernel, after = roofline.code_costs(module, found, code, V5E)
+    kernel, after = roofline.combine_costs(module, found, code, V5E)
     at_peak = 640 * 2 * 16 * 128 * 128 / V5E.peak_flops * V5E.clock_hz
     assert kernel.cycles == kernel.matrix_cycles == pytest.approx(at_peak)
     assert kernel.bound_by == "matrix unit"
-    assert roofline.not_counted([kernel, after]) is None
+    assert roofline.find_uncounted([kernel, after]) is None
     # On a slice of v4, one device has both cores: twice the products in the same cycles.
     core, joined = (
-        roofline.code_costs(module, found, code, chip)[0] for chip in (CHIPS["v4"], MEGACORE["v4"])
+        roofline.combine_costs(module, found, code, chip)[0]
+        for chip in (CHIPS["v4"], MEGACORE["v4"])
     )
     assert core.matrix_cycles == joined.matrix_cycles > 0
     # Each step of its grid starts copies and waits for them.
     waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
-    (copying, _) = roofline.code_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
+    (copying, _) = roofline.combine_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
     assert copying.cycles == pytest.approx(5000 + waits)
     full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # Products take longer than bundles.
-    assert roofline.code_costs(module, found, full, V5E)[0].cycles == pytest.approx(at_peak + waits)
-    (unknown, _) = roofline.code_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
-    assert "kernel, a kernel" in str(roofline.not_counted([after, unknown]))
+    assert roofline.combine_costs(module, found, full, V5E)[0].cycles == pytest.approx(
+        at_peak + waits
+    )
+    (unknown, _) = roofline.combine_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
+    assert "kernel, a kernel" in str(roofline.find_uncounted([after, unknown]))
 
 
 @pytest.mark.parametrize(
@@ -101,12 +104,12 @@ def test_kernel_is_priced_only_with_its_code():
     ],
 )
 def test_bound_by_the_fullest(slots, hbm, matrix, expected):
-    assert roofline.bound_by(Code(1000.0, slots), hbm, matrix) == expected
+    assert roofline.find_bottleneck(Code(1000.0, slots), hbm, matrix) == expected
 
 
 def test_sums_over_a_step():
     result = list(_by_name(CODE).values())
-    sums = figures.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
+    sums = figures.compute_code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
     assert sums["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
     listed = 2 * 20_000 + 100 + 5_000
     assert sums["code_coverage"] == pytest.approx(listed / sums["code_cycles"], rel=1e-3)
@@ -114,7 +117,7 @@ def test_sums_over_a_step():
     assert sums["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
     assert sums.keys() == set(figures.CODE_KEYS)
     # No step is shorter than HBM takes for all its bytes.
-    sums = figures.code_figures(result, StepTime(copied=1e9))
+    sums = figures.compute_code_figures(result, StepTime(copied=1e9))
     assert sums["code_cycles"] == sums["code_roofline_cycles"] > 1e9
 
 
@@ -164,7 +167,9 @@ def test_step_waits_for_copies_that_ops_do_not_cover(words, ops, waiting):
     step = _written("start op done")
     module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
     code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}
-    result = step_time(module, roofline.code_costs(module, costs.costs(module), code, V5E), V5E)
+    result = sum_step_time(
+        module, roofline.combine_costs(module, costs.price_module(module), code, V5E), V5E
+    )
     assert result.waiting == pytest.approx(waiting * ONE)
     copies = words.count("start") + words.count("slice ") + 5 * words.count("loop")
     assert result.copied == pytest.approx(copies * ONE)
@@ -190,18 +195,18 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
     ],
 )
 def test_kind_of_op_is_its_innermost_scope_or_copies(op_name, kind, changed):
-    assert figures.kind_of(_cost(op_name, **changed)) == kind
+    assert figures.classify_op(_cost(op_name, **changed)) == kind
 
 
 def test_same_op_of_all_layers_is_one_row():
     same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
-    (top,) = figures.top_ops(same)
+    (top,) = figures.list_top_ops(same)
     assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)
 
 
 def test_long_name_is_shortened_in_its_middle():
     scopes = "/".join(f"scope_{n}" for n in range(9))
-    short = figures.short_name(f"jit(replica_step)/while/body/{scopes}/scores/dot_general")
+    short = figures.shorten_name(f"jit(replica_step)/while/body/{scopes}/scores/dot_general")
     assert len(short) <= 72 and short.startswith("jit(replica_step)/…/")
     assert short.endswith("/scope_8/scores/dot_general")
-    assert figures.short_name("layer_*/mlp/MatMul") == "layer_*/mlp/MatMul"
+    assert figures.shorten_name("layer_*/mlp/MatMul") == "layer_*/mlp/MatMul"

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from bigbird_ja.errors import StorageError
-from bigbird_ja.process.classify import classify, mid_run, one_line
+from bigbird_ja.process.classify import classify, convert_refusals, join_lines
 
 PATH = "/data/東京.txt"
 
@@ -69,12 +69,12 @@ def test_exceptions_of_libraries_have_a_status(error, status):
 
 def test_a_path_of_any_length_and_bytes_fits_in_a_line():
     end = classify(system_error(errno.ENAMETOOLONG, "x/" * 5_000))
-    assert one_line(f"{end}\nchoose another").endswith("check the path choose another")
+    assert join_lines(f"{end}\nchoose another").endswith("check the path choose another")
     end = classify(OSError(errno.ENOENT, "No such file", b"\xff.txt"))
-    assert one_line(str(end)).isprintable() and "udcff.txt" in one_line(str(end))
+    assert join_lines(str(end)).isprintable() and "udcff.txt" in join_lines(str(end))
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), PermissionError(13, "x")])
 def test_a_file_refused_or_missing_in_mid_run_is_a_storage_error(error):
-    with pytest.raises(StorageError, match="refused in mid run"), mid_run():
+    with pytest.raises(StorageError, match="access failed during the run"), convert_refusals():
         raise error

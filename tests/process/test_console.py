@@ -63,15 +63,15 @@ def test_waiting_is_logged_repeatedly():
         if len(lines) == 3:
             third.set()
 
-    with console.waiting("compiling", log, 0.01):
+    with console.show_waiting("compiling", log, 0.01):
         assert third.wait(30)
     assert lines[0] == "compiling ..." and lines[2].startswith("compiling: 0 s")
 
 
 def test_long_messages_are_cut_between_words():
-    assert console.shortened("a line\nand  more", 40) == "a line and more"
-    assert console.shortened("see the documentation for more", 28) == "see the documentation ..."
-    assert console.shortened("x" * 100, 20) == "x" * 16 + " ..."
+    assert console.shorten("a line\nand  more", 40) == "a line and more"
+    assert console.shorten("see the documentation for more", 28) == "see the documentation ..."
+    assert console.shorten("x" * 100, 20) == "x" * 16 + " ..."
 
 
 def test_progress_in_a_log_is_lines_and_a_failure_does_not_end_at_100_percent(monkeypatch, caplog):
@@ -90,7 +90,7 @@ import logging, sys
 from bigbird_ja.process import console
 from testkit import command_line
 console.log("a line"); console.warn(["a warning"])
-with console.waiting("working"), console.Progress(1, "units"): pass
+with console.show_waiting("working"), console.Progress(1, "units"): pass
 assert logging.getLogger().handlers == [] and not sys.argv[1:]
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
 console.log("a line"); console.warn(["a warning"])

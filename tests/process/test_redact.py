@@ -7,7 +7,7 @@ import pytest
 
 from bigbird_ja.model_dir import log
 from bigbird_ja.process.redact import REDACTED, redact
-from bigbird_ja.process.streams import json_line
+from bigbird_ja.process.streams import encode_line
 from testkit import ROOT
 
 S = "s3cr3tSECRETs3cr3t"
@@ -65,7 +65,7 @@ def test_json_has_plain_numbers_and_no_credential():
     array = np.array([1.0, np.inf], np.float32)
     odd = {"nan": float("nan"), "array": array, "scalar": np.float32(1.5), "name": "\udcff"}
     held = {"nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff", "error": REDACTED}
-    assert json.loads(json_line({**odd, "error": f"hf_{S}"})) == held
+    assert json.loads(encode_line({**odd, "error": f"hf_{S}"})) == held
 
 
 def test_logs_of_a_run_are_masked(tmp_path):

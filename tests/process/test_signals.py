@@ -43,7 +43,7 @@ def test_without_an_answer_an_urgent_request_leaves_by_itself():
         stop.ask("a limit", is_urgent=False)
         assert stop.is_set() and not stop.has_left.wait(0.3)
         send(signal.SIGTERM)
-        assert stop.has_left.wait(10) and "left without saving" in stop.last_words[0]
+        assert stop.has_left.wait(10) and "the last step was not saved" in stop.last_words[0]
         assert stop.logged == ["a limit: finishing the step and saving"], "nobody pressed Ctrl-C"
 
 
@@ -52,7 +52,7 @@ def test_an_answer_gives_it_the_time_to_save():
         send(signal.SIGTERM)
         assert stop.was_asked.wait(10) and stop.is_set() and stop.name == "SIGTERM"
         send(signal.SIGTERM)
-        stop.answered()
+        stop.confirm()
         assert not stop.has_left.wait(0.5) and len(stop.logged) == 1
 
 
@@ -68,7 +68,7 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
         stop.install()
         send(signal.SIGINT)
         assert stop.was_asked.wait(10)
-        stop.answered()
+        stop.confirm()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
     assert signal.set_wakeup_fd(-1) == wakeup
 

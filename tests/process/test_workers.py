@@ -115,6 +115,6 @@ BAD_ALLOC = (
 )
 def test_the_exit_of_a_child_is_an_error_with_its_cause(program, status, words):
     done = command_line.run(sys.executable, "-c", f"import os; {program}")
-    end = workers.error_from_exit(done.status, done.stderr.splitlines(), "the child", "use less")
+    end = workers.make_exit_error(done.status, done.stderr.splitlines(), "the child", "use less")
     assert end.status == status and words in str(end)
     assert "\n" not in str(end)

@@ -40,7 +40,5 @@ def test_a_presets_learning_rate_at_another_length_is_warned_of(sets, warned):
     assert bool(lines) == warned
     if lines:
         (line,) = lines
-        assert (
-            "is meant for 65,536 tokens per step (8 x 8,192), this run has 4,096 (8 x 512)" in line
-        )
+        assert "is for 65,536 tokens per step (8 x 8,192), but this run has 4,096 (8 x 512)" in line
         assert "training.global_batch_size=128 keeps them" in line

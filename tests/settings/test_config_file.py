@@ -25,7 +25,7 @@ CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob(
         ("model: [1, 2]", "model must contain"),
         ("make_data: {nsp: true}\nmodel: {attend_across_documents: false}", "segment B"),
         ("- a", "sections"),
-        ("# nothing yet\n", "no settings in it"),
+        ("# nothing yet\n", "contains no settings"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path, text, words):

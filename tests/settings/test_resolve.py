@@ -82,7 +82,8 @@ def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplo
     model = resolve_config("base-4096", modernbert)[0].model
     assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0
     assert (
-        "model.architecture=modernbert: left out of preset base-4096: model.hidden_d" in caplog.text
+        "model.architecture=modernbert: ignored settings of preset base-4096: model.hidden_d"
+        in caplog.text
     )
     stated = write(tmp_path, "model: {hidden_dropout_prob: 0.2, block_size: 8}")
     assert resolve_config(stated, modernbert)[0].model.hidden_dropout_prob == 0.2
@@ -94,7 +95,7 @@ def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplo
 
 def test_a_presets_values_satisfy_the_conditions_of_others():
     resolve_config("original-2021", ["make_data.dupe_factor=3"])
-    with pytest.raises(BadInput, match=r"choose make_data\.masking=static"):
+    with pytest.raises(BadInput, match=r"set make_data\.masking=static"):
         resolve_config("base-4096", ["make_data.dupe_factor=3"])
 
 

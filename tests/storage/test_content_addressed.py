@@ -24,8 +24,8 @@ def files(tmp_path):
 
 
 def test_a_folder_is_uploaded_once_and_passes_sha256sum(files, tmp_path):
-    folder, listing = content_addressed.address(files, str(tmp_path / "encoders"))
-    assert storage.base_name(folder) == hashlib.sha256(listing.encode()).hexdigest()
+    folder, listing = content_addressed.compute_address(files, str(tmp_path / "encoders"))
+    assert storage.get_base_name(folder) == hashlib.sha256(listing.encode()).hexdigest()
     content_addressed.put(files, folder, listing)
     content_addressed.verify(folder)
     done = subprocess.run(
@@ -38,7 +38,7 @@ def test_a_folder_is_uploaded_once_and_passes_sha256sum(files, tmp_path):
 
 
 def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkeypatch):
-    folder, listing = content_addressed.address(files, base)
+    folder, listing = content_addressed.compute_address(files, base)
     with monkeypatch.context() as patched:
 
         def interrupt(path, text):
@@ -56,7 +56,7 @@ def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkey
 
 @pytest.mark.parametrize("name", ["config.json", "SHA256SUMS"])
 def test_a_changed_file_is_refused(files, base, name):
-    folder, listing = content_addressed.address(files, base)
+    folder, listing = content_addressed.compute_address(files, base)
     content_addressed.put(files, folder, listing)
     storage.write_text(storage.join(folder, name), "other")
     with pytest.raises(BadInput, match=rf"{name} has changed since it was uploaded: remove"):
@@ -68,7 +68,7 @@ def test_a_changed_file_is_refused(files, base, name):
 
 @pytest.mark.parametrize("name", ["model.ckpt-99", "model-00001-of-00002.safetensors", "sub/x"])
 def test_a_file_that_the_listing_lacks_is_refused(files, base, name):
-    folder, listing = content_addressed.address(files, base)
+    folder, listing = content_addressed.compute_address(files, base)
     content_addressed.put(files, folder, listing)
     storage.make_directory(f"{folder}/sub")
     storage.write_text(f"{folder}/{name}", "foreign")

@@ -58,7 +58,7 @@ def test_any_bytes_are_a_record_or_refused_in_one_line(data):
 
 
 def decode_lines(data):
-    return [record for _, record in decode.numbered_lines(data, _Record, "x")]
+    return [record for _, record in decode.decode_lines(data, _Record, "x")]
 
 
 def test_lines_that_a_kill_cut_are_skipped():
@@ -83,16 +83,16 @@ def test_a_foreign_line_is_refused_with_its_number(line):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "line 3, column 1 is not YAML: 'a' is written twice .keep one"),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1 is not YAML: 'a' occurs twice .keep one"),
         ("[" * 10_000, "nested too deeply"),
-        ("a: 2001-13-01", "a value is none of its kind"),
+        ("a: 2001-13-01", "a value is invalid"),
         (
             "a: !!python/object/apply:os.system ['true']",
             "line 1, column 4 is not YAML: could not determine",
         ),
         ("a:\n  b: 1\n c: [\n", "line 3, column 2 is not YAML: while parsing a block mapping, "),
         ("--- 1\n--- 2\n", "line 2, column 1 is not YAML: expected a single document"),
-        ("a" * 300_000, "more than 262,144 bytes, which makes no sense here"),
+        ("a" * 300_000, "more than 262,144 bytes, too many for such a file"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.disk import create_scratch_directory
 from testkit import ROOT, command_line
 
 
@@ -54,14 +54,17 @@ def test_a_scratch_folder_is_removed_with_its_process(tmp_path):
     program = (
         "import os, signal, sys, time\n"
         "from bigbird_ja.process import signals\n"
-        "from bigbird_ja.storage.disk import scratch_directory\n"
-        "with scratch_directory(sys.argv[1]) as scratch:\n"
+        "from bigbird_ja.storage.disk import create_scratch_directory\n"
+        "with create_scratch_directory(sys.argv[1]) as scratch:\n"
         "    open(scratch + '/model', 'w').write('a copy of a model')\n"
         "    sys.exit(3)\n"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == 3
     assert os.listdir(tmp_path) == []
-    with scratch_directory(str(tmp_path)) as one, scratch_directory(str(tmp_path)) as two:
+    with (
+        create_scratch_directory(str(tmp_path)) as one,
+        create_scratch_directory(str(tmp_path)) as two,
+    ):
         assert storage.list_files(one) == storage.list_files(two) == [] and one != two
         assert os.stat(one).st_mode & 0o77 == 0
 

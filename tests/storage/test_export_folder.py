@@ -37,7 +37,7 @@ def _export(target, step, text, overwrite=False, **fill):
     Returns:
         Whether the folder was finished before.
     """
-    if folder.finished(str(target), _record(step), overwrite):
+    if folder.is_finished(str(target), _record(step), overwrite):
         return True
     folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
     return False
@@ -48,7 +48,7 @@ def _text(target, name="sub/a.txt"):
 
 
 def _write(path, text):
-    storage.make_directory(storage.directory_of(path))
+    storage.make_directory(storage.get_directory(path))
     storage.write_text(path, text)
 
 
@@ -76,7 +76,7 @@ def test_a_file_that_appears_during_an_export_is_kept(target):
         _write(f"{target}/notes.txt", "mine")
         _write(f"{target}/sub/a.txt", "mine too")
 
-    with pytest.raises(BadInput, match=r"sub/a\.txt is not a file that this program made"):
+    with pytest.raises(BadInput, match=r"sub/a\.txt was not created by bigbird-ja"):
         folder.write(target, _record(2), fill)
     assert _text(target, "notes.txt") == "mine" and _text(target) == "mine too"
 
@@ -126,7 +126,7 @@ def test_the_second_of_two_exports_into_one_folder_is_refused(target):
 
 
 def test_an_export_that_another_process_finished_meanwhile_is_kept(target):
-    assert not folder.finished(target, _record(1), overwrite=False)
+    assert not folder.is_finished(target, _record(1), overwrite=False)
     _export(target, 1, "theirs")
     folder.write(target, _record(1), _fill("ours"))  # the same export
     with pytest.raises(BadInput, match="contains another export"):

@@ -52,9 +52,9 @@ def test_a_stream_reads_in_chunks_and_seeks(bucket):
 
 
 def test_the_location_is_read_and_may_be_refused(bucket, fake_gcs):
-    assert storage.bucket_location(bucket + "/x") == "us-central1"
+    assert storage.get_bucket_location(bucket + "/x") == "us-central1"
     fake_gcs.fault("GET .*/b/b-[^/]*[?]", "status", code=403)
-    assert storage.bucket_location(bucket + "/x") is None
+    assert storage.get_bucket_location(bucket + "/x") is None
 
 
 def test_missing_credentials_are_named_with_the_remedy(monkeypatch, tmp_path):
@@ -87,7 +87,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     with storage.open_read(path) as file:
         head = file.read(1000)
         fake_gcs.put(path, bytes(len(LARGE)))
-        with pytest.raises(StorageError, match="replaced while it was read"):
+        with pytest.raises(StorageError, match="replaced during the read"):
             head += file.read()
     assert head == LARGE[:1000]
     # A download can begin anew: it ends with one version, whole.

@@ -17,16 +17,16 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage.decode import FORMAT_VERSION
-from bigbird_ja.storage.environment import lease_seconds, storage_timeout
-from bigbird_ja.storage.lease import Holder, Lease, LeaseLost, held, holder_of
+from bigbird_ja.storage.environment import get_lease_seconds, get_storage_timeout
+from bigbird_ja.storage.lease import Holder, Lease, LeaseLost, keep_lease, read_holder
 from testkit import ROOT
 
 BUSY = "{owner} is at work here"
 ELSEWHERE = Holder(host="far-away", pid=7, id="other", format_version=FORMAT_VERSION)
 _HOLD = (
     "import sys, time\n"
-    "from bigbird_ja.storage.lease import Lease, held\n"
-    "with held(Lease(sys.argv[1], '{owner}', print)):\n"
+    "from bigbird_ja.storage.lease import Lease, keep_lease\n"
+    "with keep_lease(Lease(sys.argv[1], '{owner}', print)):\n"
     "    print('held', flush=True)\n"
     "    time.sleep(600)\n"
 )
@@ -67,11 +67,11 @@ def test_a_lease_is_taken_renewed_and_released(path):
     lease._wall = lambda: 1.0
     lease.renew()
     lease.check()
-    holder = holder_of(path)
+    holder = read_holder(path)
     assert holder is not None and (holder.pid, holder.renewed) == (os.getpid(), 1.0)
-    assert storage.read_bytes(path) != before and lease.renew_seconds == lease_seconds() / 4
+    assert storage.read_bytes(path) != before and lease.renew_seconds == get_lease_seconds() / 4
     lease.release()
-    assert holder_of(path) is None and not storage.exists(path) and not logged
+    assert read_holder(path) is None and not storage.exists(path) and not logged
 
 
 def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
@@ -80,7 +80,7 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
     silent.acquire()
     lease, logged = make(remote, now, dataclasses.replace(ELSEWHERE, id="second"))
     assert lease.acquire() is not None  # another holder on the same host
-    assert now.now >= 1000.0 + lease_seconds()
+    assert now.now >= 1000.0 + get_lease_seconds()
     assert "far-away" in logged[0]
     for ask in (
         silent.renew,
@@ -106,7 +106,7 @@ def test_a_holder_on_a_bucket_that_renews_keeps_the_lease_whatever_its_clock(rem
     living.check()
     refused, now.then = now.now, living.release
     make(remote, now)[0].acquire()
-    assert now.now < refused + lease_seconds(), "one that ends makes room at once"
+    assert now.now < refused + get_lease_seconds(), "one that ends makes room at once"
 
 
 def test_one_of_two_takes_over_from_a_silent_holder(remote, monkeypatch):
@@ -154,7 +154,7 @@ def test_release_keeps_the_lock_of_a_new_holder(remote, monkeypatch):
 
     monkeypatch.setattr(storage, "delete_if", taken_over)
     lease.release()
-    assert holder_of(remote) == ELSEWHERE
+    assert read_holder(remote) == ELSEWHERE
 
 
 def test_a_failing_bucket_does_not_lose_the_lease(remote, fake_gcs, monkeypatch):
@@ -178,7 +178,7 @@ def test_a_foreign_lock_file_is_refused_and_kept(path, content):
     with pytest.raises(BadInput, match=r"lock\.json (is not valid|has format) .*remove it"):
         make(path)[0].acquire()
     assert storage.read_bytes(path) == content.encode("latin-1")
-    assert holder_of(path) is None
+    assert read_holder(path) is None
 
 
 def test_links_folders_and_fifos_are_refused(tmp_path):
@@ -188,7 +188,7 @@ def test_links_folders_and_fifos_are_refused(tmp_path):
     (tmp_path / "to-none").symlink_to("none")
     os.mkfifo(tmp_path / "fifo")
     for name in ("fifo", "folder", "to-thesis", "to-none"):
-        with pytest.raises(BadInput, match="no lock file of bigbird-ja"):
+        with pytest.raises(BadInput, match="not a lock file of bigbird-ja"):
             make(f"{tmp_path}/{name}")[0].acquire()
     assert (tmp_path / "thesis").read_text() == "years of work"
     assert not (tmp_path / "none").exists()
@@ -220,7 +220,7 @@ def test_a_lock_on_a_disk_is_free_after_a_kill_and_not_while_its_holder_is_stopp
         with pytest.raises(BadInput, match=f"process {child.pid} .* is at work here"):
             make(path)[0].acquire()
         os.kill(child.pid, signal.SIGSTOP)
-    assert holder_of(path).pid == child.pid
+    assert read_holder(path).pid == child.pid
     child.kill()
     child.communicate()
     now = Time()
@@ -237,13 +237,13 @@ def test_a_lock_file_of_0_1_0_is_taken_over(tmp_path):
     path.write_text(json.dumps(old) + "\n" + " " * 2000)
     lease, _ = make(str(path))
     assert lease.acquire() == ELSEWHERE
-    assert holder_of(str(path)).id == lease.owner.id
+    assert read_holder(str(path)).id == lease.owner.id
 
 
 def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(remote):
     lease = Lease(remote, BUSY, print, stale_seconds=0.04)
     stolen = json.dumps(dataclasses.asdict(ELSEWHERE)).encode()
-    with pytest.raises(LeaseLost, match="far-away has taken over"), held(lease):
+    with pytest.raises(LeaseLost, match="far-away has taken over"), keep_lease(lease):
         for _ in range(2):
             _, before = storage.read_with_token(remote)
             while storage.read_with_token(remote)[1] == before:
@@ -252,7 +252,7 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
         while not storage.replace_if(remote, stolen, storage.read_with_token(remote)[1]):
             pass  # renewed this moment
         lease.check()
-    assert holder_of(remote) == ELSEWHERE  # The loser neither renewed nor released it.
+    assert read_holder(remote) == ELSEWHERE  # The loser neither renewed nor released it.
 
 
 @pytest.mark.parametrize("name", ["STORAGE_TIMEOUT", "LEASE"])
@@ -260,7 +260,7 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
 def test_a_variable_out_of_range_is_refused(monkeypatch, name, value):
     monkeypatch.setenv(f"BIGBIRD_JA_{name}_SECONDS", value)
     with pytest.raises(BadInput, match=f"BIGBIRD_JA_{name}_SECONDS='{value}' in the environment"):
-        (lease_seconds if name == "LEASE" else storage_timeout)()
+        (get_lease_seconds if name == "LEASE" else get_storage_timeout)()
 
 
 def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucket, monkeypatch):
@@ -269,10 +269,10 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
     lease.acquire()
     storage.write_bytes(f"{bucket}/made", b"1")
     storage.write_bytes(other, b"1")
-    now.now += 0.6 * lease_seconds()  # The next write renews the lease.
+    now.now += 0.6 * get_lease_seconds()  # The next write renews the lease.
     storage.write_bytes(other, b"2")
     lease.check()
-    now.now += lease_seconds()
+    now.now += get_lease_seconds()
     theirs = json.dumps(dataclasses.asdict(dataclasses.replace(ELSEWHERE, id="new"))).encode()
     assert storage.replace_if(remote, theirs, storage.stat(remote).token)  # taken over
     before = storage.list_stats(bucket)
@@ -320,7 +320,7 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
     storage.write_bytes(f"{bucket}/a", b"3")
     assert storage.read_bytes(f"{bucket}/a") == b"3"
     lease.release()
-    now.now += lease_seconds()
+    now.now += get_lease_seconds()
     storage.write_bytes(f"{bucket}/a", b"4")  # Now any process may write.
 
 
@@ -345,8 +345,8 @@ def test_a_worker_writes_while_its_parent_renews(remote, bucket, fake_gcs):
     """Read the lock only occasionally, to save requests."""
     lease = Lease(remote, BUSY, print, stale_seconds=2.0)
     lease.acquire()
-    share = pickle.loads(pickle.dumps(lease.share()))
-    share.put_up()
+    share = pickle.loads(pickle.dumps(lease.make_share()))
+    share.add_fence()
     fake_gcs.log(clear=True)
     for number in range(5):
         storage.write_bytes(f"{bucket}/{number}", b"1")

@@ -27,7 +27,7 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
     mine = path.with_name("mine")
     mine.write_text("years of work")
     outputs.check_output_file(str(mine), "--output", replaces=False)
-    with pytest.raises(BadInput, match="not a file that this program made"):
+    with pytest.raises(BadInput, match="not created by bigbird-ja"):
         outputs.write(str(mine), b"newest")  # The file appeared after the check.
     assert mine.read_text() == "years of work"
 
@@ -35,12 +35,12 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("thesis", "a file that this program did not make"),
+        ("thesis", "not created by bigbird-ja"),
         ("link", "a symbolic link"),
         ("nowhere", "a symbolic link"),
         ("nowhere/x", "nowhere, which is not a folder"),
         ("new", "a folder: name a file"),
-        ("thesis/", "a folder's name"),
+        ("thesis/", "ends with a slash"),
         ("thesis/x", "thesis, which is not a folder"),
     ],
 )
@@ -52,7 +52,7 @@ def test_places_of_no_file_are_refused(name, reason, tmp_path):
     with pytest.raises(BadInput, match=reason):
         _check_file(f"{tmp_path}/{name}")
     _check_folder(tmp_path / "new")
-    for place, why in (("thesis", "a file of that name exists"), ("nowhere", "leads nowhere")):
+    for place, why in (("thesis", "is a file: name a folder"), ("nowhere", "a broken")):
         with pytest.raises(BadInput, match=why):
             _check_folder(tmp_path / place)
 
@@ -61,7 +61,7 @@ def test_places_of_no_file_are_refused(name, reason, tmp_path):
 def test_a_read_only_parent_is_found_before_work(tmp_path):
     tmp_path.chmod(0o500)
     for check in (_check_file, _check_folder):
-        with pytest.raises(BadInput, match="cannot be written to"):
+        with pytest.raises(BadInput, match="not writable"):
             check(tmp_path / "deep/x")
     tmp_path.chmod(0o700)
 

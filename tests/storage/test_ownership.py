@@ -28,7 +28,7 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
     as_run = Owned.create(base, "run")  # a folder of single files
     assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
     assert Owned.create(base, FILES).kind == "run"
-    with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
+    with pytest.raises(BadInput, match=r"the output of another command of bigbird-ja \(run\)"):
         Owned.create(base, "export")
 
 
@@ -60,7 +60,7 @@ def test_a_copy_has_the_id_and_another_place(tmp_path):
 
 def test_unlisted_files_are_never_touched(base):
     owned = Owned.create(base, "export")
-    refused = pytest.raises(BadInput, match=r"README\.md is not a file that this program made here")
+    refused = pytest.raises(BadInput, match=r"README\.md was not created by bigbird-ja")
     storage.write_bytes(f"{base}/README.md", b"the user's")
     with refused:
         owned.write("README.md", b"ours")
@@ -147,12 +147,12 @@ def test_only_listed_files_are_removed(base):
 
 def test_the_version_that_was_listed_last_is_stated(base):
     owned = Owned.create(base, "run")
-    versions = [FileVersion.of(content) for content in (b"first", b"second")]
+    versions = [FileVersion.from_bytes(content) for content in (b"first", b"second")]
     for made in versions:
         owned.note({"a": made, "log": None})
         owned = Owned.load(base)
-    assert [owned.states("a", made) for made in versions] == [False, True]
-    assert not owned.states("log", versions[0]) and not owned.states("b", versions[0])
+    assert [owned.has_version("a", made) for made in versions] == [False, True]
+    assert not owned.has_version("log", versions[0]) and not owned.has_version("b", versions[0])
 
 
 def test_concurrent_changes_of_a_manifest_lose_nothing(base):
@@ -207,12 +207,12 @@ def test_names_cannot_leave_the_folder(tmp_path):
         owned.note({"../thesis": None})
     forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, FORMAT_VERSION)
     (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(forged))
-    with pytest.raises(BadInput, match="not a file name inside its directory"):
+    with pytest.raises(BadInput, match="not a relative path inside its directory"):
         Owned.load(str(folder))
     # A link with the name of an owned file belongs to the user.
     (folder / MANIFEST_NAME).unlink()
     (folder / "a").symlink_to(tmp_path / "nothing")
-    with pytest.raises(BadInput, match="not a file that this program made"):
+    with pytest.raises(BadInput, match="not created by bigbird-ja"):
         Owned.create(str(folder), "run").write("a", b"ours")
     assert (folder / "a").is_symlink()
 
@@ -227,7 +227,7 @@ def test_a_foreign_folder_is_refused(base):
     assert check() is None and storage.exists(f"{base}/report.html.replaced-1")
     storage.make_directory(f"{base}/deep/er")
     storage.write_bytes(f"{base}/deep/er/letter.txt", b"")
-    words = "files that this program did not make, such as deep: name an empty"
+    words = "files that were not created by bigbird-ja, such as deep: name an empty"
     with pytest.raises(BadInput, match=f"^--model_dir {base} contains {words}"):
         check()
     Owned.create(base, "run")

@@ -17,7 +17,7 @@ from bigbird_ja.process.classify import classify
         ("a\0b", "control"),
         ("/", "Is a directory: check the path"),
         ("/nonexistent", "No such file"),
-        ("s3://bucket/x", "neither gs://"),
+        ("s3://bucket/x", "neither on gs://"),
         ("gs:///x", "expected gs://bucket/name"),
         ("{}/loop", "symbolic links"),
         ("{}/file/x", "Not a directory"),
@@ -41,7 +41,7 @@ def test_a_fifo_is_neither_opened_nor_replaced(tmp_path):
     for act in (
         storage.read_bytes,
         storage.open_read,
-        storage.crc32c_of_file,
+        storage.compute_file_crc32c,
         lambda path: storage.write_bytes(path, b"x"),
         lambda path: storage.upload(path, str(tmp_path / "copy")),
     ):

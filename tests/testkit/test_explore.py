@@ -89,10 +89,10 @@ def _trusts_the_answer(state, tpu, answer):
 FAULTS = {
     FOREIGN: (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
     LEASE: (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
-    BUDGET: (BUDGET, idle, "remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
+    BUDGET: (BUDGET, idle, "compute_remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
     FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
     TWO: (TWO, supervise._Supervisor, "_find", lambda self: ([], {}, []), ALONE),
-    LEFT: (LEFT, supervise, "after_deletion", _trusts_the_answer, ALONE),
+    LEFT: (LEFT, supervise, "record_deletion", _trusts_the_answer, ALONE),
     # Defects that were reported once, each by its issue.
     "price": (
         BUDGET,
@@ -104,11 +104,17 @@ FAULTS = {
     "project": (
         TWO,
         supervise._Supervisor,
-        "_service",
+        "_get_client",
         lambda self, machine: self._io.tpus,
         CHANGES,
     ),
-    "hours in a queue": (BUDGET, simulated_cloud, "age_at_boot", lambda terms, wall: 0.0, QUEUE),
+    "hours in a queue": (
+        BUDGET,
+        simulated_cloud,
+        "compute_age_at_boot",
+        lambda terms, wall: 0.0,
+        QUEUE,
+    ),
 }
 
 

@@ -1,1 +1,1 @@
-"""The programs that run on a rented machine, and the metadata that starts them there."""
+"""Programs that run on a rented machine, and the metadata that starts them."""

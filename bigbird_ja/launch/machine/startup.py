@@ -1,38 +1,41 @@
-"""Compose the metadata of a machine: its start-up script, filled in, and the run that owns it."""
+"""Metadata of a rented machine: its start-up script, and the run that owns it."""
 
 import json
 import re
 import shlex
 
 from bigbird_ja import storage
-from bigbird_ja.launch.backends import MODULES, Vm, engine_on
+from bigbird_ja.launch.backends import MODULES, Vm, choose_engine
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.machine import watcher
-from bigbird_ja.launch.package import lock, packaged
+from bigbird_ja.launch.package import lock, read_packaged
 from bigbird_ja.launch.service import RUN_DIR_KEY
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
 
 
-def metadata(run: LaunchedRun, vm: Vm, state: RunState) -> dict[str, str]:
-    """Compose the metadata of one machine: its start-up script, and the run that owns it.
+def make_metadata(run: LaunchedRun, vm: Vm, state: RunState) -> dict[str, str]:
+    """Return the metadata of a machine: its start-up script, and the run that owns it.
 
     Args:
         run: record of the run.
         vm: environment of the machine.
         state: state with the machine's zone, attempt and limit.
     """
-    return {"startup-script": fill(run, vm, terms_of(run, vm, state)), RUN_DIR_KEY: run.run_dir}
+    return {"startup-script": fill(run, vm, make_terms(run, vm, state)), RUN_DIR_KEY: run.run_dir}
 
 
-def terms_of(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
-    """Return the terms on which the machine's watcher lets it live.
+def make_terms(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
+    """Return the limits that the machine's watcher enforces.
 
-    `metadata` documents the arguments.
+    Args:
+        run: record of the run.
+        vm: environment of the machine.
+        state: state with the machine's zone, attempt and limit.
     """
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
-    # Time in the queue does not count.
+    # Without `max_hours`, time in the queue does not count.
     if run.queued and run.max_seconds is None:
         requested = 0.0
     elif run.queued and run.max_seconds is not None:
@@ -52,8 +55,8 @@ def terms_of(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
 
 
 def fill(run: LaunchedRun, vm: Vm, terms: watcher.Terms) -> str:
-    """Return the script for one machine, with every value quoted for the shell."""
-    engine = engine_on(run.accelerator, run.engine)
+    """Return the start-up script of a machine, with every value quoted for the shell."""
+    engine = choose_engine(run.accelerator, run.engine)
     values = {
         "RUN_NAME": run.name,
         "ATTEMPT": terms.attempt,
@@ -64,16 +67,16 @@ def fill(run: LaunchedRun, vm: Vm, terms: watcher.Terms) -> str:
         "SERVICE_MANAGER": vm.service_manager,
         "HOSTS": run.hosts,
         "TERMS": json.dumps(vars(terms)),
-        "WATCHER": packaged("machine/watcher.py"),
+        "WATCHER": read_packaged("machine/watcher.py"),
     }
     words = {name: shlex.quote(str(value)) for name, value in values.items()}
     words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
-    # Placeholders in the values stay as they are.
-    return _PLACE.sub(lambda match: words[match[1]], packaged("machine/startup.sh"))
+    # A single pass, so that text like a placeholder in a value is not replaced.
+    return _PLACE.sub(lambda match: words[match[1]], read_packaged("machine/startup.sh"))
 
 
 def pretrain_flags(run: LaunchedRun, vm: Vm) -> list[str]:
-    """Return the flags with which the machine calls `pretrain`."""
+    """Return the flags of `pretrain` on the machine."""
     places = {"config": run.config_path, "data_dir": run.data_dir, "model_dir": run.model_dir}
     flags = [f"--{name}={place}" for name, place in places.items()]
     flags += ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
@@ -82,6 +85,6 @@ def pretrain_flags(run: LaunchedRun, vm: Vm) -> list[str]:
     flags += [f"--init_from={run.init_from}"] if run.init_from else []
     flags += [f"--mode={run.mode}"] if run.mode != "train" else []
     if run.hosts > 1:
-        # Hosts wait for one that reboots as long as the supervisor does.
+        # Hosts wait for a rebooting host as long as the supervisor waits for the machine.
         flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")
     return flags

@@ -1,21 +1,21 @@
-"""Delete a rented machine at the end of its lease, without the supervisor.
+"""Watcher of a rented machine: it deletes the machine at its limits, without the supervisor.
 
-Runs on the machine itself, started before anything is installed there, from the text of this file
-in the start-up script: so it uses only the standard library of Python 3.8, and no apostrophe.
-Its first argument is a verb, its second its terms (`Terms`, as JSON):
+The watcher runs on the machine. The start-up script contains the text of this file and starts it
+before anything is installed. So this file uses only the standard library of Python 3.8. Its first
+argument is a verb, the second one the limits (`Terms`, as JSON):
 
-    watch            counts every `poll` seconds, and deletes the machine when its time is over
+    watch            counts every `poll` seconds, and deletes the machine at a limit
     report STATUS    reports the exit status of training to the supervisor
     get URL FILE     downloads one file from the bucket
 
-Rules that save money:
-- Every request has a timeout and a deadline. `gcloud` is not used: it may hang.
-- The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
-  them, and in memory (`/run`). A watcher that is started again goes on counting.
-- Only a new `global_step` is progress; a heartbeat that is merely newer is not.
-- Time is counted, stored and judged before anything is read. Whatever reads, copies or reports is
-  called by `attempt`: its failure, with any exception, means "not seen". Answers, and what is
-  stored of them, have a maximum size.
+Since a machine that is not deleted is billed, the watcher follows these rules:
+- Every request has a timeout and a deadline. `gcloud` is not used, as it may hang.
+- Counters are stored in memory (`/run`) and in a file on disk. The file is overwritten in place,
+  which also works on a full disk. A restarted watcher continues from the stored counters.
+- Only a new `global_step` is progress, not a newer heartbeat.
+- In each poll, time is counted, stored and compared with the limits before anything is read.
+- Code that reads, copies or reports is called by `attempt`, so that no exception ends the watcher.
+- Answers, and the parts of them that are stored, are limited in size.
 - Seconds are counted by a monotonic clock.
 """
 
@@ -35,48 +35,85 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-CALL_SECONDS = 20.0  # timeout of one read of a request
-DEADLINE_SECONDS = 60.0  # deadline of a whole request (that of `get` is longer)
+# Timeout of each read of a request.
+CALL_SECONDS = 20.0
+# Deadline of a complete request, and of a download by `get`.
+DEADLINE_SECONDS = 60.0
 GET_SECONDS = 600.0
-RECORD_BYTES = 1024  # fixed size of the file of counters
-LOG_BYTES = 65536  # maximum size of the copied end of the log
-ANSWER_BYTES = 65536  # maximum size of an answer, or of a file that is read at each poll
+# Fixed size of the file of counters.
+RECORD_BYTES = 1024
+# Size of the end of the log that is copied to the bucket.
+LOG_BYTES = 65536
+# Maximum size of an answer, and of a download by `get`.
+ANSWER_BYTES = 65536
 GET_BYTES = 256 << 20
-RENEWAL_LENGTH = 32  # characters of a renewal that are compared and stored
-STALLED_SECONDS = 5400.0  # maximum time without another step
-# Maximum that a reboot counts, as the wall clock may have been set.
+# Number of characters of a renewal that are compared and stored.
+RENEWAL_LENGTH = 32
+# Maximum time without a new step.
+STALLED_SECONDS = 5400.0
+# Maximum duration of a reboot. It is measured by the wall clock, which may have been set.
 REBOOT_SECONDS = 900.0
-# Maximum from request to boot that counts, as clocks differ.
+# Maximum time from request to boot. It is the difference of two clocks, which may disagree.
 CREATION_SECONDS = 1800.0
-STALLED = 76  # exit status, as in the command line
+# Exit status of a stalled command.
+STALLED = 76
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Limits that the supervisor set before it requested the machine. Seconds."""
+    """Limits of the machine, which the supervisor sets before requesting it. Times are seconds.
+
+    Attributes:
+        attempt: Attempt of the run that requested the machine.
+        limit: Maximum lifetime, which limits the cost.
+        lease: Maximum time without a renewal by the supervisor.
+        supervisor_dir: Folder of the supervisor on the bucket (a local directory in tests).
+        model_dir: Folder of checkpoints and heartbeat.
+        delete: Addresses for the deletion, all of which are requested.
+        ended: Maximum lifetime after the end of training.
+        stalled: Maximum time without a new step.
+        poll: Time between polls.
+        metadata: Address of the metadata server.
+        storage: Address of Cloud Storage.
+        requested: UNIX seconds of the request by the clock of the service, 0 if unknown.
+        hours_left: For a queued machine, the seconds of --max_hours that were left at its request;
+            0 for unlimited.
+        hosts: Number of hosts of the slice. Each runs a watcher.
+    """
 
     attempt: int
-    limit: float  # maximum lifetime of the machine: what its run may still cost
-    lease: float  # maximum time without a renewal by the supervisor
-    supervisor_dir: str  # gs://... (a directory in tests)
+    limit: float
+    lease: float
+    supervisor_dir: str
     model_dir: str
-    delete: list[str] = field(default_factory=list)  # addresses, all of which are tried each time
-    ended: float = 1200.0  # lifetime after the end of training
+    delete: list[str] = field(default_factory=list)
+    ended: float = 1200.0
     stalled: float = STALLED_SECONDS
     poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
-    requested: float = 0.0  # UNIX seconds of the request by the clock of the service, 0 if unknown
-    # For a queued machine: rest of --max_hours at its request, 0 for unlimited.
+    requested: float = 0.0
     hours_left: float = 0.0
-    hosts: int = 1  # number in the slice (each has a watcher)
+    hosts: int = 1
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Seconds so far, and the reference values that they are counted from."""
+    """Counted seconds, and the values at the last poll.
+
+    Attributes:
+        age: Lifetime of the machine.
+        unrenewed: Time since the last renewal.
+        quiet: Time since the last new step.
+        ended: Time since the end of training.
+        step: Last step.
+        renewal: Last renewal.
+        clock: Seconds since boot at the last poll.
+        boot: Id of the boot at the last poll, or "" before the first one.
+        wall: UNIX seconds at the last poll.
+    """
 
     age: float = 0.0
     unrenewed: float = 0.0
@@ -84,14 +121,14 @@ class Counters:
     ended: float = 0.0
     step: int = -1
     renewal: str = ""
-    clock: float = 0.0  # seconds since boot at this record
+    clock: float = 0.0
     boot: str = ""
     wall: float = 0.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Result of one poll of bucket and disk. None: could not be read."""
+    """Result of one poll of bucket and disk. A value is None if it could not be read."""
 
     step: int | None = None
     renewal: str | None = None
@@ -99,7 +136,7 @@ class Seen:
 
 
 def update_counters(counters: Counters, seconds: float, seen: Seen) -> Counters:
-    """Return the counters after one poll, `seconds` after the one before."""
+    """Return the counters after a poll, `seconds` after the last one."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
     return replace(
@@ -114,7 +151,7 @@ def update_counters(counters: Counters, seconds: float, seen: Seen) -> Counters:
 
 
 def must_go(counters: Counters, terms: Terms) -> str:
-    """Return the reason to delete the machine now, or "" while it may live."""
+    """Return the reason to delete the machine now, or "" if no limit is reached."""
     if counters.age >= terms.limit or counters.unrenewed >= terms.lease:
         return "lease_over"
     if counters.ended >= terms.ended:
@@ -122,11 +159,11 @@ def must_go(counters: Counters, terms: Terms) -> str:
     return "stalled" if counters.quiet >= terms.stalled else ""
 
 
-def age_at_boot(terms: Terms, wall: float) -> float:
-    """Return the seconds of its lifetime that a machine has used up when it boots first.
+def compute_age_at_boot(terms: Terms, wall: float) -> float:
+    """Return the age of a machine at its first boot.
 
-    The time of its creation counts, up to `CREATION_SECONDS`. For a machine from a queue with
-    --max_hours, only the time by which its limit exceeds the hours that are left counts.
+    The age includes its creation, up to `CREATION_SECONDS`. For a queued machine with --max_hours,
+    it is the time in the queue by which its limit would exceed the hours that are left.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:
@@ -134,8 +171,8 @@ def age_at_boot(terms: Terms, wall: float) -> float:
     return min(late, CREATION_SECONDS)
 
 
-def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
-    """Return the seconds since the counters were written, across restarts and reboots."""
+def count_seconds(counters: Counters, clock: float, boot: str, wall: float) -> float:
+    """Return the seconds since the counters were stored, across restarts and reboots."""
     if not counters.boot:
         return 0.0
     if counters.boot == boot:
@@ -144,7 +181,7 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
 
 
 def load(paths: list[str]) -> Counters:
-    """Read all copies of the counters, and return the largest of those that are intact."""
+    """Read all copies of the counters, and return the intact copy with the largest age."""
     copies = [Counters()]
     for path in paths:
         with contextlib.suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
@@ -153,7 +190,7 @@ def load(paths: list[str]) -> Counters:
 
 
 def save(paths: list[str], counters: Counters) -> None:
-    """Overwrite each copy in place."""
+    """Overwrite each copy of the counters in place."""
     record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
     for path in paths:
         with contextlib.suppress(OSError):
@@ -166,7 +203,7 @@ def save(paths: list[str], counters: Counters) -> None:
 
 
 class Host:
-    """Access of the watcher to bucket, metadata server, service and disk of this machine."""
+    """Access to the bucket, the metadata server, the service and the disk."""
 
     def __init__(
         self,
@@ -180,30 +217,30 @@ class Host:
         self._opener = urllib.request.build_opener()
         self._number: int | None = None
 
-    def look(self) -> Seen:
-        """Read heartbeat, renewal and the end of training."""
+    def poll(self) -> Seen:
+        """Read the last step, the renewal, and whether training has ended."""
         terms = self._terms
-        step = self._values(terms.model_dir, "heartbeat.json").get("global_step")
-        lease, renewal = self._values(terms.supervisor_dir, "lease.json"), None
+        step = self._read_values(terms.model_dir, "heartbeat.json").get("global_step")
+        lease, renewal = self._read_values(terms.supervisor_dir, "lease.json"), None
         if lease.get("attempt") == terms.attempt:
             renewal = str(lease.get("renewed"))[:RENEWAL_LENGTH]
         is_step = isinstance(step, int) and 0 <= step < 1 << 63
         return Seen(step if is_step else None, renewal, self.has_ended())
 
     def has_ended(self) -> bool:
-        """Return whether training has ended, by a file on the disk."""
+        """Return whether the file exists that marks the end of training."""
         return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:
         """Copy the end of the log to the bucket."""
-        host = self._host()
+        host = self._find_host_number()
         name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
             self._write(name, file.read(LOG_BYTES))
 
-    def _host(self) -> int:
+    def _find_host_number(self) -> int:
         """Return the number of this host in its slice, or 0 if it is unknown."""
         if self._terms.hosts > 1 and self._number is None:
             for name in ("agent-worker-number", "worker-id"):
@@ -219,14 +256,14 @@ class Host:
     ) -> None:
         """Report the exit status of training, or the reason of a deletion, to the supervisor.
 
-        A status never replaces a reason: SIGTERM of a deletion makes the trainer exit as if it were
-        preempted.
+        A status never replaces a reason: after a deletion by the watcher, the trainer exits on
+        SIGTERM with the status of a preemption.
         """
-        before = {} if reason else self._values(self._terms.supervisor_dir, "exit.json")
+        before = {} if reason else self._read_values(self._terms.supervisor_dir, "exit.json")
         if before.get("attempt") == self._terms.attempt and before.get("reason"):
             return
         values = {"attempt": self._terms.attempt, "status": status, "reason": reason}
-        text = json.dumps({**values, "host": self._host(), "time": int(time.time())})
+        text = json.dumps({**values, "host": self._find_host_number(), "time": int(time.time())})
         for pause in pauses:
             try:
                 self._write("exit.json", text.encode())
@@ -242,17 +279,13 @@ class Host:
                 self.request("DELETE", address)
                 say(f"deleted {address}")
             except Exception as error:
-                say(f"deleting {address} failed, will be tried again: {error}")
+                say(f"deleting {address} failed and will be retried: {error}")
 
     def request(self, method: str, url: str, data: bytes | None = None) -> bytes:
-        """Send one signed request with a deadline.
-
-        Returns:
-            The answer, whose size is limited.
-        """
+        """Send one signed request with a deadline and a maximum size of the answer."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
-            headers["Authorization"] = f"Bearer {self._token()}"
+            headers["Authorization"] = f"Bearer {self._fetch_token()}"
         return self._open(urllib.request.Request(url, data, headers, method=method))
 
     def get(self, url: str, target: str) -> None:
@@ -261,7 +294,7 @@ class Host:
         with open(target, "wb") as file:
             file.write(data)
 
-    def _token(self) -> str:
+    def _fetch_token(self) -> str:
         where = f"{self._terms.metadata}/computeMetadata/v1/instance/service-accounts/default/token"
         request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
         return str(json.loads(self._open(request))["access_token"])
@@ -270,7 +303,7 @@ class Host:
         parts: list[bytes] = []
         until, left = time.monotonic() + self._deadline, self._most_bytes
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
-            # The deadline also ends a server that sends single bytes.
+            # The timeout applies to each read, so a slow server can exceed the deadline.
             while True:
                 part = answer.read1(1 << 20)
                 if not part:
@@ -278,9 +311,9 @@ class Host:
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
-                    raise ValueError(f"{request.full_url}: too large")
+                    raise ValueError(f"{request.full_url}: the answer is too large")
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{request.full_url}: no end after {self._deadline:.0f} s")
+                    raise TimeoutError(f"{request.full_url}: longer than {self._deadline:.0f} s")
 
     def _read(self, url: str) -> bytes:
         if not url.startswith("gs://"):
@@ -302,7 +335,7 @@ class Host:
         query = urllib.parse.urlencode({"uploadType": "media", "name": path})
         self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
-    def _values(self, directory: str, name: str) -> dict[str, Any]:
+    def _read_values(self, directory: str, name: str) -> dict[str, Any]:
         """Read the JSON object in a file, or return {} if it cannot be read."""
         values: Any = None
         with contextlib.suppress(Exception):
@@ -318,31 +351,42 @@ def watch(
     sleep: Callable[[float], None],
     boot: str,
 ) -> None:
-    """Watch until the machine is deleted."""
+    """Count and compare with the limits until the machine is deleted.
+
+    Args:
+        terms: limits of the machine.
+        host: access to bucket, service and disk.
+        paths: copies of the counters.
+        clock: monotonic clock, in seconds since boot.
+        sleep: callback that waits some seconds.
+        boot: id of this boot.
+    """
     counters, is_reported = load(paths), False
     if not counters.boot:
-        counters = replace(counters, age=age_at_boot(terms, time.time()))
+        counters = replace(counters, age=compute_age_at_boot(terms, time.time()))
     while True:
         sleep(terms.poll)
-        seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
+        seconds = (
+            count_seconds(counters, clock(), boot, time.time()) if counters.boot else terms.poll
+        )
         counters = update_counters(counters, seconds, Seen(has_ended=host.has_ended()))
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
         save(paths, counters)
         reason = must_go(counters, terms)
         if not reason:
-            counters = update_counters(counters, 0.0, attempt(host.look, Seen()))
+            counters = update_counters(counters, 0.0, attempt(host.poll, Seen()))
             attempt(host.copy_log, None)
             continue
         say(f"{reason}: deleting this machine")
         if not is_reported and not counters.ended:
-            # One try, which has a deadline.
+            # Only one try, so that the deletion is not delayed.
             attempt(partial(host.report, STALLED, reason, pauses=(0.0,)), None)
             is_reported = True
         attempt(host.delete, None)
 
 
 def attempt(act: Callable[[], T], default: T) -> T:
-    """Return the result of an act, or `default` if it fails in any way."""
+    """Return the result of a call, or `default` if it raises any exception."""
     try:
         return act()
     except Exception:
@@ -355,7 +399,7 @@ def say(text: str) -> None:
     attempt(lambda: print(line, file=sys.stderr), None)
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return an id that differs after each boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -364,8 +408,8 @@ def boot_id() -> str:
         return "unknown"
 
 
-def since_boot() -> float:
-    """Return seconds of a monotonic clock that also counts while suspended."""
+def read_boot_clock() -> float:
+    """Return the seconds of a monotonic clock that also counts while suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -385,7 +429,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     name = f"bigbird-ja-{terms.attempt}.counters"
     paths = [os.path.join(work_dir, name), os.path.join(memory, name)]
-    watch(terms, host, paths, since_boot, time.sleep, boot_id())
+    watch(terms, host, paths, read_boot_clock, time.sleep, read_boot_id())
     return 0
 
 

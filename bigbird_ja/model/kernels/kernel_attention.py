@@ -178,7 +178,7 @@ def _text(
     make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]
 ) -> tuple[str, list[Any]]:
     """Return the text of a kernel for libtpu, and shapes and dtypes of its results."""
-    with compat.mosaic_format(_FORMAT):
+    with compat.use_mosaic_format(_FORMAT):
         lowered = jax.jit(make(shape)).trace(*given).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")
     calls: list[str] = []

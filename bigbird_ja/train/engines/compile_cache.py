@@ -72,7 +72,7 @@ class CompileCache:
                 return []
             storage.make_directory(storage.join(owned.path, self._folder))
             paths = {f"{self._folder}/{name}": os.path.join(self._local, name) for name in new}
-            owned.note({name: FileVersion.of_file(path) for name, path in paths.items()})
+            owned.note({name: FileVersion.from_file(path) for name, path in paths.items()})
             for name, path in paths.items():
                 storage.upload(path, storage.join(owned.path, name))
             self._before |= set(new)
@@ -87,7 +87,7 @@ class CompileCache:
             path = os.path.join(self._local, os.path.basename(name))
             with contextlib.suppress(FileNotFoundError):
                 storage.download(storage.join(owned.path, name), path)
-                if owned.states(name, FileVersion.of_file(path)):
+                if owned.states(name, FileVersion.from_file(path)):
                     self._before.add(os.path.basename(name))
                 else:
                     os.unlink(path)

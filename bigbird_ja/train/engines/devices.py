@@ -13,7 +13,7 @@ from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.errors import BadInput
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import shorten
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 
@@ -132,7 +132,7 @@ def has_gpu() -> bool:
 def _why_not(platform: str, text: str) -> str:
     """Return a one-line message for an error of the runtime."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
-    words = shortened(text, 240)
+    words = shorten(text, 240)
     if re.search("already in use|lockfile|Device or resource busy", words):
         end = "end that process, or wait for it"
         return f"{name} is in use by another process ({words}): {end}"
@@ -162,7 +162,7 @@ def resolve_tpu(config: Config) -> Any:
         resolver.master()
     except Exception as error:
         raise BadInput(
-            f"`use_tpu` finds no TPU {tpu.name!r} ({shortened(str(error), 200)}): run on a"
+            f"`use_tpu` finds no TPU {tpu.name!r} ({shorten(str(error), 200)}): run on a"
             " TPU VM with `tpu_name` local, or leave `use_tpu` out"
         ) from error
     return resolver

@@ -133,7 +133,7 @@ class EstimatorEngine:
         from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
         _quiet_logging()
-        compat.tame_estimator(_LeaveSignals)
+        compat.patch_estimator(_LeaveSignals)
         config, use_tpu = self.config, self.use_tpu
         estimator = tpu_estimator.TPUEstimator(
             model_fn=self._graph.model_fn,
@@ -231,7 +231,7 @@ class _LeaveSignals(tf.estimator.SessionRunHook):
 
 def _session_config() -> tf.compat.v1.ConfigProto:
     """Return the session's options, with threads for all cores, and GPU memory as needed."""
-    cores = workers.available_cores()
+    cores = workers.count_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,
         intra_op_parallelism_threads=cores,

@@ -22,7 +22,7 @@ from bigbird_ja.errors import OutOfMemory
 from bigbird_ja.model import head_attention
 from bigbird_ja.model.flops import visible_pairs
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.process.console import human_bytes
+from bigbird_ja.process.console import format_bytes
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -83,8 +83,8 @@ def refuse_if_too_large(needed: int) -> None:
 def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
     """Return the error for a step that does not fit, with the settings to change."""
     return OutOfMemory(
-        f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
-        f" {human_bytes(available)} left: use a smaller training.global_batch_size or more"
+        f"a step of this model needs about {format_bytes(needed)} of memory and {where} has"
+        f" {format_bytes(available)} left: use a smaller training.global_batch_size or more"
         " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
         " model"
     )

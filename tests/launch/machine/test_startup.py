@@ -40,7 +40,7 @@ def run_of(**changes):
 def fill(run, **vm):
     emulated = Vm(**{"installs": False, **vm})  # type: ignore[arg-type]
     state = RunState(zone="z", attempt=1, machine_limit=3600.0)
-    return startup.metadata(run, emulated, state)["startup-script"]
+    return startup.make_metadata(run, emulated, state)["startup-script"]
 
 
 def test_hostile_values_stay_words():
@@ -296,30 +296,30 @@ def launched(place, fake_gcs, metadata_server):
         run = session.store(run, fit_to_data(config, data, overrides, "d"), data)
         vm = rented.make_vm(metadata_server, fake_gcs.url)
         state = RunState(zone="z", attempt=1, machine_limit=7200.0)
-        return run, startup.metadata(run, vm, state)["startup-script"]
+        return run, startup.make_metadata(run, vm, state)["startup-script"]
 
     return launched
 
 
 @pytest.fixture(scope="module")
-def machine_of(tmp_path_factory, cpython):
-    """Return `machine_of(script, ...)`, whose machine's processes are killed at the end."""
+def find_machine(tmp_path_factory, cpython):
+    """Return `find_machine(script, ...)`, whose machine's processes are killed at the end."""
     with contextlib.ExitStack() as stack:
 
-        def machine_of(script, installed=None, cpython=cpython, packages=None):
+        def find_machine(script, installed=None, cpython=cpython, packages=None):
             root = tmp_path_factory.mktemp("vm")
             machine = rented.Machine(root, script, cpython, installed, packages)
             stack.callback(machine.close)
             return machine
 
-        yield machine_of
+        yield find_machine
 
 
 @pytest.fixture(scope="module")
-def installed(launched, machine_of):
+def installed(launched, find_machine):
     """Return a run, and a machine on which the script has installed all of its packages."""
     run, script = launched("one-host", "v5e-8")
-    machine = machine_of(script)
+    machine = find_machine(script)
     done = machine.install()
     if done.returncode and re.search("onnection|dns error|sending request", done.stderr):
         pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
@@ -328,7 +328,7 @@ def installed(launched, machine_of):
 
 
 @pytest.mark.timeout(2000)
-def test_a_wrong_checksum_ends_the_installation(launched, machine_of, cpython):
+def test_a_wrong_checksum_ends_the_installation(launched, find_machine, cpython):
     """Change the checksum of the CPython.
 
     uv installs packages with --require-hashes.
@@ -338,7 +338,7 @@ def test_a_wrong_checksum_ends_the_installation(launched, machine_of, cpython):
     wrong = cpython.parent / "wrong.json"
     entry["sha256"] = "0" * 64
     wrong.write_text(json.dumps(listed), encoding="utf-8")
-    machine = machine_of(launched("wrong-checksum", "v5e-8")[1], cpython=wrong)
+    machine = find_machine(launched("wrong-checksum", "v5e-8")[1], cpython=wrong)
     done = machine.install()
     assert done.returncode != 0 and "ash mismatch" in done.stderr, done.stderr
     assert not (machine.disk / "package/.sha256").exists()
@@ -384,9 +384,9 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(
 
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
-def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
+def test_two_hosts_train_as_one(installed, launched, find_machine, fake_gcs):
     run, script = launched("two-hosts", "v4-16", steps=FIRST)
-    hosts = [machine_of(script, installed[1]) for _ in range(2)]
+    hosts = [find_machine(script, installed[1]) for _ in range(2)]
     address = pods.free_address()
     for index, host in enumerate(hosts):
         host.boot(**fake_gcs.env, **pods.place(address, 2, index))
@@ -399,7 +399,7 @@ def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
 def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
-    launched, machine_of, tmp_path, fake_gcs
+    launched, find_machine, tmp_path, fake_gcs
 ):
     """Install over the packages of Python 3.10, which stay as they are."""
     python = rented.python("3.10")
@@ -409,7 +409,7 @@ def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     before = rented.listing(image)
     run, script = launched("estimator", "v3-8", vm_python=python)
     assert "--engine" not in script.partition("PRETRAIN_FLAGS=")[2].splitlines()[0]
-    machine = machine_of(script, packages=image)
+    machine = find_machine(script, packages=image)
     done = machine.install()
     assert done.returncode == 0, done.stderr
     machine.boot(**fake_gcs.env)

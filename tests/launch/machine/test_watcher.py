@@ -48,18 +48,18 @@ def test_why_and_when_a_machine_is_deleted(looks, reason):
 
 def test_seconds_over_restarts_reboots_and_clocks_that_jump():
     before = Counters(age=50.0, clock=100.0, boot="a", wall=1000.0)
-    assert watcher.since(before, 160.0, "a", 5e9) == 60.0
-    assert watcher.since(before, 40.0, "b", 1300.0) == 300.0
-    assert watcher.since(before, 40.0, "b", 5e9) == 40.0 + watcher.REBOOT_SECONDS
-    assert watcher.since(before, 40.0, "b", 0.0) == 40.0
+    assert watcher.count_seconds(before, 160.0, "a", 5e9) == 60.0
+    assert watcher.count_seconds(before, 40.0, "b", 1300.0) == 300.0
+    assert watcher.count_seconds(before, 40.0, "b", 5e9) == 40.0 + watcher.REBOOT_SECONDS
+    assert watcher.count_seconds(before, 40.0, "b", 0.0) == 40.0
 
 
 def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
     terms = replace(TERMS, requested=1000.0)
-    assert watcher.age_at_boot(terms, 1060.0) == 60.0
-    assert watcher.age_at_boot(terms, 0.0) == watcher.age_at_boot(TERMS, 1e9) == 0.0
+    assert watcher.compute_age_at_boot(terms, 1060.0) == 60.0
+    assert watcher.compute_age_at_boot(terms, 0.0) == watcher.compute_age_at_boot(TERMS, 1e9) == 0.0
     queued = replace(terms, hours_left=5000.0)  # of which the machine may use 1,000
-    ages = [watcher.age_at_boot(queued, 1000.0 + wait) for wait in (3900.0, 4500.0, 9000.0)]
+    ages = [watcher.compute_age_at_boot(queued, 1000.0 + wait) for wait in (3900.0, 4500.0, 9000.0)]
     assert ages == [0.0, 500.0, 5000.0]
 
 
@@ -84,13 +84,13 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     terms = replace(TERMS, **places, metadata=fake_tpu.url, storage=fake_gcs.url)
     report = lambda: json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))  # noqa: E731
     machine = Host(terms, str(tmp_path))
-    assert machine.look() == Seen()
+    assert machine.poll() == Seen()
     storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
     storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
-    assert machine.look() == Seen(step=40)  # The lease belongs to another machine.
+    assert machine.poll() == Seen(step=40)  # The lease belongs to another machine.
     storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
     (tmp_path / "ended").touch()
-    assert machine.look() == Seen(40, "5", True)
+    assert machine.poll() == Seen(40, "5", True)
     (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
     machine.copy_log()
     log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
@@ -106,7 +106,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
     assert json.loads((tmp_path / "copy").read_text()) == report()
     fake_gcs.fault("heartbeat", "status", code=403, times=-1)
-    assert machine.look().step is None
+    assert machine.poll().step is None
 
 
 class SecondHost(Host):
@@ -127,9 +127,9 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
     host.report(1)
     assert sorted(os.listdir(tmp_path / "supervisor")) == ["exit.json", "training-1.log"]
     files = RunFiles(LaunchedRun(str(tmp_path.parent), tmp_path.name))
-    report = files.exit_report()
+    report = files.read_exit_report()
     assert report is not None and (report.host, report.reason) == (1, "bug")
-    assert files.log_tail() == "Traceback of host 1"
+    assert files.read_log_tail() == "Traceback of host 1"
     SecondHost(replace(terms, hosts=1), str(tmp_path)).copy_log()
     assert (tmp_path / "supervisor/training.log").exists()
 
@@ -262,15 +262,15 @@ def test_no_failure_to_read_ends_the_watch(tmp_path, fault):
         raise fault
 
     host._opener.open = fail  # type: ignore[method-assign]
-    host._token = lambda: "token"  # type: ignore[method-assign]
-    assert host.look() == Seen()
+    host._fetch_token = lambda: "token"  # type: ignore[method-assign]
+    assert host.poll() == Seen()
     assert watched(tmp_path, host, 200, terms).age >= 100.0
     assert deleted[:2] == addresses and len(deleted) > 6  # again at each turn
 
 
 def test_time_is_counted_before_anything_is_read(tmp_path):
     class Hanging(Host):
-        def look(self):
+        def poll(self):
             raise _Over
 
     # A machine has lived since it was requested; clocks that differ take half an hour at most.
@@ -289,7 +289,7 @@ def test_whatever_is_on_the_bucket_is_no_step_and_time_is_counted(tmp_path, cont
     places = {f"{name}_dir": str(tmp_path / name) for name in ("model", "supervisor")}
     terms = replace(TERMS, **places)
     host = Host(terms, str(tmp_path))
-    seen = host.look()
+    seen = host.poll()
     assert seen.step is None and (seen.renewal is None) == (content in HOSTILE)
     assert watched(tmp_path, host, 100, terms).age >= 50.0  # the record on disk is readable
 
@@ -300,7 +300,7 @@ def test_nothing_that_a_watcher_reads_copies_or_reports_can_end_it(tmp_path):
 
     terms, host = replace(TERMS, limit=60.0), Host(TERMS, str(tmp_path))
     deleted = []
-    for name in ("look", "copy_log", "report"):
+    for name in ("poll", "copy_log", "report"):
         setattr(host, name, fail)
     host.delete = lambda: deleted.append(1) or fail()  # type: ignore[method-assign]
     assert watched(tmp_path, host, 200, terms).age >= 100.0

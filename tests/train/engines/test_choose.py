@@ -68,7 +68,7 @@ def test_estimator_refuses_kernels_and_another_tensorflow(machine):
     config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
-    with pytest.raises(BadInput, match=f"^{setting} needs `engine` pjrt: "):
+    with pytest.raises(BadInput, match=f"^{setting} requires `engine` pjrt"):
         choose("estimator", False, config)
     del machine.packages["tensorflow_estimator"]
     with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[estimator\]'"):

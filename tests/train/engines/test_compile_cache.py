@@ -69,7 +69,7 @@ def test_log_says_whether_a_kept_program_was_loaded(tmp_path):
         for name in kept:
             path = tmp_path / "model" / name
             path.write_bytes(b"damaged")
-            owned.note({name: FileVersion.of_file(str(path))})
+            owned.note({name: FileVersion.from_file(str(path))})
         with pytest.warns(UserWarning, match="persistent compilation cache"):
             start(3)
     finally:
