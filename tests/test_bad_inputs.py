@@ -34,8 +34,8 @@ _RENT = "launch --name=a --project=p --bucket=gs://b --data_dir=gs://b/d"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
 _EXPORT = "export --model_dir={w}/model --output_dir={o}"
-_FOREIGN_FILE = "is a file that this program did not make"
-_FOREIGN_FOLDER = "contains files that this program did not make, such as "
+_FOREIGN_FILE = "was not created by bigbird-ja"
+_FOREIGN_FOLDER = "contains files that were not created by bigbird-ja, such as "
 # Command and flags, and words of the message. {t} holds bad files, {w} good ones, {o} is a path
 # that nothing must write to.
 CASES = (
@@ -130,18 +130,18 @@ CASES = (
     (_EXPORT + " --output_dir={t}/c --overwrite", _FOREIGN_FOLDER),
     (_TRAIN + " --model_dir={t}/c --overwrite", _FOREIGN_FOLDER),
     # A machine is rented for what can train there, and for a limit.
-    *((start, "--config is needed") for start in ("launch --dry_run", _RENT)),
-    *((start + " --max_cost=5", "--config is needed") for start in ("launch --dry_run", _RENT)),
+    *((start, "--config is required") for start in ("launch --dry_run", _RENT)),
+    *((start + " --max_cost=5", "--config is required") for start in ("launch --dry_run", _RENT)),
     *(
-        (f"{start} --config=tiny-cpu{grant}", "needed: --max_cost or --max_hours")
+        (f"{start} --config=tiny-cpu{grant}", "required: --max_cost or --max_hours")
         for start in ("launch --dry_run", _RENT)
         for grant in ("", " --price_per_hour=0")
     ),
     (_EIGHT + " --accelerator_type=v5litepod-8 --engine=estimator", "90807"),
-    (_EIGHT + " --accelerator_type=v3-32", "estimator engine uses one"),
+    (_EIGHT + " --accelerator_type=v3-32", "the engine estimator supports one"),
     (
         _EIGHT + " --accelerator_type=v6e-2 --zones=us-east5-b",
-        "of that size (use v6e-1, v6e-4, v6e",
+        "has that size (use v6e-1, v6e-4, v6",
     ),
     (_EIGHT + " --accelerator_type=v7x-64", "docs/pods.md"),
     (_EIGHT + " --accelerator_type=v7x-8 --queued", "the Cloud TPU API does not rent v7x-8"),
@@ -149,20 +149,20 @@ CASES = (
     (_EIGHT + " --accelerator_type=v6e-8 --service=compute --queued", "has no queue"),
     (_EIGHT + " --pricing=flex-start", "one of spot, on_demand"),
     (_EIGHT + " --name=Bad_Name", "lower-case"),
-    (_EIGHT + " --data_dir=/tmp/data --bucket=gs://b", "with gs://b/data or by"),
-    (_EIGHT + " --bucket=/tmp/b", "gs:// only"),
+    (_EIGHT + " --data_dir=/tmp/data --bucket=gs://b", "with gs://b/data, or copy it"),
+    (_EIGHT + " --bucket=/tmp/b", "can access only gs://"),
     (_EIGHT + " --spot", "rents spot TPUs without a flag"),
     (_EIGHT + " --price_per_hour=0 --max_cost=3", "has no effect with"),
     # Input that a rented machine would refuse.
     (_EIGHT + " --accelerator_type=v5e-32", "by 32 cores x 1 micro-batches"),
-    (_EIGHT + " --accelerator_type=v3-8 --set=tpu.num_cores=4", "and v3-8 has 8"),
+    (_EIGHT + " --accelerator_type=v3-8 --set=tpu.num_cores=4", "set it to 8 for v3-8"),
     (
         _EIGHT + " --accelerator_type=v3-8 --set=model.attention_implementation=kernel",
-        "attention_implementation=kernel needs",
+        "attention_implementation=kernel requires",
     ),
     # A stored value must not contain free text, and the message does not show it.
-    (_EIGHT + " --data_dir=gs://b/d?access_token=ya29.secret", "belong there"),
-    (_EIGHT + " --vm_python=python3;secret", "belong there"),
+    (_EIGHT + " --data_dir=gs://b/d?access_token=ya29.secret", "may contain only letters"),
+    (_EIGHT + " --vm_python=python3;secret", "may contain only letters"),
 )
 
 

@@ -65,8 +65,8 @@ def test_heads_attend_to_their_distance_with_subspaces():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("initializer=subspaces num_attention_heads=1", "needs 2 or more"),
-        ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
+        ("initializer=subspaces num_attention_heads=1", "requires at least 2 heads"),
+        ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even number"),
     ],
 )
 def test_subspaces_need_two_heads_of_even_size(settings, message):
