@@ -47,7 +47,9 @@ def _readme(name: str) -> str:
 
 def _index() -> str:
     rows = "\n".join(f"- `{name}`: {what}" for name, what in cli.COMMANDS.items())
-    common = command_help.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
+    common = command_help.group_flags(command_flags.collect_flags(cli.load_command("sample")))[
+        COMMON
+    ]
     return (
         "# Commands\n\nIn the order of use. `bigbird-ja COMMAND --help` explains a command and its"
         " flags, and `make site` builds a page for each.\n\n"
@@ -59,7 +61,7 @@ def _index() -> str:
 def _page(name: str) -> str:
     command = cli.load_command(name)
     summary, _, rest = (command.__doc__ or "").strip().partition("\n")
-    sections = command_help.sections(command_flags.flags_of(command))
+    sections = command_help.group_flags(command_flags.collect_flags(command))
     sections.pop(COMMON, None)
     told = _paragraphs(rest)
     if not any(part.startswith("```") for part in told):
@@ -88,9 +90,9 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
-        f"`{command_help.form(one)}` ({command_flags.declared(one).setting})"
+        f"`{command_help.format_form(one)}` ({command_flags.declared(one).setting})"
         if command_flags.declared(one).setting.partition(".")[2] != one.name
-        else f"`{command_help.form(one)}`"
+        else f"`{command_help.format_form(one)}`"
         for one in listed
     )
     return f"## Settings\n\nFlags of [settings](../settings.md): {names}."
@@ -99,11 +101,11 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
 def _flag_list(listed: list[flags.Flag]) -> str:
     rows = []
     for flag in listed:
-        default = command_help.default_text(flag)
+        default = command_help.format_default(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
         # An escape, as a bracket would begin a link to a name of the Python interface.
-        meaning = command_help.meaning(flag).replace("[", "\\[")
-        rows.append(f"- `{command_help.form(flag)}`: {meaning}{ending}")
+        meaning = command_help.format_meaning(flag).replace("[", "\\[")
+        rows.append(f"- `{command_help.format_form(flag)}`: {meaning}{ending}")
     return "\n".join(rows)
 
 

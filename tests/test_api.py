@@ -34,7 +34,7 @@ def test_a_function_is_declared_lazily_and_typed(name):
 @pytest.mark.parametrize("name", bigbird_ja.FUNCTIONS)
 def test_every_flag_is_a_parameter(name):
     command = load_command(name.replace("_", "-"))
-    flags = {flag.name for flag in command_flags.own_flags(command_flags.flags_of(command))}
+    flags = {flag.name for flag in command_flags.own_flags(command_flags.collect_flags(command))}
     given = inspect.signature(getattr(bigbird_ja, name)).parameters
     parameters = {*given, *(parameter.removesuffix("s") for parameter in given)}
     missing = flags - SHELL - parameters

@@ -19,7 +19,7 @@ def test_no_flag_takes_a_credential():
     # Every user of the machine can read flags in the process list.
     secret = re.compile("(access|auth|id)_token|password|secret|credential|private|api_key")
     for name in cli.COMMANDS:
-        for flag in command_flags.flags_of(cli.load_command(name)):
+        for flag in command_flags.collect_flags(cli.load_command(name)):
             assert not secret.search(flag), flag
 
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = run_command_line(arguments, signals)
     except KeyboardInterrupt as stop:
         # The signal arrived outside of `run_command_line`.
-        with _results(_wants_json(arguments)) as results:
+        with _open_results(_is_json_requested(arguments)) as results:
             status = _report(stop, results, signals, str)
     if (unwritten := streams.finish()) is not None and status == 0:
         status = _report(unwritten, None, signals, str)
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _wants_json(arguments: list[str]) -> bool:
+def _is_json_requested(arguments: list[str]) -> bool:
     """Return whether arguments contain `--json`, even if they cannot be parsed."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
@@ -104,7 +104,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         arguments: arguments without the program's name.
         signals: signal handling of the process, if this is the console script.
     """
-    with _results(_wants_json(arguments)) as results, console.print_log() as printed:
+    with _open_results(_is_json_requested(arguments)) as results, console.print_log() as printed:
         try:
             outcome = _run(arguments, printed)
             with streams.name_stream(1):
@@ -120,7 +120,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
     return 0
 
 
-def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
+def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
     """Return a context manager for the line of `--json`, or for None."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
@@ -134,18 +134,18 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
-        return _overview()
+        return _format_overview()
     if arguments[0] in ("--version", "-version"):
         return f"bigbird-ja {__version__}"
     name, *words = [*arguments[1:], "--help"] if asks else arguments
     # Imported here, since absl is not required to list the commands.
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.cli.command_help import command_help
+    from bigbird_ja.cli.command_help import format_help
 
     command = load_command(name)
     args = command_flags.parse(command, name, words)
     if args.help:
-        return command_help(command, name)
+        return format_help(command, name)
     require(*getattr(command, "NEEDS", ()))
     # TensorFlow reads the environment when it is imported.
     prepare_tensorflow(os.environ)
@@ -230,7 +230,7 @@ def load_command(name: str) -> Any:
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
 
 
-def _overview() -> str:
+def _format_overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
     return (

@@ -17,7 +17,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import Option, summarize_keys
 from bigbird_ja.settings.schema import about as details
 from bigbird_ja.settings.suggestions import near, suggestion
-from bigbird_ja.settings.variants import OPTIONS, parameter_of
+from bigbird_ja.settings.variants import OPTIONS, get_parameter
 
 # Parsed flags of a command.
 Args = flags.FlagValues
@@ -105,7 +105,7 @@ class Flags:
 
     def setting(self, key: str, **about: Any) -> None:
         """Declare a flag for a setting, from the declaration of the setting."""
-        self._add(Flag(f"--{parameter_of(key)}", OPTIONS[key].type, None, setting=key, **about))
+        self._add(Flag(f"--{get_parameter(key)}", OPTIONS[key].type, None, setting=key, **about))
 
     def _declare(
         self,
@@ -186,7 +186,7 @@ def declared(flag: flags.Flag) -> Flag:
     return flag.declared  # type: ignore[attr-defined]
 
 
-def flags_of(command: Any) -> flags.FlagValues:
+def collect_flags(command: Any) -> flags.FlagValues:
     """Return a command's flags and the common flags, before parsing.
 
     They contain `--config` and `--set` if the module of the command defines `SETTINGS`.
@@ -226,7 +226,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
         BadInput: A flag is unknown, missing or has no effect, a value is invalid, or there is an
             unexpected argument.
     """
-    args = flags_of(command)
+    args = collect_flags(command)
     arguments = [_normalize_argument(word, args) for word in arguments]
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
@@ -242,7 +242,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     except flags.UnrecognizedFlagError as error:
         if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
-        near = _near(args, error.flagname)
+        near = _suggest_names(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
     except flags.Error as error:
         if isinstance(error.__context__, BadInput):
@@ -253,7 +253,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     if words and has_positional:
         raise BadInput(f"unexpected argument {words[0]!r}{see}")
     if words:
-        raise _stray_argument_error(args, words, see)
+        raise _make_stray_error(args, words, see)
     _check_required(args, see)
     for flag in own_flags(args):
         if flag.present:
@@ -271,7 +271,7 @@ def _normalize_argument(word: str, args: flags.FlagValues) -> str:
     return f"--{name}{equals}{value}" if word.startswith("--") and is_known else word
 
 
-def _stray_argument_error(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
+def _make_stray_error(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
     """Return the error for unexpected arguments, which suggests a flag for them."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
@@ -330,7 +330,7 @@ def format_need(need: str) -> str:
     return f"--{need.replace('=', ' ')}"
 
 
-def _near(args: flags.FlagValues, name: str) -> str:
+def _suggest_names(args: flags.FlagValues, name: str) -> str:
     """Return a text that suggests the nearest flag and the nearest settings."""
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:

@@ -7,14 +7,14 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja.cli.command_flags import declared, flags_of, format_need, own_flags
+from bigbird_ja.cli.command_flags import collect_flags, declared, format_need, own_flags
 from bigbird_ja.settings.variants import OPTIONS
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
 _COMMON = ("config", "set", "json", "help")
 
 
-def command_help(command: Any, name: str) -> str:
+def format_help(command: Any, name: str) -> str:
     """Format the text of `bigbird-ja COMMAND --help`.
 
     Args:
@@ -25,18 +25,18 @@ def command_help(command: Any, name: str) -> str:
     about[0] = f"bigbird-ja {name}: {about[0]}"
     paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
     lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
-    for heading, listed in sections(flags_of(command)).items():
+    for heading, listed in group_flags(collect_flags(command)).items():
         lines += ["", f"{heading}:"]
         for flag in listed:
-            default = default_text(flag)
+            default = format_default(flag)
             shown = default if declared(flag).required else f"default: {default}"
-            text = meaning(flag) + (f" ({shown})" if default != "off" else "")
-            lines.append(f"  {form(flag)}")
+            text = format_meaning(flag) + (f" ({shown})" if default != "off" else "")
+            lines.append(f"  {format_form(flag)}")
             lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 
-def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
+def group_flags(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
     """Group the flags by their headings in `--help`, required flags first."""
     result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
     last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
@@ -50,7 +50,7 @@ def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
     return {heading: listed for heading, listed in {**result, **last}.items() if listed}
 
 
-def form(flag: flags.Flag) -> str:
+def format_form(flag: flags.Flag) -> str:
     """Format a flag with its placeholder, such as `--name INT`."""
     option = declared(flag)
     if option.kind is bool:
@@ -58,7 +58,7 @@ def form(flag: flags.Flag) -> str:
     return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
 
 
-def meaning(flag: flags.Flag) -> str:
+def format_meaning(flag: flags.Flag) -> str:
     """Format a flag's description, unit, range, setting and conditions."""
     option = declared(flag)
     notes = [
@@ -72,7 +72,7 @@ def meaning(flag: flags.Flag) -> str:
     return option.meaning + (f" [{shown}]" if shown else "")
 
 
-def default_text(flag: flags.Flag) -> str:
+def format_default(flag: flags.Flag) -> str:
     """Format a flag's default, or `required`."""
     option = declared(flag)
     if option.required:

@@ -56,7 +56,7 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
     )
 
 
-def corpus_parameters(args: Args) -> dict[str, Any]:
+def collect_corpus_parameters(args: Args) -> dict[str, Any]:
     """Return the arguments that specify a corpus, for a function."""
     return {
         "inputs": args.input,

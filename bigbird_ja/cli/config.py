@@ -31,7 +31,7 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def setting_parameters(args: Args) -> dict[str, Any]:
+def collect_setting_parameters(args: Args) -> dict[str, Any]:
     """Return `config`, `overrides` and the arguments that set one setting, for a function."""
     flags = command_flags.own_flags(args)
     named = {flag.name: flag.value for flag in flags if command_flags.declared(flag).setting}

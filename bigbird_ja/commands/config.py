@@ -41,6 +41,6 @@ def run(args: Args) -> ConfigResult:
     for key, setting in result.settings.items():
         source = spell_flags(setting.source, set(args))
         result.settings[key] = dataclasses.replace(setting, source=source)
-    print(explain.to_yaml(result))
+    print(explain.format_yaml(result))
     warn(result.warnings)
     return result

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
-from bigbird_ja.cli.config import setting_parameters
+from bigbird_ja.cli.common_flags import collect_corpus_parameters, define_corpus_flags
+from bigbird_ja.cli.config import collect_setting_parameters
 from bigbird_ja.settings.variants import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def run(args: Args) -> DataSetResult:
     from bigbird_ja.data.make_data import make_data
 
     result = make_data(
-        **corpus_parameters(args),
+        **collect_corpus_parameters(args),
         tokenizer=args.tokenizer,
         output_dir=args.output_dir,
-        **setting_parameters(args),
+        **collect_setting_parameters(args),
         num_workers=args.num_workers,
         runner=args.runner,
         input_mask=args.input_mask,

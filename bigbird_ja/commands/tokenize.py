@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
-from bigbird_ja.cli.config import setting_parameters
+from bigbird_ja.cli.common_flags import collect_corpus_parameters, define_corpus_flags
+from bigbird_ja.cli.config import collect_setting_parameters
 from bigbird_ja.settings.variants import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def run(args: Args) -> TokenizerResult:
     from bigbird_ja.text.tokenizer_training import tokenize
 
     result = tokenize(
-        **corpus_parameters(args),
+        **collect_corpus_parameters(args),
         output_prefix=args.output_prefix,
-        **setting_parameters(args),
+        **collect_setting_parameters(args),
         overwrite=args.overwrite,
     )
     print(

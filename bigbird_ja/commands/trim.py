@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.cli.common_flags import corpus_parameters, define_corpus_flags
+from bigbird_ja.cli.common_flags import collect_corpus_parameters, define_corpus_flags
 
 if TYPE_CHECKING:
     from bigbird_ja.huggingface.trim import TrimResult
@@ -44,7 +44,7 @@ def run(args: Args) -> TrimResult:
 
     result = trim(
         encoder=args.encoder,
-        **corpus_parameters(args),
+        **collect_corpus_parameters(args),
         output_dir=args.output_dir,
         vocab_size=args.vocab_size,
         overwrite=args.overwrite,

@@ -22,7 +22,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.data_facts import Data, predictions_of
+from bigbird_ja.settings.data_facts import Data, count_predictions
 from bigbird_ja.settings.schema import Id, MakeDataConfig, Positive
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
@@ -316,7 +316,7 @@ def spec_of(
     Raises:
         BadInput: Invalid settings.
     """
-    max_predictions = predictions_of(config)
+    max_predictions = count_predictions(config)
     if max_predictions > config.seq_length:
         raise BadInput(
             f"`max_predictions_per_seq` {max_predictions} is more than"

@@ -20,7 +20,7 @@ from bigbird_ja.preflight.results import PreflightResult, load_results
 from bigbird_ja.process.console import log, warn
 from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.data_facts import Data, requested_data
-from bigbird_ja.settings.provenance import decided_by_data
+from bigbird_ja.settings.provenance import list_decided_by_data
 from bigbird_ja.settings.resolve import (
     ConfigSource,
     base_layers,
@@ -118,7 +118,7 @@ def plan(
     resolved, given = resolve_config(layers, used_by("plan"))
     data: Data = manifest or requested_data(resolved)
     resolved = fit_to_data(resolved, data, given, data_dir or "")
-    for line in decided_by_data(given, data) if manifest else ():
+    for line in list_decided_by_data(given, data) if manifest else ():
         log(line)
     warn(config_warnings(resolved, not init_from, given, data))
     run = Plan(resolved, data, preemptions_per_hour=preemptions_per_hour)

@@ -120,7 +120,7 @@ def config_warnings(
         data: facts of the run's data set, if known.
     """
     training = config.training
-    lines = _unusual_length(config, overrides, data) if data else []
+    lines = _check_length(config, overrides, data) if data else []
     if training.warmup_steps >= training.num_train_steps:
         reached = training.num_train_steps / training.warmup_steps
         lines.append(
@@ -139,7 +139,7 @@ def config_warnings(
     return lines
 
 
-def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
+def _check_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
     """Return a warning if a preset's learning rate is used with far other tokens per step."""
     every = list(overrides)
     last = {override.key: override for override in every}

@@ -55,18 +55,18 @@ DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 def requested_data(config: schema.Config, pad_id: int = 0) -> Data:
     """Return the facts of the data set that `make-data` would create from a config."""
     values = {name: getattr(config.make_data, name) for name in _SHARED}
-    values["max_predictions_per_seq"] = predictions_of(config.make_data)
+    values["max_predictions_per_seq"] = count_predictions(config.make_data)
     vocab_size = config.tokenize.vocab_size
     return Data(**values, vocab_size=vocab_size, special_ids={"pad": pad_id})
 
 
-def predictions_of(making: schema.MakeDataConfig) -> int:
+def count_predictions(making: schema.MakeDataConfig) -> int:
     """Return the maximum number of masked tokens per sequence in a data set."""
     stated = making.max_predictions_per_seq
-    return places_for(making.seq_length, making.masked_lm_prob) if stated is None else stated
+    return count_masked(making.seq_length, making.masked_lm_prob) if stated is None else stated
 
 
-def places_for(seq_length: int, rate: float) -> int:
+def count_masked(seq_length: int, rate: float) -> int:
     """Return the number of masked tokens in a full sequence at a mask rate."""
     return max(1, math.ceil(round(seq_length * rate, 6)))
 

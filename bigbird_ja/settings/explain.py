@@ -11,7 +11,7 @@ from bigbird_ja.settings.checks import config_warnings
 from bigbird_ja.settings.config_file import preset_purposes
 from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.settings.variants import OPTIONS, default_of
+from bigbird_ja.settings.variants import OPTIONS, get_default_of
 from bigbird_ja.storage.decode import FORMAT_VERSION
 
 _WIDTH = 79
@@ -71,7 +71,7 @@ def config(
         key: ExplainedSetting(
             value,
             sources.get(key, "default"),
-            default_of(resolved, key),
+            get_default_of(resolved, key),
             OPTIONS[key].meaning,
             OPTIONS[key].unit,
             OPTIONS[key].allowed,
@@ -81,7 +81,7 @@ def config(
     return ConfigResult(settings, config_warnings(resolved), preset_purposes())
 
 
-def to_yaml(result: ConfigResult) -> str:
+def format_yaml(result: ConfigResult) -> str:
     """Format the settings as YAML, with presets, meanings, ranges and sources as comments."""
     import yaml
 

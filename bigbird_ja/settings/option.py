@@ -55,17 +55,17 @@ class Option:
     @property
     def kind(self) -> type:
         """Type of a value that is not None: int, float, bool or str."""
-        return str if self.choices else _bare(self.type)
+        return str if self.choices else _strip_annotations(self.type)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Allowed choices, or () for any text."""
-        return choices_of(self.type)
+        return get_choices(self.type)
 
     @property
     def span(self) -> tuple[float, float] | None:
         """Minimum and maximum of a number, or None without a range."""
-        for meta in metas(self.type):
+        for meta in list_metas(self.type):
             if meta.ge is not None and meta.le is not None:
                 return meta.ge, meta.le
         return None
@@ -73,41 +73,45 @@ class Option:
     @property
     def meaning(self) -> str:
         """Description as a noun phrase."""
-        return next((m.description for m in reversed(metas(self.type)) if m.description), "")
+        return next((m.description for m in reversed(list_metas(self.type)) if m.description), "")
 
     @property
     def unit(self) -> str:
         """Unit of the value."""
-        return str(details(self.type).get("unit", ""))
+        return str(collect_details(self.type).get("unit", ""))
 
     @property
     def none(self) -> str:
         """Meaning of None, or "" if None is not allowed."""
-        return str(details(self.type).get("none", ""))
+        return str(collect_details(self.type).get("none", ""))
 
     @property
     def filled(self) -> bool:
         """Whether a text must not be empty."""
-        return any(meta.min_length for meta in metas(self.type))
+        return any(meta.min_length for meta in list_metas(self.type))
 
     @property
     def allowed(self) -> str:
         """Allowed range or choices, or "" for a switch or any text."""
-        return " | ".join(self.choices) or self._range(_ENDLESS)
+        return " | ".join(self.choices) or self._format_range(_ENDLESS)
 
     @property
     def values(self) -> str:
         """Unit, and the allowed range or choices."""
         return ", ".join(filter(None, (self.unit, self.allowed)))
 
-    def _range(self, endless: float) -> str:
+    def _format_range(self, endless: float) -> str:
         """Format the range. An upper bound from `endless` on is not shown."""
         if self.span is None:
             return ""
         low, high = self.span
         if low <= -(2**63):
             return "any whole number of 64 bits"
-        return f"at least {_bound(low)}" if high >= endless else f"{_bound(low)} to {_bound(high)}"
+        return (
+            f"at least {_format_bound(low)}"
+            if high >= endless
+            else f"{_format_bound(low)} to {_format_bound(high)}"
+        )
 
     @property
     def default_text(self) -> str:
@@ -131,9 +135,9 @@ class Option:
         except msgspec.ValidationError as error:
             written = f"{self.key}{' ' if self.key.startswith('--') else '='}{shorten(value)}"
             where = f"{source}: " if source else ""
-            raise BadInput(f"{where}{written}{self._refusal(value)}") from error
+            raise BadInput(f"{where}{written}{self._format_refusal(value)}") from error
 
-    def _refusal(self, value: Any) -> str:
+    def _format_refusal(self, value: Any) -> str:
         """Format the reason why a value is invalid."""
         if self.choices:
             return f"{nearest(str(value), self.choices)}: one of {', '.join(self.choices)}"
@@ -142,36 +146,36 @@ class Option:
         except msgspec.ValidationError:
             return f" is not a valid {self.kind.__name__}"
         if self.kind is not str:
-            return f": must be {self._range(math.inf)}"
+            return f": must be {self._format_range(math.inf)}"
         if value == "":
             return " is empty: set a value, or remove it"
-        return f": must be {details(self.type)['pattern']}"
+        return f": must be {collect_details(self.type)['pattern']}"
 
 
-def metas(hint: Any) -> list[msgspec.Meta]:
+def list_metas(hint: Any) -> list[msgspec.Meta]:
     """List the constraints and descriptions in a type, the innermost first."""
-    inner = [meta for part in typing.get_args(hint) for meta in metas(part)]
+    inner = [meta for part in typing.get_args(hint) for meta in list_metas(part)]
     own = getattr(hint, "__metadata__", ())
-    return [*(metas(hint.__origin__) if own else inner), *own]
+    return [*(list_metas(hint.__origin__) if own else inner), *own]
 
 
-def details(hint: Any) -> dict[str, Any]:
+def collect_details(hint: Any) -> dict[str, Any]:
     """Return the values that `schema.about` has added to a type, such as the unit."""
-    return {key: value for meta in metas(hint) for key, value in (meta.extra or {}).items()}
+    return {key: value for meta in list_metas(hint) for key, value in (meta.extra or {}).items()}
 
 
-def choices_of(hint: Any) -> tuple[str, ...]:
+def get_choices(hint: Any) -> tuple[str, ...]:
     """Return the choices of a type, or () for any text."""
-    bare = _bare(hint)
+    bare = _strip_annotations(hint)
     return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 
 
-def _bare(hint: Any) -> Any:
+def _strip_annotations(hint: Any) -> Any:
     """Return a type without annotations and without None."""
     if typing.get_origin(hint) is Annotated:
-        return _bare(hint.__origin__)
+        return _strip_annotations(hint.__origin__)
     if type(None) in typing.get_args(hint):
-        return _bare(typing.get_args(hint)[0])
+        return _strip_annotations(typing.get_args(hint)[0])
     return hint
 
 
@@ -186,7 +190,7 @@ def format_value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _bound(value: float) -> str:
+def _format_bound(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else format_value(value)
 
 

@@ -16,7 +16,7 @@ from bigbird_ja.settings.option import format_value, shorten
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.settings.variants import OPTIONS, default_of
+from bigbird_ja.settings.variants import OPTIONS, get_default_of
 
 
 class Layer(NamedTuple):
@@ -100,7 +100,7 @@ def echo_settings(
     preset = {o.key: o for o in every if o.is_of_preset or o.source == run}
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
-        base = preset[key].value if key in preset else default_of(config, key)
+        base = preset[key].value if key in preset else get_default_of(config, key)
         by_data = key not in DATA_KEYS and override.is_of_preset and final[key] != base
         if key not in uses or (override.value == base and not by_data):
             continue
@@ -108,11 +108,11 @@ def echo_settings(
         shown = (base is None and OPTIONS[key].none) or format_value(base)
         source = "the data" if by_data else override.source
         lines.append(f"  {key} = {format_value(final[key])}  ({origin} {shown}; from {source})")
-    lines += [f"  {line}" for line in decided_by_data(last.values(), data)] if data else []
+    lines += [f"  {line}" for line in list_decided_by_data(last.values(), data)] if data else []
     return "\n".join(lines) if lines else "  (all defaults)"
 
 
-def decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
+def list_decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
     """Format the values of a preset or file that the data set overrides, one line each."""
     facts, said = data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
     return [

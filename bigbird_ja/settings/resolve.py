@@ -25,9 +25,9 @@ from bigbird_ja.settings.variants import (
     SELECTORS,
     VARIANTS,
     accepts,
-    conditions,
     default,
-    parameter_of,
+    find_conditions,
+    get_parameter,
     select,
 )
 
@@ -61,7 +61,7 @@ def given_layers(
     given = {key: value for key, value in (arguments or {}).items() if value is not None}
     return [
         Layer("`overrides`", overrides or {}),
-        *(Layer(f"`{parameter_of(key)}`", {key: value}) for key, value in given.items()),
+        *(Layer(f"`{get_parameter(key)}`", {key: value}) for key, value in given.items()),
     ]
 
 
@@ -135,7 +135,7 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
             is_last and not accepts(chosen, name, override.value)
         ):
             if not is_earlier:
-                raise _no_effect_error(override, chosen, last)
+                raise _make_no_effect_error(override, chosen, last)
             left.append(override)
         elif (
             is_earlier
@@ -151,12 +151,12 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
     return left
 
 
-def _no_effect_error(
+def _make_no_effect_error(
     override: Override, chosen: type[Section], last: Mapping[str, Override]
 ) -> BadInput:
     """Return the error for a setting or value that the chosen class does not accept."""
     section, name = override.key.split(".")
-    for key, allowed in conditions(section, name, override.value).items():
+    for key, allowed in find_conditions(section, name, override.value).items():
         other = key.partition(".")[2]
         if other not in chosen.__struct_fields__:
             continue
@@ -207,13 +207,15 @@ def fit_to_data(
     for key, value in data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
         if data_dir and stated is not None and stated != value:
-            raise _disagreement_error(key, stated, last[key].source, data_dir, value)
+            raise _make_disagreement_error(key, stated, last[key].source, data_dir, value)
     tokens, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
     vocab_size = config.model.vocab_size or tokens
     is_other = vocab_size != tokens and rows.is_explicit
     # An encoder may have more rows than the tokenizer has tokens.
     if data_dir and (is_other or vocab_size < tokens):
-        raise _disagreement_error("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
+        raise _make_disagreement_error(
+            "model.vocab_size", vocab_size, rows.source, data_dir, tokens
+        )
     rates = [last[key] for key in _RATES if key in last]
     if data.masking != "dynamic":
         _refuse_rates(rates, data)
@@ -244,7 +246,9 @@ def _refuse_rates(rates: Iterable[Override], data: Data) -> None:
             )
 
 
-def _disagreement_error(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
+def _make_disagreement_error(
+    key: str, stated: Any, source: str, data_dir: str, value: Any
+) -> BadInput:
     return BadInput(
         f"{key}={stated} ({source}) disagrees with {value} in {data_dir}/manifest.json: remove it,"
         " or make the data again"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, places_for
+from bigbird_ja.settings.data_facts import PAD_ID, Data, count_masked, data_entries
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.variants import OPTIONS, select
 
@@ -64,7 +64,7 @@ def train_predictions(config: Config, data: Data) -> int:
     rates = mask_rates(config)
     if rates is None:
         return data.max_predictions_per_seq
-    return places_for(data.seq_length, max(rates[:2]))
+    return count_masked(data.seq_length, max(rates[:2]))
 
 
 def config_fingerprint(config: Config, data: Data) -> str:

@@ -7,50 +7,50 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja.settings.option import Option, choices_of, details
+from bigbird_ja.settings.option import Option, collect_details, get_choices
 from bigbird_ja.settings.schema import Config, Section
 
 _HINTS = typing.get_type_hints(Config, include_extras=True)
 
 
-def _variants(hint: Any) -> tuple[type[Section], ...]:
+def _list_variants(hint: Any) -> tuple[type[Section], ...]:
     """List the classes of a section's type."""
     bare = hint.__origin__
     return typing.get_args(bare) or (bare,)
 
 
 # Classes by section. The first one is the default.
-VARIANTS: dict[str, tuple[type[Section], ...]] = {k: _variants(v) for k, v in _HINTS.items()}
+VARIANTS: dict[str, tuple[type[Section], ...]] = {k: _list_variants(v) for k, v in _HINTS.items()}
 
 
 @functools.cache
-def _types(variant: type[Section]) -> dict[str, Any]:
+def _get_types(variant: type[Section]) -> dict[str, Any]:
     """Return the annotated types of a class's settings."""
     return typing.get_type_hints(variant, include_extras=True)
 
 
-def _widest(section: str) -> dict[str, Any]:
+def _merge_types(section: str) -> dict[str, Any]:
     """Return the most general types of a section's settings, from their first declarations."""
     types: dict[str, Any] = {}
     for variant in VARIANTS[section]:
         for base in reversed(variant.__mro__):
             if issubclass(base, Section):
-                types = {**_types(base), **types}
+                types = {**_get_types(base), **types}
     names = [name for variant in VARIANTS[section] for name in variant.__struct_fields__]
     return {name: types[name] for name in dict.fromkeys(names)}
 
 
-def _selectors(section: str) -> dict[str, tuple[str, ...]]:
+def _find_selectors(section: str) -> dict[str, tuple[str, ...]]:
     """Return the settings that select a section's class, with all their choices."""
-    widest = {name: choices_of(hint) for name, hint in _widest(section).items()}
+    widest = {name: get_choices(hint) for name, hint in _merge_types(section).items()}
     return {
         name: choices
         for name, choices in widest.items()
-        if all(choices_of(_types(v).get(name)) != choices for v in VARIANTS[section])
+        if all(get_choices(_get_types(v).get(name)) != choices for v in VARIANTS[section])
     }
 
 
-SELECTORS = {section: _selectors(section) for section in VARIANTS}
+SELECTORS = {section: _find_selectors(section) for section in VARIANTS}
 
 
 def select(section: str, values: Mapping[str, Any]) -> type[Section]:
@@ -58,32 +58,32 @@ def select(section: str, values: Mapping[str, Any]) -> type[Section]:
     left = VARIANTS[section]
     for name in SELECTORS[section]:
         if name in values:
-            left = tuple(v for v in left if values[name] in _accepted_choices(v, name)) or left
+            left = tuple(v for v in left if values[name] in _get_choices(v, name)) or left
     return left[0]
 
 
-def _accepted_choices(variant: type[Section], name: str) -> tuple[str, ...]:
+def _get_choices(variant: type[Section], name: str) -> tuple[str, ...]:
     """Return the choices that a class accepts for a setting, or () without the setting."""
-    return choices_of(_types(variant).get(name))
+    return get_choices(_get_types(variant).get(name))
 
 
 def accepts(variant: type[Section], name: str, value: Any) -> bool:
     """Return whether a class accepts a value of a setting."""
-    choices = _accepted_choices(variant, name)
-    return name in _types(variant) and (not choices or value is None or value in choices)
+    choices = _get_choices(variant, name)
+    return name in _get_types(variant) and (not choices or value is None or value in choices)
 
 
-def conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
+def find_conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
     """Return the choices of other settings with which a setting, or a value of it, exists."""
     all_choices = SELECTORS[section]
     having = [
         variant
         for variant in VARIANTS[section]
-        if (name in _types(variant) if value is None else accepts(variant, name, value))
+        if (name in _get_types(variant) if value is None else accepts(variant, name, value))
     ]
     result = {}
     for other, choices in all_choices.items():
-        found = {choice for variant in having for choice in _accepted_choices(variant, other)}
+        found = {choice for variant in having for choice in _get_choices(variant, other)}
         if other != name and found and found != {*choices}:
             result[f"{section}.{other}"] = tuple(c for c in choices if c in found)
     return result
@@ -94,30 +94,30 @@ def default(variant: type[Section], name: str) -> Any:
     return getattr(variant(), name)
 
 
-def default_of(config: Config, key: str) -> Any:
+def get_default_of(config: Config, key: str) -> Any:
     """Return a setting's default in the class of a config's section."""
     section, _, name = key.partition(".")
     return default(type(getattr(config, section)), name)
 
 
-def _options() -> dict[str, Option]:
+def _make_options() -> dict[str, Option]:
     options = {}
     for section, hint in _HINTS.items():
-        for name, of_setting in _widest(section).items():
+        for name, of_setting in _merge_types(section).items():
             first = next(v for v in VARIANTS[section] if name in v.__struct_fields__)
-            about = {**details(hint), **details(of_setting)}
+            about = {**collect_details(hint), **collect_details(of_setting)}
             options[f"{section}.{name}"] = Option(
                 key=f"{section}.{name}",
                 type=of_setting,
                 default=default(first, name),
                 by=about["by"],
                 change=about["change"],
-                only_with=conditions(section, name),
+                only_with=find_conditions(section, name),
             )
     return options
 
 
-OPTIONS: dict[str, Option] = _options()
+OPTIONS: dict[str, Option] = _make_options()
 
 
 def used_by(command: str) -> tuple[str, ...]:
@@ -129,6 +129,6 @@ def used_by(command: str) -> tuple[str, ...]:
 PARAMETERS = {"training.global_batch_size": "batch_size", "tpu.name": "tpu_name"}
 
 
-def parameter_of(key: str) -> str:
+def get_parameter(key: str) -> str:
     """Return the name of the parameter that sets a setting."""
     return PARAMETERS.get(key, key.partition(".")[2])

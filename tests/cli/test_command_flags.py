@@ -17,15 +17,15 @@ from bigbird_ja.settings.variants import OPTIONS
 from testkit.configs import resolve_flags
 
 
-def flags_of(command):
-    return command_flags.own_flags(command_flags.flags_of(cli.load_command(command)))
+def collect_flags(command):
+    return command_flags.own_flags(command_flags.collect_flags(cli.load_command(command)))
 
 
 def enough(command, *left_out):
     """Return a value for each required flag."""
     return [
         f"--{flag.name}=x"
-        for flag in flags_of(command)
+        for flag in collect_flags(command)
         if command_flags.declared(flag).required and flag.name not in left_out
     ]
 
@@ -38,13 +38,13 @@ def refusal(command, *arguments):
     with pytest.raises(BadInput) as error:
         resolve_flags(parse(command, *arguments))
     assert "\n" not in str(error.value)
-    return spell_flags(str(error.value), {flag.name for flag in flags_of(command)})
+    return spell_flags(str(error.value), {flag.name for flag in collect_flags(command)})
 
 
 ALL = [
     pytest.param(command, flag, id=f"{command}-{flag.name}")
     for command in cli.COMMANDS
-    for flag in flags_of(command)
+    for flag in collect_flags(command)
 ]
 
 
@@ -56,9 +56,9 @@ def test_every_flag_is_fully_declared(command, flag):
         assert option.allowed, "a range"
     if option.setting:
         assert flag.default is None, "the setting has the default"
-        assert command_help.default_text(flag) not in ("none", "")
+        assert command_help.format_default(flag) not in ("none", "")
     others = (option.needs, *option.excludes, option.unless)
-    known = {"", *(known.name for known in flags_of(command))}
+    known = {"", *(known.name for known in collect_flags(command))}
     assert {name.partition("=")[0] for name in others} <= known
 
 
@@ -67,7 +67,7 @@ def test_every_flag_is_fully_declared(command, flag):
 )
 def test_a_required_flag_is_marked_and_required(command, flag):
     assert f"--{flag.name} is required" in refusal(command, *enough(command, flag.name))
-    text = command_help.command_help(cli.load_command(command), command)
+    text = command_help.format_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
@@ -94,7 +94,7 @@ def test_commands_use_declared_settings():
 
 def test_each_setting_of_making_has_a_flag_of_its_own():
     for command, section in (("tokenize", "tokenize"), ("make-data", "make_data")):
-        flags = {command_flags.declared(flag).setting for flag in flags_of(command)}
+        flags = {command_flags.declared(flag).setting for flag in collect_flags(command)}
         assert {key for key, option in OPTIONS.items() if option.section == section} <= flags
 
 
@@ -225,7 +225,7 @@ def printed_refusal(capsys, *arguments):
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_no_flag_takes_a_bad_value(command, capsys):
-    for flag in flags_of(command):
+    for flag in collect_flags(command):
         if flag.name == "help":
             continue
         option, words = declared(flag), enough(command, flag.name)

@@ -8,7 +8,7 @@ from bigbird_ja.settings.variants import OPTIONS
 
 
 def test_help_shows_required_flags_first():
-    text = " ".join(command_help.command_help(cli.load_command("pretrain"), "pretrain").split())
+    text = " ".join(command_help.format_help(cli.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
@@ -23,7 +23,7 @@ def test_help_shows_range_unit_and_default():
 
     tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
-    text = " ".join(command_help.command_help(command, "fake").split())
+    text = " ".join(command_help.format_help(command, "fake").split())
     assert "--count INT How many. [items, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [0.1 to 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text

@@ -30,7 +30,7 @@ def test_no_message_below_the_command_line_names_a_flag():
     known = {
         flag.name
         for name in cli.COMMANDS
-        for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name)))
+        for flag in command_flags.own_flags(command_flags.collect_flags(cli.load_command(name)))
     }
     package = ROOT / "bigbird_ja"
     found = []

@@ -86,7 +86,7 @@ def test_commands_in_blocks_parse_and_name_what_is_there(page):
 
 
 def test_flags_settings_and_targets_in_sentences_are_there():
-    flags = {f"--{flag.name}" for name in cli.COMMANDS for flag in flags_of(name)}
+    flags = {f"--{flag.name}" for name in cli.COMMANDS for flag in collect_flags(name)}
     for path in [*ROOT.glob("docs/examples/*.py"), *ROOT.glob("scripts/*.py")]:
         flags |= {*re.findall(r'"(--[\w-]+)"', path.read_text("utf-8"))}
     for page, text in PAGES.items() - {("CHANGELOG.md", PAGES["CHANGELOG.md"])}:
@@ -95,7 +95,7 @@ def test_flags_settings_and_targets_in_sentences_are_there():
         for code in re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^```.*?^```$", "", text)):
             command, _, rest = code.removeprefix("bigbird-ja ").partition(" ")
             if command in cli.COMMANDS:
-                own = {flag.name for flag in flags_of(command)}
+                own = {flag.name for flag in collect_flags(command)}
                 for flag in re.findall(r"(?<!\S)--(?:no)?([\w-]+)", rest):
                     assert flag.replace("-", "_") in own | {f"no{flag}"}, f"{page}: {code}"
             elif re.match("--(?!xla_)[a-z]", code):  # not XLA's own
@@ -103,5 +103,5 @@ def test_flags_settings_and_targets_in_sentences_are_there():
                 assert flag in flags or flag.replace("--no", "--", 1) in flags, f"{page}: {code}"
 
 
-def flags_of(name):
-    return command_flags.own_flags(command_flags.flags_of(cli.load_command(name)))
+def collect_flags(name):
+    return command_flags.own_flags(command_flags.collect_flags(cli.load_command(name)))

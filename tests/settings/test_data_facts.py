@@ -1,13 +1,13 @@
 """Facts of a data set that follow from the settings."""
 
-from bigbird_ja.settings.data_facts import predictions_of
+from bigbird_ja.settings.data_facts import count_predictions
 from testkit.configs import resolve_config
 from tests.settings.support import run
 
 
 def test_predictions_follow_the_length_and_the_rate():
     def predictions(path, *sets):
-        return predictions_of(resolve_config(path, sets)[0].make_data)
+        return count_predictions(resolve_config(path, sets)[0].make_data)
 
     assert predictions(None) == 615
     assert predictions(None, "make_data.masked_lm_prob=0.3") == 1229

@@ -7,7 +7,7 @@ import pytest
 from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.settings.data_facts import DATA_KEYS, predictions_of
+from bigbird_ja.settings.data_facts import DATA_KEYS, count_predictions
 from bigbird_ja.settings.values import change_of, flatten
 from bigbird_ja.settings.variants import OPTIONS, VARIANTS
 from testkit.configs import resolve_config
@@ -31,7 +31,7 @@ def test_every_setting_is_fully_declared(key):
 
 def test_the_preset_of_the_original_run_has_its_settings():
     config, _ = resolve_config("original-2021")
-    assert predictions_of(config.make_data) == 600
+    assert count_predictions(config.make_data) == 600
     values = flatten(config).items()
     assert {key: value for key, value in values if value != OPTIONS[key].default} == {
         "make_data.masking": "static",
