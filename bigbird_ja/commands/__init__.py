@@ -1,1 +1,1 @@
-"""The verbs, one module per command: its flags, and a call."""
+"""Commands, one module each: flags, the call of a function, and the output."""

@@ -27,7 +27,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> DataCheckResult:
-    """Check, print, and fail with the list of problems if there are any."""
+    """Check the data set, and print its contents."""
     from bigbird_ja.data import inspect, manifest
 
     result = inspect.check_data(data_dir=args.data_dir)

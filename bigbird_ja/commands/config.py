@@ -31,7 +31,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> ConfigResult:
-    """Print the settings, with flags as their sources."""
+    """Print the settings with their sources, which are shown as flags."""
     import dataclasses
 
     from bigbird_ja.process.console import warn

@@ -29,7 +29,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> DownResult:
-    """List, ask, delete."""
+    """List the TPUs, ask for confirmation, and delete them."""
 
     def confirm(tpus: Sequence[ListedTpu]) -> bool:
         for tpu in tpus:
@@ -48,7 +48,7 @@ def run(args: Args) -> DownResult:
 
 def _ask(count: int) -> bool:
     if not sys.stdin.isatty():
-        raise BadInput("deleting without a terminal needs --yes")
+        raise BadInput("deletion without a terminal requires --yes")
     try:
         answer = input(f"delete {'this TPU' if count == 1 else f'these {count} TPUs'}? [y/N] ")
     except EOFError:

@@ -63,7 +63,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> ExportResult:
-    """Make the folder, and print what transformers says of it."""
+    """Export, and print the comparison with transformers."""
     from bigbird_ja.export import export_run, parity
 
     result = export_run.export(

@@ -22,9 +22,9 @@ from bigbird_ja.process.console import escape_text, table
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.fill_mask import FillMaskResult
 
-# Characters of a filled text that are printed.
+# Longer texts are not printed.
 _MAX_SHOWN = 400
-# Size of a text, in bytes. The longest sequences that are trained have 16,384 tokens.
+# Maximum size of a text in bytes, far above the longest trained sequences of 16,384 tokens.
 _MAX_TEXT = 1 << 20
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
@@ -44,7 +44,7 @@ def run(args: Args) -> FillMaskResult:
     texts: list[str] = args.text
     if not texts:
         if args.input is None:
-            raise BadInput("no text: give --text or --input")
+            raise BadInput("no text is given: use --text or --input")
         texts = [storage.read_text(args.input, _MAX_TEXT).rstrip("\n")]
     from bigbird_ja.evaluation.fill_mask import fill_mask
 

@@ -28,5 +28,5 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> LogsResult:
-    """Print the log as it comes."""
+    """Print new lines of the log."""
     return logs(name=args.name, bucket=args.bucket, poll_seconds=args.poll_seconds)

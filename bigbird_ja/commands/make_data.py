@@ -24,7 +24,7 @@ EXAMPLE = (
     " --output_dir gs://my-bucket/data"
 )
 
-# The model only says which lengths it can be trained on.
+# Settings of the model are used only to check that it supports the sequence length.
 SETTINGS = used_by("make-data")
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from bigbird_ja.preflight.results import PreflightResult
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
-NEEDS = ("tensorflow", "jax")  # libtpu, too: `compile.versions` checks it later
+# `compile.read_versions` checks libtpu.
+NEEDS = ("tensorflow", "jax")
 SETTINGS = used_by("preflight")
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bigbird_ja.train.job import PretrainResult
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
-NEEDS = ("tensorflow",)  # packages of an engine: see train/engines
+# Engines check their own packages.
+NEEDS = ("tensorflow",)
 SETTINGS = used_by("pretrain")
 
 
@@ -76,7 +77,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> PretrainResult:
-    """Train or resume, and name the command that comes next."""
+    """Train or resume, and log the next command."""
     from bigbird_ja.cli.spelling import spell_flags
     from bigbird_ja.plan.compare import describe_rate
     from bigbird_ja.process import console, streams
@@ -89,7 +90,7 @@ def run(args: Args) -> PretrainResult:
         streams.leave(error)
 
     def summarize(manifest: Manifest) -> None:
-        """Log the measured rate next to the planned one, and the command that comes next."""
+        """Log the measured and the predicted rate, and the next command."""
         if rate := describe_rate(args.model_dir, manifest):
             console.log(rate)
         data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)

@@ -38,7 +38,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> TokenizerResult:
-    """Train, or find that the model is there already."""
+    """Train the tokenizer, unless the output exists already."""
     from bigbird_ja.process.console import format_time
     from bigbird_ja.text.tokenizer_training import tokenize
 

@@ -114,7 +114,7 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
         at = steps * 3 // 8
         run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
         owned.write(_KILLED, json.dumps(read_losses(model)).encode())
-    print_headline("5. The same command again: it resumes, in the data too")
+    print_headline("5. Rerun of the same command: it resumes, in the data too")
     run_command(pretrain)
     before = {int(step): loss for step, loss in json.loads(storage.read_bytes(killed)).items()}
     result = {"work_dir": work_dir, **compare_losses(model, before)}
