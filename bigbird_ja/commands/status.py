@@ -56,10 +56,6 @@ def _print(result: StatusResult, bucket: str | None, has_listed: bool) -> None:
         if run.message:
             print(f"{run.name}: {run.message}")
         if run.tpus and run.watched_by is None:
-            print(
-                f"{run.name}: no supervisor watches its TPU: rerun `launch`, or run `bigbird-ja down`"
-            )
+            print(f"{run.name}: no supervisor watches its TPU: run `launch` or `bigbird-ja down`")
     for tpu in result.list_strays(bucket):
-        print(
-            f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of a run that is not shown"
-        )
+        print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of another run")

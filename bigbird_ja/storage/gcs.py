@@ -138,7 +138,7 @@ def make_options(path: str, is_write: bool = False) -> dict[str, Any]:
                 fence.require(seconds)
             return call()
 
-        return policy(call_fenced, log_retry=log_retry)
+        return policy(call_fenced, on_error=log_retry)
 
     policy = DEFAULT_RETRY.with_delay(seconds / 600, _MAX_DELAY).with_timeout(seconds)
     # At least three tries are possible before the deadline.

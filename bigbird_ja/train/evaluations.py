@@ -69,7 +69,7 @@ class Evaluations:
 
         def poll() -> None:
             if self._stop.is_set():
-                self._stop.answered()
+                self._stop.confirm()
                 raise _Abandoned
 
         def tick() -> None:

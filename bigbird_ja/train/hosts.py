@@ -63,7 +63,7 @@ def joined(
 
     def check() -> None:
         if stop.is_set():
-            stop.answered()
+            stop.confirm()
             raise Interrupted("stopped before training: rerun the same command")
 
     check()

@@ -157,7 +157,7 @@ def pretrain(
             deps.log(
                 "not in the main thread: an interrupt is left to the program and saves nothing"
             )
-            at_end.callback(stop.answered)
+            at_end.callback(stop.confirm)
         if max_train_minutes is not None:
             limit = f"`max_train_minutes` {max_train_minutes:g}"
             # Not urgent, as the machine stays, so that a long step may end first.

@@ -134,7 +134,7 @@ class Trainer:
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
-        self.stop.answered()
+        self.stop.confirm()
         return self.outcome.done(reason)
 
     def _train(self) -> str:
@@ -235,7 +235,7 @@ class Trainer:
         """Check whether training stops at `step`, if that was requested."""
         is_requested = self.stop.is_set()
         if is_requested:
-            self.stop.answered()
+            self.stop.confirm()
         return self.pod.stops_at(step, is_requested)
 
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:

@@ -13,7 +13,7 @@ from bigbird_ja.launch.supervise import Stop
 def press(interrupts, number=signal.SIGINT):
     """Send the signal, and wait until the listening thread receives it."""
     received = threading.Event()
-    receive = interrupts._interrupted
+    receive = interrupts._receive
     interrupts.receive = lambda n: (receive(n), received.set())
     os.kill(os.getpid(), number)
     assert received.wait(10)

@@ -87,7 +87,7 @@ class CompileCache:
             path = os.path.join(self._local, os.path.basename(name))
             with contextlib.suppress(FileNotFoundError):
                 storage.download(storage.join(owned.path, name), path)
-                if owned.states(name, FileVersion.from_file(path)):
+                if owned.has_version(name, FileVersion.from_file(path)):
                     self._before.add(os.path.basename(name))
                 else:
                     os.unlink(path)
