@@ -27,7 +27,7 @@ def test_secrets_that_a_server_echoes_are_not_in_the_message():
     sent = {"error": {"message": "bad header Authorization: Bearer ya29.secret"}}
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
     error._response = types.SimpleNamespace(json=lambda: sent)
-    assert "secret" not in gcs.reason(error)
+    assert "secret" not in gcs.describe_fault(error)
     assert "secret" not in str(gcs.translate(error, "gs://bucket/x"))
 
 

@@ -92,7 +92,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     assert head == LARGE[:1000]
     # A download can begin anew: it ends with one version, whole.
     target = str(tmp_path / "t")
-    look, looked = gcs.current, []
+    look, looked = gcs.load_current, []
 
     def then_replaced(path):
         blob = look(path)
@@ -102,7 +102,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
         return blob
 
     storage.write_bytes(path, LARGE * 2)
-    monkeypatch.setattr(gcs, "current", then_replaced)
+    monkeypatch.setattr(gcs, "load_current", then_replaced)
     storage.download(path, target)
     assert storage.read_bytes(target) == LARGE[::-1] * 2 and len(set(looked)) == 2
     fake_gcs.fault("alt=media", "status", code=404, times=-1)  # replaced repeatedly

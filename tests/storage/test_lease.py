@@ -119,7 +119,7 @@ def test_one_of_two_takes_over_from_a_silent_holder(remote, monkeypatch):
         if not token:
             return replace_if(path, content, token)
         monkeypatch.setattr(storage, "replace_if", replace_if)
-        winner._token = replace_if(path, winner._content(), token)
+        winner._token = replace_if(path, winner._encode(), token)
         now.then = winner.renew
         return replace_if(path, content, token)
 
