@@ -41,4 +41,4 @@ def test_a_presets_learning_rate_at_another_length_is_warned_of(sets, warned):
     if lines:
         (line,) = lines
         assert "is for 65,536 tokens per step (8 x 8,192), but this run has 4,096 (8 x 512)" in line
-        assert "training.global_batch_size=128 keeps them" in line
+        assert "set training.global_batch_size=128" in line

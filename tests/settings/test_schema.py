@@ -105,7 +105,7 @@ def test_preflight_reads_the_settings_that_it_accepts(read, monkeypatch):
     full = compile_lib.Shortage(0, [])
     # It reads only the program.
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)
-    monkeypatch.setattr(compile_lib, "versions", lambda: {})  # libtpu need not be installed
+    monkeypatch.setattr(compile_lib, "read_versions", lambda: {})  # libtpu need not be installed
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd", "--chip=v3"]
     # The second layer is local.
     layers = ("--set=model.num_layers=1", "--set=model.num_layers=2")
