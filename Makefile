@@ -132,7 +132,7 @@ bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridde
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
 	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py
 
-bench-leaks: $(STAMP) ## 10,000 days of rented runs in which anything fails: nothing may be left (ten minutes)
+bench-leaks: $(STAMP) ## 10,000 days of rented runs in which anything fails: nothing may be left (minutes)
 	@BIGBIRD_JA_WALKS=2500 $(BIN)/python -m pytest -n 2 tests/testkit/test_explore.py -k walk
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)

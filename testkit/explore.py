@@ -369,7 +369,8 @@ def begin(bounds):
 def walk(bounds, seed):
     """Take a random way of `ticks`, and then let every lease expire.
 
-    Acts fail for a while or now and then; supervisors come, go, are killed and come back.
+    Acts fail for a while or now and then; supervisors come, go, are killed between two turns and
+    come back.
 
     Returns:
         The names of the violated invariants, and what went wrong on the way.
@@ -386,6 +387,8 @@ def walk(bounds, seed):
     def pick(name, words):
         if any(name == act and start <= cloud.now < end for act, start, end in troubles):
             return "fails"
+        # The exploration tries these, one at a time.
+        words = [word for word in words if word not in ("asleep", "lies")]
         return rng.choice(words) if words and rng.random() < rarely else "ok"
 
     with _patched():
