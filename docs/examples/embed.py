@@ -5,9 +5,10 @@
 
 A line of --documents contains `id` and `text`, and one of --questions `query`, the `id` of the
 document, and `paragraph_start` and `paragraph_end`, the characters of the paragraph that answers.
-A batch consists of questions on different documents, each with those that BM25 finds similar: hard
-wrong answers. The number of tokens per vector is random in each step. A share of the documents
-(--held_out, by checksum) is not trained on. An interrupted command continues when it is repeated.
+A batch consists of questions on different documents: of eight, the one that BM25 answers worst,
+with the paragraph that answers and the one that BM25 ranks first of all other documents. The number
+of tokens per vector is random in each step. A share of the documents (--held_out, by checksum) is
+not trained on. An interrupted command continues when it is repeated.
 """
 
 import argparse
@@ -38,15 +39,14 @@ tags: [sentence-transformers, multi-vector, late-interaction]
 (`encode_document`) by MaxSim (`similarity`). Longer texts are cut off, so cut them into passages.
 """
 FACTORS = (1, 8, 16, 16)  # tokens per vector in training
-GROUP = 12  # similar paragraphs in a batch
+DRAWN = 8  # questions, of which the one that BM25 answers worst is taken
 SCALE = 3  # of MaxSim in the loss
 SAVED_EVERY = 6  # steps
-Columns = dict[str, list[str]]
-CHARACTERS = range(60, 281)  # of a paragraph; longer ones only cost more
+CHARACTERS = range(120, 241)  # of a paragraph; longer ones only cost more
 
 
-def batches(args: argparse.Namespace) -> Columns:
-    """Return the columns of the training data, one batch after the other."""
+def batches(args: argparse.Namespace) -> search.Rows:
+    """Return the rows of the training data, one batch after the other."""
     texts = {row["id"]: row["text"] for row in search.read(args.documents, "id", "text")}
     rows = search.read(args.questions, "query", "id")
     names, queries = ("paragraph_start", "paragraph_end"), defaultdict(list)
@@ -55,25 +55,27 @@ def batches(args: argparse.Namespace) -> Columns:
         if end - start in CHARACTERS and not search.is_within(text, args.held_out):
             queries[row["id"], text[start:end]].append(row["query"])
     pairs = [*queries]
-    if len({name for name, _ in pairs}) < args.batch_size:
+    documents = np.array([name for name, _ in pairs])
+    if len({*documents}) < args.batch_size:
         raise BadInput(f"{args.questions} asks for fewer than --batch_size documents to train on")
     index, draw = search.index(passage for _, passage in pairs), random.Random(0)
-    columns: Columns = {"query": [], "passage": []}
+
+    def ask(right: int) -> tuple[float, str, int, int]:
+        """Return how much BM25 prefers the right passage, a question, right and wrong passage."""
+        query = draw.choice(queries[pairs[right]])
+        scores = index.get_scores(search.grams(query))
+        wrong = int(np.where(documents == documents[right], -1, scores).argmax())
+        return scores[right] / max(scores[wrong], 1e-9), query, right, wrong
+
+    made: search.Rows = []
     for _ in range(args.steps):
-        used: set[str] = set()
+        used: list[str] = []
         while len(used) < args.batch_size:
-            order = [draw.randrange(len(pairs))]
-            most = min(len(used) + GROUP, args.batch_size)
-            for i in order:
-                if pairs[i][0] not in used and len(used) < most:
-                    used.add(pairs[i][0])
-                    mixed = [*queries[pairs[i]]]
-                    draw.shuffle(mixed)
-                    columns["query"].append(mixed[0])
-                    columns["passage"].append(pairs[i][1])
-                    if len(order) == 1:  # the next ones are similar to the first
-                        order += np.argsort(-index.get_scores(search.grams(mixed[0]))).tolist()
-    return columns
+            free = np.flatnonzero(~np.isin(documents, used)).tolist()
+            _, query, right, wrong = min(ask(draw.choice(free)) for _ in range(DRAWN))
+            used.append(documents[right])
+            made.append({"query": query, "passage": pairs[right][1], "wrong": pairs[wrong][1]})
+    return made
 
 
 def in_order(dataset: Dataset, batch_size: int, **others: Any) -> torch.utils.data.BatchSampler:
@@ -87,14 +89,12 @@ class ChangePooling(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the factor."""
-        factor = random.Random(state.global_step).choice(FACTORS)
-        others["model"][-1].pool_factor = factor
+        others["model"][-1].pool_factor = random.Random(state.global_step).choice(FACTORS)
 
 
-def train(model: MultiVectorEncoder, columns: Columns, args: argparse.Namespace) -> None:
+def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace) -> None:
     """Train the model and save it."""
-    folder = args.output / "training"
-    for path in folder.glob("checkpoint-*"):
+    for path in (folder := args.output / "training").glob("checkpoint-*"):
         try:
             json.loads((path / "trainer_state.json").read_text("utf-8"))  # the last file of a save
         except (OSError, ValueError):
@@ -110,7 +110,7 @@ def train(model: MultiVectorEncoder, columns: Columns, args: argparse.Namespace)
         warmup_steps=0.1,
         bf16=torch.cuda.is_available(),
         batch_sampler=in_order,
-        prompts={"query": model.prompts["query"], "passage": model.prompts["document"]},
+        prompts={c: model.prompts[c if c == "query" else "document"] for c in rows[0]},
         save_steps=SAVED_EVERY,
         save_total_limit=1,
         logging_steps=1,
@@ -119,7 +119,7 @@ def train(model: MultiVectorEncoder, columns: Columns, args: argparse.Namespace)
     trainer = MultiVectorEncoderTrainer(
         model=model,
         args=settings,
-        train_dataset=Dataset.from_dict(columns),
+        train_dataset=Dataset.from_list(rows),
         loss=CachedLoss(model, scale=SCALE, mini_batch_size=4),
         callbacks=[ChangePooling()],
     )

@@ -34,7 +34,7 @@ def asked(tmp_path):
     documents, questions = [], []
     for i, text in enumerate(articles.generate(40, seed=8, mean_length=300)):
         plain = re.sub(r"_[A-Z]+_\w*\n?|\n", " ", text) + "。"
-        answer = f"番号{i * 7919}の合言葉は、東の海にある島の名前である。" * 3
+        answer = f"番号{i * 7919}の合言葉は、東の海にある島の名前である。" * 5
         place = {"paragraph_start": len(plain), "paragraph_end": len(plain + answer)}
         for query in (f"番号{i * 7919}の合言葉", f"合言葉は{i * 7919}"):
             questions.append({"id": str(i), "query": query, **place})
