@@ -30,7 +30,7 @@ class Cloud(SimulatedCloud):
     lock: tuple[bytes, str] | None = None  # content and token
     tokens: int = 0
     two_for: float = 0.0  # seconds with two machines
-    paused: float = 0.0  # unbilled seconds after an end of the run
+    paused: float = 0.0  # Unbilled seconds after an end of the run, or before its first poll.
     allowed: dict[int, float] = field(default_factory=dict)  # lifetime in seconds, by attempt
 
     def copy(self):
@@ -41,8 +41,11 @@ class Cloud(SimulatedCloud):
         return new
 
     def tick(self):
-        has_ended = self.state is not None and self.state.phase is Phase.ENDED
-        self.paused += POLL if has_ended and not self.state.billing else 0.0
+        state = self.state
+        has_ended = state is not None and state.phase is Phase.ENDED and not state.billing
+        # Hours count from the first poll of a supervisor. The one that began the run may have died.
+        has_begun = state is None or bool(state.saved_at) or bool(self.nodes)
+        self.paused += POLL if has_ended or not has_begun else 0.0
         self.advance(self.now + POLL)
         alive = [node for node in self.nodes if node.ends_at > self.now]
         self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
