@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
 from bigbird_ja.model_dir import log as run_log
+from bigbird_ja.text import articles
 from testkit import ROOT, killing
 
 FOLDERS = ("kaggle-data", "kaggle-train", "colab")
@@ -144,6 +146,62 @@ def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, t
     whole = tmp_path / "whole/bigbird-ja"
     session("kaggle-train", INPUTS=str(inputs), ROOT=str(whole))
     assert killing.digest(str(outputs[2] / "model")) == killing.digest(str(whole / "model"))
+
+
+def save_e5(folder):
+    """Save a small E5: a BERT of random weights, without a head, with the tokenizer of XLM-R."""
+    for package in ("transformers", "tokenizers", "safetensors"):
+        pytest.importorskip(package, reason="needs the extra huggingface")
+    import safetensors.numpy
+
+    from testkit import tokenizer_folders
+
+    tokenizer_folders.xlm_roberta(folder, list(articles.generate(40, seed=5)))
+    rows = len(json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"])
+    sizes = {"vocab_size": rows + 9, "max_position_embeddings": 128, "type_vocab_size": 2}
+    config = {"model_type": "bert", "architectures": ["BertModel"], "pad_token_id": 0, **sizes}
+    config |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config |= {"intermediate_size": 64, "layer_norm_eps": 1e-12}
+    (folder / "config.json").write_text(json.dumps(config))
+    names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+    shapes = {f"embeddings.{n}": (size, 32) for n, size in zip(names, sizes.values(), strict=True)}
+    layer = "encoder.layer.0"
+    for name in ("query", "key", "value"):
+        shapes[f"{layer}.attention.self.{name}"] = (32, 32)
+    shapes |= {f"{layer}.attention.output.dense": (32, 32), f"{layer}.output.dense": (32, 64)}
+    shapes[f"{layer}.intermediate.dense"] = (64, 32)
+    draw = np.random.default_rng(0)
+    weights = {f"{name}.weight": draw.normal(0, 0.05, shape) for name, shape in shapes.items()}
+    weights |= {f"{n}.bias": np.zeros(s[0]) for n, s in shapes.items() if n.startswith(layer)}
+    for name in ("embeddings", f"{layer}.attention.output", f"{layer}.output"):
+        weights[f"{name}.LayerNorm.weight"] = np.ones(32)
+        weights[f"{name}.LayerNorm.bias"] = np.zeros(32)
+    plain = {name: value.astype(np.float32) for name, value in weights.items()}
+    safetensors.numpy.save_file(plain, folder / "model.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_an_encoder_is_continued_on_kaggle_and_keeps_its_class(session, inputs, tmp_path):
+    made, output = tmp_path / "data/bigbird-ja", tmp_path / "run/bigbird-ja"
+    save_e5(tmp_path / "e5")
+    parts = ("make_data", "data", "training", "checkpoints")
+    settings = {f"{part}.{key}": CONFIG[part][key] for part in parts for key in CONFIG[part]}
+    for key in ("training.dtype", "training.log_every_steps"):
+        del settings[key]  # plan refuses both
+    places = {"ENCODER": str(tmp_path / "e5"), "CONFIG": "", "SETTINGS": settings}
+    session("kaggle-data", INPUTS=str(inputs), ROOT=str(made), **places)
+    shutil.copytree(made, inputs / "bigbird-ja-data/bigbird-ja")
+    printed = session("kaggle-train", INPUTS=str(inputs), ROOT=str(output))
+    assert "日本の首都は【" in printed and f"finished: {output}/huggingface" in printed
+    config = json.loads((output / "huggingface/config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"], "its class, without code"
+    assert config["num_hidden_layers"] == 1 and config["max_position_embeddings"] == 128
+    tokenizer = json.loads((output / "huggingface/tokenizer_config.json").read_text())
+    assert tokenizer["mask_token"] == "<mask>"
+    lines = (output / "model/eval.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["masked_lm_loss"] for line in lines]
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow
