@@ -11,7 +11,7 @@ import threading
 # Phase: module, attribute, and whether its instant is before or after the call.
 _CALLS = {
     "start-up": [("bigbird_ja.train.train", "check_run", "before")],
-    "compile": [("bigbird_ja.train.train", "waiting", "before")],
+    "compile": [("bigbird_ja.train.train", "show_waiting", "before")],
     "input": [("bigbird_ja.data.pipeline", "batches", "before")],
     "step": [
         ("bigbird_ja.train.run_logger", "RunLogger.began", "after"),
