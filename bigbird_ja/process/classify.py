@@ -165,7 +165,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if is_lost or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
         return StorageError(f"storage failed ({about}): rerun the same command")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
-        return BadInput(f"{name or error} exists and is of another kind, so move it away")
+        return BadInput(f"{name or error} exists and is of another kind: move it away")
     if isinstance(error, _OF_A_PATH) or (name and number not in (None, errno.EBADF)):
         permissions = " and your permissions" if isinstance(error, PermissionError) else ""
         return BadInput(f"{name or error}: {why}: check the path{permissions}")

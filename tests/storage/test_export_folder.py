@@ -62,7 +62,7 @@ def test_files_that_a_user_changed_or_added_are_kept(target, caplog):
     storage.delete(f"{target}/export.json")
     assert not _export(target, 1, "one")  # Without one file it was not finished.
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
-    assert f"is now {target}.replaced-2" in caplog.text
+    assert f"was moved to {target}.replaced-2" in caplog.text
     assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]
     assert _text(f"{target}.replaced-1") == "fine-tuned" and _text(f"{target}.replaced-2") == "one"
     assert _text(target, "sub/b.txt") == "two" and "sub/a.txt" not in storage.list_tree(target)

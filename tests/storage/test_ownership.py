@@ -173,7 +173,7 @@ def test_concurrent_changes_of_a_manifest_lose_nothing(base):
 def test_a_manifest_that_another_process_removed_stops_the_writer(base):
     owned = Owned.create(base, "run")
     storage.delete(f"{base}/{MANIFEST_NAME}")
-    with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or replaced by"):
+    with pytest.raises(StorageError, match=r"\.bigbird-ja\.json was removed or replaced by"):
         owned.write("a", b"")
     Owned.create(base, "run")
     with pytest.raises(StorageError, match="removed or replaced by"):
@@ -233,5 +233,5 @@ def test_a_foreign_folder_is_refused(base):
     Owned.create(base, "run")
     owned = check()
     assert owned is not None and owned.kind == "run"
-    with pytest.raises(BadInput, match=r"^--model_dir .* contains .* made \(run\)"):
+    with pytest.raises(BadInput, match=r"^--model_dir .* contains .* of bigbird-ja \(run\)"):
         check("export")
