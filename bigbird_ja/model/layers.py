@@ -175,7 +175,7 @@ def dense_attention(
         visible = tokens.mask[:, None, None, :]
         if static_mask is not None:
             visible = visible * tf.constant(static_mask[None], tf.float32)
-        if tokens.documents is not None:
+        if tokens.documents is not None and queries is not None:
             same = tf.equal(queries[:, None, :, None], tokens.documents[:, None, None, :])
             visible = visible * tf.cast(same, tf.float32)
     with tf.name_scope("attention/softmax"):
