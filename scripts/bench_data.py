@@ -89,7 +89,7 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
         train(Path(work, kind), texts[:60])
         loaded = read_tokenizer(str(Path(work, kind)))
         encoding, ids = _rate(part, functools.partial(loaded.encode_arrays, part))
-        mark = functools.partial(words.word_marker("script", loaded), part, ids)
+        mark = functools.partial(words.make_word_marker("script", loaded), part, ids)
         rows.append([kind, encoding, _rate(part, mark)[0]])
     return rows
 
@@ -146,7 +146,7 @@ from bigbird_ja.data import manifest, pipeline
 from bigbird_ja.settings.resolve import given_layers, resolve_config
 where, made = sys.argv[1], manifest.load(sys.argv[1])
 config, _ = resolve_config(given_layers({"training.global_batch_size": 16}))
-batches = pipeline.batches(config, made, where)
+batches = pipeline.read_batches(config, made, where)
 began = time.process_time()
 for number, _ in zip(range(int(sys.argv[2])), batches): pass
 print(f"{2 * 16 * int(sys.argv[2]) / (time.process_time() - began):,.0f}")

@@ -22,7 +22,7 @@ from bigbird_ja.accelerators.chips import CHIPS, Chip, find
 from bigbird_ja.accelerators.measured import HOST_SECONDS
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.model import pattern
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.flops import count_model_flops
 from bigbird_ja.model.kernels import backward_kernel, forward_kernel
 from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile_rows
 from bigbird_ja.preflight import compile as compiler
@@ -144,7 +144,7 @@ def by_length() -> Iterator[dict[str, Any]]:
                 sets = [*BENCH["by_length"]["sets"], f"make_data.seq_length={length}"]
                 config = fitted(shape["preset"], sets)
                 seconds = cycles / chip.clock_hz
-                flops = model_flops(*with_data(config), TOKENS // length)
+                flops = count_model_flops(*with_data(config), TOKENS // length)
                 yield {
                     "shape": name,
                     "chip": chip.name,
@@ -199,7 +199,7 @@ def draw(points: Sequence[dict[str, Any]]) -> None:
     """Draw cycles per token against the length, one line for each shape and chip."""
     from bigbird_ja.report import charts
 
-    figure = charts.new_figure(7, 4.4)
+    figure = charts.make_figure(7, 4.4)
     axes = figure.add_subplot()
     for shape, style in zip(SHAPES, ("o", "s"), strict=True):
         for chip, line in zip(CODE_CHIPS, ("-", "--"), strict=True):
@@ -213,7 +213,7 @@ def draw(points: Sequence[dict[str, Any]]) -> None:
     axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
     axes.set(xlabel="tokens in a sequence, 16,384 in a step", ylabel="cycles per token")
     axes.grid(alpha=0.3)
-    charts.legend_below(figure)
+    charts.add_legend_below(figure)
     figure.savefig(PICTURE, dpi=150)
 
 

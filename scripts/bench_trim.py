@@ -16,7 +16,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from bigbird_ja.huggingface.config import read_config
-from bigbird_ja.huggingface.run_settings import stated_settings
+from bigbird_ja.huggingface.run_settings import read_stated_settings
 from bigbird_ja.model_dir.log import read_metrics
 from bigbird_ja.process.console import table
 from scripts.bench_restart import PROGRAM
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("source", help="folder of an encoder")
     parser.add_argument("trimmed", help="folder that `trim` made of it")
     folders = list(vars(parser.parse_args()).values())
-    layers = [stated_settings(folder) for folder in folders]
+    layers = [read_stated_settings(folder) for folder in folders]
     sets = [[f"{k}={v}" for layer in each for k, v in layer.values.items()] for each in layers]
     weights = [load_file(f"{folder}/model.safetensors").values() for folder in folders]
     millions = [sum(each.size for each in values) / 1e6 for values in weights]

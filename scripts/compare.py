@@ -86,7 +86,7 @@ def draw(
     """
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
     # The height in inches includes the legend.
-    figure = charts.new_figure(7, 4.3 + len(recipes) / 8)
+    figure = charts.make_figure(7, 4.3 + len(recipes) / 8)
     axes = figure.subplots()
     for name, points in curves.items():
         steps, losses = np.array(points, float).T
@@ -105,5 +105,5 @@ def draw(
     axes.set(xlabel="step", ylabel="masked-LM loss")
     axes.set_title(textwrap.fill(title, 80), fontsize=10)
     axes.grid(alpha=0.3)
-    charts.legend_below(figure)
+    charts.add_legend_below(figure)
     figure.savefig(path, dpi=110, metadata={"Software": ""})

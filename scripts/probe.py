@@ -21,9 +21,9 @@ import numpy as np
 
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import masked_lm
-from bigbird_ja.evaluation.checkpoints import row_name
+from bigbird_ja.evaluation.checkpoints import name_row
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.model_dir.model import load_run
 from bigbird_ja.model_dir.variables import write_variables
@@ -134,7 +134,9 @@ def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarr
         # Every batch has one shape, so that the model is traced once.
         rows = [*batch, *[batch[-1]] * (batch_size - len(batch))]
         positions = np.stack([np.resize(case.positions, width) for case in rows])
-        scores = model.log_probabilities(np.stack([case.input_ids for case in rows]), positions)
+        scores = model.compute_log_probabilities(
+            np.stack([case.input_ids for case in rows]), positions
+        )
         best = scores.argmax(axis=-1)
         guesses += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
     return guesses
@@ -164,22 +166,22 @@ def measure(
         for name, guessed in guesses.items()
     }
     distances = np.array([case.distance for case in cases])
-    edges = masked_lm.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
-    return masked_lm.bucket_means(edges, distances, shares)
+    edges = masked_lm.make_distance_edges(len(cases[0].input_ids), FIRST_EDGE)
+    return masked_lm.compute_bucket_means(edges, distances, shares)
 
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Draw accuracy against distance as a PNG file."""
-    figure = charts.new_figure(7.5, 4.5)
+    figure = charts.make_figure(7.5, 4.5)
     axes = figure.add_subplot()
     for key, (label, color, style) in GUESSES.items():
         axes.plot([100 * row[key] for row in rows], style, color=color, label=label, linewidth=2)
-    labels = [f"{row_name(row)}\nn={row['count']}" for row in rows]
+    labels = [f"{name_row(row)}\nn={row['count']}" for row in rows]
     axes.set_xticks(range(len(rows)), labels, fontsize=8)
     axes.set(ylim=(-2, 102), ylabel="masked tokens of the name filled in (%)")
     axes.set_xlabel("distance to the nearest earlier mention (tokens)")
     axes.grid(alpha=0.3)
-    charts.legend_below(figure)
+    charts.add_legend_below(figure)
     figure.savefig(path, dpi=130)
 
 
@@ -221,7 +223,7 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
             values[f"{scope}/self/value/kernel"] = basis
             values[f"{scope}/output/dense/kernel"] = basis.T
         values |= {f"{scope}/self/key/kernel": key, f"{scope}/self/query/kernel": query}
-    first = initial_parameters(config, data, seed)
+    first = draw_parameters(config, data, seed)
     write_variables(prefix, first | {n: v.astype(np.float32) for n, v in values.items()})
 
 
@@ -244,8 +246,8 @@ def main() -> None:
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
     forward = Forward(model.config, model.data, model.params)
-    rows = measure(forward, model.tokenizer, cases, masked_lm.batch_size(length))
-    cells = [(row_name(row), row["count"], *(100 * row[key] for key in GUESSES)) for row in rows]
+    rows = measure(forward, model.tokenizer, cases, masked_lm.choose_batch_size(length))
+    cells = [(name_row(row), row["count"], *(100 * row[key] for key in GUESSES)) for row in rows]
     titles = ["tokens back", "names", *(f"{label} %" for label, _, _ in GUESSES.values())]
     print(console.table(cells, titles))
     if options.plot:

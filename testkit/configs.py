@@ -4,7 +4,7 @@ import math
 
 from bigbird_ja.cli.command_flags import declared, own_flags
 from bigbird_ja.cli.config import read_sets
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings import resolve
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
@@ -39,4 +39,4 @@ def with_data(config) -> tuple[Config, Data]:
 
 def count_parameters(config: Config, data: Data) -> int:
     """Count the scalars in all parameters of a model."""
-    return sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())
+    return sum(math.prod(spec.shape) for spec in make_parameter_specs(config, data).values())

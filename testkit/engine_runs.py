@@ -91,7 +91,7 @@ def _settings(case):
 def _compare(case, directory, devices):
     from bigbird_ja.data import pipeline
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.train.engines.first_state import first_state
+    from bigbird_ja.train.engines.first_state import make_first_state
     from testkit.configs import resolve_config
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
@@ -100,10 +100,10 @@ def _compare(case, directory, devices):
 
     def batches(host, count, start_step=0):
         part = {"start_step": start_step, "num_hosts": count, "host_index": host}
-        return pipeline.batches(config, manifest, str(directory / "data"), **part)
+        return pipeline.read_batches(config, manifest, str(directory / "data"), **part)
 
     steps = config.training.num_train_steps
-    ours = theirs = first_state(config, manifest, None, {})
+    ours = theirs = make_first_state(config, manifest, None, {})
     our_losses = []
     their_losses = []
     if case.get("reference") == "estimator":
@@ -203,22 +203,22 @@ def _replicas(config, data, state, batches, replicas, steps):
     """Run the same steps by TensorFlow only: one replica after another, with sums between."""
     import tensorflow as tf
 
-    from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.model_dir.variables import slot_name
+    from bigbird_ja.model.params import make_parameter_specs
+    from bigbird_ja.model_dir.variables import name_slot
     from bigbird_ja.train import step as step_lib
-    from bigbird_ja.train.optimizer import slot_parameters
+    from bigbird_ja.train.optimizer import list_slot_parameters
 
     config = replace_settings(config, {"model.attention_implementation": "xla"})
-    names = list(parameter_specs(config, data))
+    names = list(make_parameter_specs(config, data))
     params = {name: tf.constant(state[name]) for name in names}
     slots = {
-        slot: {n: tf.constant(state[slot_name(n, slot)]) for n in having}
-        for slot, having in slot_parameters(config, data).items()
+        slot: {n: tf.constant(state[name_slot(n, slot)]) for n in having}
+        for slot, having in list_slot_parameters(config, data).items()
     }
 
     @tf.function(autograph=False)
     def part(params, batch, step, replica, weight):
-        return step_lib.replica_gradients(
+        return step_lib.compute_replica_gradients(
             config,
             data,
             params,
@@ -235,7 +235,7 @@ def _replicas(config, data, state, batches, replicas, steps):
 
     losses = []
     for step, batch in zip(steps, batches, strict=False):
-        weight = step_lib.prediction_weight(batch)
+        weight = step_lib.sum_prediction_weights(batch)
         parts = []
         for replica in range(replicas):
             own = {n: tf.split(value, replicas)[replica] for n, value in batch.items()}
@@ -248,7 +248,7 @@ def _replicas(config, data, state, batches, replicas, steps):
         losses.append(float(metrics["loss"]))
     result = {name: value.numpy() for name, value in params.items()}
     for slot, values in slots.items():
-        result |= {slot_name(n, slot): value.numpy() for n, value in values.items()}
+        result |= {name_slot(n, slot): value.numpy() for n, value in values.items()}
     return result, losses
 
 

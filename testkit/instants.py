@@ -12,10 +12,10 @@ import threading
 _CALLS = {
     "start-up": [("bigbird_ja.train.train", "check_run", "before")],
     "compile": [("bigbird_ja.train.train", "show_waiting", "before")],
-    "input": [("bigbird_ja.data.pipeline", "batches", "before")],
+    "input": [("bigbird_ja.data.pipeline", "read_batches", "before")],
     "step": [
-        ("bigbird_ja.train.run_logger", "RunLogger.began", "after"),
-        ("bigbird_ja.train.run_logger", "RunLogger.stepped", "after"),
+        ("bigbird_ja.train.run_logger", "RunLogger.note_first_step", "after"),
+        ("bigbird_ja.train.run_logger", "RunLogger.note_step", "after"),
     ],
     "evaluate": [("bigbird_ja.train.evaluations", "Evaluations.evaluate", "before")],
     "save": [("bigbird_ja.train.saver", "write_variables", "before")],

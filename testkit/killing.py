@@ -46,7 +46,7 @@ def digest(model_dir):
     from bigbird_ja.model_dir.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)
-    meta = store.read_meta(store.steps()[-1])
+    meta = store.read_meta(store.list_steps()[-1])
     content = {"step": meta.step, "files": {name: vars(file) for name, file in meta.files.items()}}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -37,11 +37,11 @@ def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
         shards, at = [], 0
         for i, count in enumerate(counts):
             name = f"{split}-{i:05d}-of-{len(counts):05d}.tfrecord"
-            data = tfrecords.frame(encoded[at : at + count])
+            data = tfrecords.frame_records(encoded[at : at + count])
             (directory / name).write_bytes(data)
             summed = tfrecords.Summed(io.BytesIO())
             summed.write(data)
-            shards.append(manifest_lib.Shard(name, count, **summed.sums()))
+            shards.append(manifest_lib.Shard(name, count, **summed.compute_sums()))
             at += count
         used = int((tokens != 0).sum())
         values[split] = manifest_lib.Split(
@@ -87,7 +87,7 @@ def _encode(tokens, starts, values):
     labels = np.arange(count) % 2
     if values["masking"] == "dynamic":
         packed = np.packbits(starts, axis=1)
-        kind = tfrecords.token_dtype(values["vocab_size"])
+        kind = tfrecords.choose_token_dtype(values["vocab_size"])
         nsp = {"segment_b": middle, "next_sentence_labels": labels} if values["nsp"] else {}
         return tfrecords.encode_dynamic(tokens.astype(kind), packed, nsp)
     wanted = [values[name] for name in ("max_predictions_per_seq", "masked_lm_prob")]

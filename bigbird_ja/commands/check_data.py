@@ -32,8 +32,8 @@ def run(args: Args) -> DataCheckResult:
 
     result = inspect.check_data(data_dir=args.data_dir)
     stated = manifest.load(args.data_dir)
-    print(inspect.data_report(stated, result, args.data_dir))
+    print(inspect.format_report(stated, result, args.data_dir))
     color = sys.stdout.isatty()
-    for line in inspect.masked_examples(stated, args.data_dir, args.examples, color):
+    for line in inspect.format_examples(stated, args.data_dir, args.examples, color):
         print(line)
     return result

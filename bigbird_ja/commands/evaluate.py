@@ -51,5 +51,5 @@ def run(args: Args) -> EvaluationResult:
         data_dir=args.data_dir,
         step=args.step,
         max_batches=args.max_batches,
-        on_result=lambda result: print(checkpoints.as_text(result)),
+        on_result=lambda result: print(checkpoints.format_result(result)),
     )

@@ -79,5 +79,5 @@ def run(args: Args) -> ExportResult:
     )
     print(f"step {result.step:,} exported to {result.output_dir}")
     if result.parity is not None:
-        print(parity.as_text(result.parity))
+        print(parity.format_report(result.parity))
     return result

@@ -76,7 +76,7 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> DataSetResult:
     """Make the data set, and print a report."""
     from bigbird_ja.data import manifest
-    from bigbird_ja.data.inspect import data_report
+    from bigbird_ja.data.inspect import format_report
     from bigbird_ja.data.make_data import make_data
 
     result = make_data(
@@ -90,5 +90,5 @@ def run(args: Args) -> DataSetResult:
         strip_markers=args.strip_markers,
         overwrite=args.overwrite,
     )
-    print(data_report(manifest.load(args.output_dir), result, args.output_dir))
+    print(format_report(manifest.load(args.output_dir), result, args.output_dir))
     return result

@@ -1,12 +1,12 @@
 """Blocks of packed sequences: the first half of `make-data`.
 
 A block is a run of documents of one split, about a million characters (more for long sequences).
-Corpora that are mixed by weights have blocks of their own, and so have documents with more
-repetitions per epoch: all sequences of a block have the same number of repetitions.
+All documents of a block belong to one corpus of a mixture, and are repeated equally often per
+epoch.
 
-Blocks depend only on the corpus and the settings, so the result is the same for any number of
-workers, and a block that was written needn't be repeated. Packing happens inside a block, so
-its size bounds memory, and each block ends in one sequence that is not full.
+Blocks depend only on the corpus and the settings. So the result is the same for any number of
+workers, and a rerun keeps the blocks that are already written. Documents of different blocks never
+share a sequence. So the size of a block bounds the memory, and its last sequence is not full.
 """
 
 from __future__ import annotations
@@ -34,26 +34,34 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import words
-from bigbird_ja.text.markers import without_markers
-from bigbird_ja.text.sentences import sentence_boundaries
+from bigbird_ja.text.markers import remove_markers
+from bigbird_ja.text.sentences import find_sentence_boundaries
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
-# Minimum for each position of a sequence.
+# Minimum size of a block for each position of a sequence.
 _CHARACTERS_PER_POSITION = 256
-# Unknown characters are examples for a warning: a part of a block's text is enough for them.
+# A warning shows only examples of unknown characters, so a part of a block is searched for them.
 _SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
 
 
 @dataclass(frozen=True)
 class Block:
-    """Run of documents of one split, in which `number` counts from 0."""
+    """Run of documents of one split.
+
+    Attributes:
+        split: "train" or "eval".
+        number: number of the block in its split, from 0.
+        texts: texts of the documents.
+        corpus: index of the corpus in the mixture.
+        times: repetitions of the documents per epoch.
+    """
 
     split: str
     number: int
     texts: tuple[str, ...]
-    corpus: int = 0  # index among the corpora that are mixed
-    times: int = 1  # repetitions per epoch
+    corpus: int = 0
+    times: int = 1
 
     @property
     def name(self) -> str:
@@ -63,19 +71,28 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockStats:
-    """Counts of a block, which the manifest sums. Tuples are histograms."""
+    """Counts of a block, which the manifest sums.
+
+    Attributes:
+        predictions: targeted number of predictions in one epoch.
+        left_out: sequences without any token to predict.
+        document_tokens: histogram of documents by the logarithm of their length.
+        documents_per_sequence: histogram of sequences by their number of fragments.
+        times: repetitions of the documents per epoch.
+        unknown: number of unknown tokens.
+        unknown_characters: counts of characters that no token covers, from a part of the text.
+    """
 
     documents: Count
     tokens: Count
     sequences: Count
     used_positions: Count
-    predictions: Count  # targeted number in one epoch
-    left_out: Count  # sequences without any token to predict
-    document_tokens: tuple[Count, ...]  # documents by the logarithm of their length
-    documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments
-    times: Count = 1  # repetitions per epoch
-    unknown: Count = 0  # unknown tokens
-    # Characters without a token of their own, in documents with unknown tokens; how often.
+    predictions: Count
+    left_out: Count
+    document_tokens: tuple[Count, ...]
+    documents_per_sequence: tuple[Count, ...]
+    times: Count = 1
+    unknown: Count = 0
     unknown_characters: dict[str, Count] = field(default_factory=dict)
 
 
@@ -84,9 +101,8 @@ def cut_into_blocks(
 ) -> Iterator[Block]:
     """Assign the documents of each corpus to the splits, and cut each split into blocks.
 
-    An epoch repeats each document as often as its corpus's weight, rounded down, and a share of
-    them, the fraction, once more. Held-out documents are taken once; they don't depend on the
-    weight.
+    With a weight of 2.25, an epoch contains each train document twice, and a quarter of them once
+    more. An eval document is contained once, whatever the weight.
     """
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
@@ -100,14 +116,14 @@ def _cut_corpus(
     texts: Iterable[str], weight: float, limit: int, eval_fraction: float, seed: int
 ) -> Iterator[tuple[str, int, list[str]]]:
     """Yield split, repetitions per epoch and texts of each block of about `limit` characters."""
-    whole, fraction = divmod(_fraction(weight), 1)
-    # The last blocks, which are not full, come in this order.
+    whole, fraction = divmod(_to_fraction(weight), 1)
+    # Order of the last blocks, which are not full.
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
-    # Of the first two documents one is held out, so that a corpus of two has both splits.
-    are_held_out = _draws(_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
-    are_repeated = _draws(fraction, seed, Purpose.MIXTURE)
+    # One of the first two documents is held out, so that both splits of a corpus of two exist.
+    are_held_out = _draw(_to_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
+    are_repeated = _draw(fraction, seed, Purpose.MIXTURE)
     for text, is_held_out in zip(texts, are_held_out, strict=False):
         key = ("eval", 1) if is_held_out else ("train", int(whole) + next(are_repeated))
         if not key[1]:
@@ -122,18 +138,20 @@ def _cut_corpus(
             yield (*key, pending[key])
 
 
-def _fraction(value: float) -> Fraction:
+def _to_fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1_000_000)
 
 
-def _draws(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
-    """Yield for each item whether it is drawn: one of every run of 1 / share items.
+def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
+    """Yield for each item whether it is drawn.
+
+    One item is drawn of each run of 1 / share items.
 
     Args:
         share: fraction of the items to draw, below 1.
         seed: seed of the draws.
         purpose: purpose of the draws.
-        first_of: number of candidates in the first run; None: all.
+        first_of: number of candidates in the first run, or None for all of its items.
     """
     if not share:
         yield from itertools.repeat(False)
@@ -155,26 +173,32 @@ _packer: dict[str, Any] = {}
 def start_packer(
     tokenizer: Tokenizer, spec: DataSpec, path_of: Callable[[str], str] | None = None
 ) -> None:
-    """Prepare a worker for `packed`, or with `path_of` (name to path) for `pack_block`."""
-    marker = words.word_marker(spec.word_boundaries, tokenizer)
+    """Prepare a worker process for `pack_to_bytes` and `pack_block`.
+
+    Args:
+        tokenizer: tokenizer of the data set.
+        spec: spec of the data set.
+        path_of: function from the name of a block to its path, for `pack_block`.
+    """
+    marker = words.make_word_marker(spec.word_boundaries, tokenizer)
     _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
 
 
-def packed(block: Block) -> bytes:
+def pack_to_bytes(block: Block) -> bytes:
     """Pack one block and return the content of its file."""
     spec = _packer["spec"]
-    return _file_of(*make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
+    return _encode_file(*make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
 
 
 def pack_block(block: Block) -> int:
     """Pack and write one block unless it exists, and return the bytes of its text."""
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
-        storage.write_bytes(path, packed(block))
-    return text_bytes(block)
+        storage.write_bytes(path, pack_to_bytes(block))
+    return count_text_bytes(block)
 
 
-def text_bytes(block: Block) -> int:
+def count_text_bytes(block: Block) -> int:
     """Count the bytes of a block's text."""
     return sum(len(text.encode()) for text in block.texts)
 
@@ -185,17 +209,19 @@ def make_rows(
     """Tokenize and pack a block, and return rows of `spec.row_dtype` and the counts.
 
     Raises:
-        BadInput: Text that no tokenizer can read, or a tokenizer that produces [SEP] from text.
+        BadInput: The text contains a lone surrogate, or the tokenizer encodes text as [SEP].
     """
     if spec.strip_markers:
-        block = dataclasses.replace(block, texts=tuple(map(without_markers, block.texts)))
+        block = dataclasses.replace(block, texts=tuple(map(remove_markers, block.texts)))
     ids = tokenizer.encode_arrays(block.texts)
     flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     _check_no_control(flat, tokenizer)
     starts = marker(block.texts, ids)
     lengths = [len(x) for x in ids]
     if spec.nsp:
-        cuts = [_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)]
+        cuts = [
+            _find_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)
+        ]
         key = seed_key(spec.seed, Purpose.NEXT_SENTENCE)
         key = int(fold(fold(key, block.split == "eval"), block.number))
         pairs = pair_packing.pack_pairs(lengths, cuts, spec.seq_length, key)
@@ -210,16 +236,16 @@ def make_rows(
     rows["word_starts"] = np.packbits(marks, axis=1)
     if extra:
         rows["segment_b"], rows["label"] = np.array(extra).T
-    ordinary = masking.is_ordinary(tokens, spec.rule()).sum(1)
+    ordinary = masking.is_ordinary(tokens, spec.make_rule()).sum(1)
     kept = ordinary > 0
-    stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
-    unknown = _unknown_characters(block.texts, ids, tokenizer)
+    stats = _compute_stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
+    unknown = _count_unknown_characters(block.texts, ids, tokenizer)
     return rows[kept], dataclasses.replace(
         stats, times=block.times, unknown_characters=dict(unknown.most_common(_SHOWN_UNKNOWN))
     )
 
 
-def _unknown_characters(
+def _count_unknown_characters(
     texts: Sequence[str], ids: Sequence[npt.NDArray[np.int32]], tokenizer: Tokenizer
 ) -> Counter[str]:
     """Count the characters without a token in the first documents that contain unknown tokens."""
@@ -237,7 +263,7 @@ def _unknown_characters(
     return found
 
 
-def _stats(
+def _compute_stats(
     lengths: Sequence[int],
     sequences: packing.Sequences,
     tokens: npt.NDArray[np.int32],
@@ -248,7 +274,7 @@ def _stats(
     whole = [sequence for sequence, keep in zip(sequences, kept, strict=True) if keep]
     fragments = np.minimum([len(sequence) for sequence in whole], MAX_FRAGMENTS - 1).astype(int)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
-    wanted = masking.num_predictions(ordinary, spec.rule())
+    wanted = masking.count_predictions(ordinary, spec.make_rule())
     return BlockStats(
         documents=len(lengths),
         tokens=sum(fragment.end - fragment.start for sequence in whole for fragment in sequence),
@@ -272,25 +298,28 @@ def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None
             )
 
 
-def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> list[int]:
+def _find_sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> list[int]:
     """Return the indices (above 0) of the tokens that begin a sentence."""
     if not len(ids):
         return []
-    surface, offsets = tokenizer.surface_and_offsets(text, ids)
-    ends = np.array([0, *sentence_boundaries(surface)])
-    starts = words.starts_at(ends, offsets)
+    surface, offsets = tokenizer.spell_with_offsets(text, ids)
+    ends = np.array([0, *find_sentence_boundaries(surface)])
+    starts = words.mark_starts(ends, offsets)
     return [int(i) for i in np.flatnonzero(starts) if i]
 
 
 @dataclass(frozen=True)
 class _Header:
-    """Header of a block's file: JSON after its length and before the rows."""
+    """Header of a block's file.
+
+    The file contains the header's length, the header as JSON, and the rows.
+    """
 
     stats: BlockStats
     crc32c: Count
 
 
-def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
+def _encode_file(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
     """Return the content of a block's file."""
     data = rows.tobytes()
     header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
@@ -299,14 +328,22 @@ def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Block on disk: name of its file, offset of its rows in bytes, and counts."""
+    """Block on disk.
 
-    path: str  # relative to the folder of blocks
+    Attributes:
+        path: path of the file, relative to the folder of blocks.
+        offset: offset of the rows in the file, in bytes.
+        stats: counts of the block.
+    """
+
+    path: str
     offset: int
     stats: BlockStats
 
-    def rows(self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Read the rows with these numbers, ascending, one by one."""
+    def read_rows(
+        self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]
+    ) -> npt.NDArray[Any]:
+        """Read some rows, whose `numbers` are ascending."""
         result = np.empty(len(numbers), kind)
         with open(os.path.join(folder, self.path), "rb", buffering=0) as file:
             for i, number in enumerate(numbers):
@@ -316,13 +353,13 @@ class StoredBlock:
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Open a block that an earlier run may have written, None if it is missing or damaged.
+    """Open the block that an earlier run has written, or return None if it is missing or damaged.
 
     Args:
         path: path of the file.
         row_bytes: size of a row in bytes.
-        verify: whether to compare the rows with their checksum: necessary after a crash of the
-            machine (not after a kill, since the file is renamed when it is complete).
+        verify: whether to compare the rows with their checksum. A crash of the machine may damage
+            them. A kill cannot, since a file is renamed when it is complete.
     """
     try:
         with open(path, "rb") as file:

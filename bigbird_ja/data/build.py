@@ -1,8 +1,8 @@
-"""Build a data set from a corpus: shards and a manifest, by worker processes, resumable.
+"""Build a data set (shards and a manifest) from a corpus, by worker processes.
 
-1. Documents are cut into blocks; workers tokenize and pack them (`blocks`).
+1. Documents are grouped into blocks, which workers tokenize and pack (`blocks`).
 2. An old data set is renamed aside, and workers write the shards from the blocks (`shards`).
-3. `manifest.json` is written last: a folder without it is unfinished.
+3. `manifest.json` is written last. A folder without it is unfinished.
 
 Each file is written atomically, and depends only on the corpus and the settings. So a rerun of a
 killed command writes the same bytes, and repeats only unfinished files.
@@ -30,11 +30,11 @@ from bigbird_ja.storage.lease import LeaseShare
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
-from bigbird_ja.text.containers import has_suffix, size_of
+from bigbird_ja.text.containers import get_size, has_suffix
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
 
-# Estimated text bytes per compressed byte, for the progress line.
+# Text bytes per compressed byte, an estimate for the progress line.
 _GZIP_RATIO = 3
 # State of a worker process.
 _worker: dict[str, Any] = {}
@@ -50,28 +50,29 @@ class Request:
     output_dir: str
     num_workers: int
     overwrite: bool = False
-    settings: str = ""  # logged when the request is accepted
-    pack: Callable[..., Generator[int]] | None = None  # in place of this machine's workers
+    settings: str = ""  # Text that is logged when the request is accepted.
+    pack: Callable[..., Generator[int]] | None = None  # Replacement for this machine's workers.
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
-    """Build a data set, resume unfinished work, or find it finished.
+    """Build a data set, unless it is finished. Unfinished work is continued.
 
     Returns:
         The manifest, and whether the data set was finished before.
 
     Raises:
-        BadInput: Bad text, foreign files in the directory, or another process that writes to it.
+        BadInput: The text is invalid, or the directory contains foreign files, or another process
+            writes to it.
     """
     _check_places(request)
     with outputs.create_folder(request.output_dir), lease_folder(request.output_dir) as lease:
         work = Work(request.output_dir)
-        if (manifest := _finished(request, work)) is not None:
+        if (manifest := _load_finished(request, work)) is not None:
             return manifest, True
         _begin(request, work)
         with convert_refusals():
             plans, counts = _pack(request, work)
-            names = [plan.name(k) for plan in plans for k in range(plan.num_shards)]
+            names = [plan.name_shard(k) for plan in plans for k in range(plan.num_shards)]
             owned = work.claim_output(names, request.spec)
             made = _write_shards(request, work, plans, lease.make_share())
             lease.check()
@@ -86,14 +87,14 @@ def _check_places(request: Request) -> None:
         if not source.startswith(NAMED):
             outputs.refuse_overlap({"`inputs`": source}, output, "`output_dir`")
     if request.spec.word_boundaries == "mecab":
-        words.mecab_boundaries("")
+        words.find_mecab_boundaries("")
 
 
-def _finished(request: Request, work: Work) -> Manifest | None:
+def _load_finished(request: Request, work: Work) -> Manifest | None:
     """Return the manifest of a finished data set of this spec, or None.
 
     Raises:
-        BadInput: A data set of other settings, or a damaged one.
+        BadInput: The folder contains a data set of other settings, or a damaged one.
     """
     output, spec = request.output_dir, request.spec
     if manifest_lib.FILE_NAME not in storage.list_files(output):
@@ -101,34 +102,35 @@ def _finished(request: Request, work: Work) -> Manifest | None:
     if request.overwrite and not work.is_writing(spec):
         return None
     try:
-        if differing := spec.differences(manifest_lib.load(output)):
+        if differing := spec.list_differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} contains a data set of other settings ({', '.join(differing)}): choose"
                 " another `output_dir`, or `overwrite`"
             )
-        manifest = check.fast_check(output)
+        manifest = check.check_files(output)
     except BadInput:
         check_output(output)
         raise
-    with contextlib.suppress(BadInput):  # foreign files
-        if work.begun() == spec:
+    with contextlib.suppress(BadInput):  # The work folders may contain foreign files.
+        if work.read_spec() == spec:
             work.remove()
     return manifest
 
 
 def _begin(request: Request, work: Work) -> None:
-    """Open the work folders: new ones, or those of an earlier run of the same spec.
+    """Create the work folders, or open those of an earlier run of the same spec.
 
     Raises:
-        BadInput: Unfinished work of other settings, or foreign files.
+        BadInput: They contain unfinished work of other settings, or foreign files.
     """
     output, spec = request.output_dir, request.spec
-    begun = work.begun()
+    begun = work.read_spec()
     if begun is not None and begun != spec:
         if not request.overwrite:
             raise BadInput(
                 f"{work.folder} contains unfinished work of other settings"
-                f" ({', '.join(spec.differences(begun))}): run that command again, or `overwrite`"
+                f" ({', '.join(spec.list_differences(begun))}): use the same settings, or"
+                " `overwrite`"
             )
         begun = None
     check_output(output)
@@ -148,15 +150,15 @@ def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], dict[str, int]
         The plan of each split's shards, and the counts of the text.
 
     Raises:
-        BadInput: Bad text; the work is removed.
-        Refused: The bucket of the text denies access; the work is kept.
+        BadInput: The text is invalid. The work is removed.
+        Refused: The bucket of the text denies access. The work is kept.
     """
     try:
         numbers, counts = _pack_blocks(request, work)
         request.corpus.check_unchanged()
         plans = [_plan(request, work, split, numbers[split]) for split in SPLITS]
         if not plans[0].num_records:
-            raise BadInput("no text of the corpus can be predicted: give more or other `inputs`")
+            raise BadInput("the corpus contains no token to predict: give more or other `inputs`")
     except Refused:
         raise
     except BadInput:
@@ -173,50 +175,50 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str
     """
     spec, corpus = request.spec, request.corpus
     counts, trained, numbers = TextCounts(), set[int](), dict.fromkeys(SPLITS, 0)
-    with_text = counts.without_empty
+    with_text = counts.skip_empty
     corpora = [(with_text(corpus.texts()), 1.0)]
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
         corpora = [(with_text(p.texts()), w) for p, w in zip(corpus.parts, weights, strict=True)]
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
-    total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
+    total = sum(_estimate_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
 
-    def tasks() -> Iterator[blocks.Block]:
+    def yield_blocks() -> Iterator[blocks.Block]:
         for block in cut:
             numbers[block.split] += 1
             if block.split == "train":
                 trained.add(block.corpus)
             yield block
 
-    packer = (request.tokenizer, spec, work.block)
+    packer = (request.tokenizer, spec, work.locate_block)
     if request.pack:
-        done = request.pack(tasks(), *packer)
+        done = request.pack(yield_blocks(), *packer)
     else:
         workers = request.num_workers
-        done = run_tasks(blocks.pack_block, tasks(), workers, blocks.start_packer, packer)
+        done = run_tasks(blocks.pack_block, yield_blocks(), workers, blocks.start_packer, packer)
     with contextlib.closing(done), Progress(int(total), "B") as progress:
         for size in done:
             progress.update(size)
     for number in set(range(len(spec.mixture))) - trained:
         raise BadInput(
-            f"`inputs` {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
-            " documents would be trained on. Give a larger weight or more text, or leave it out"
+            f"`inputs` {corpus.parts[number].name}={spec.mixture[number]['weight']:g} adds no"
+            " documents to the training data. Give a larger weight or more text, or leave it out"
         )
-    return numbers, counts.statistics()
+    return numbers, counts.get_statistics()
 
 
-def _text_bytes(part: Input) -> int:
+def _estimate_text_bytes(part: Input) -> int:
     """Estimate the bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
-    return sum(size_of(p) * (_GZIP_RATIO if has_suffix(p, packed) else 1) for p in paths)
+    return sum(get_size(p) * (_GZIP_RATIO if has_suffix(p, packed) else 1) for p in paths)
 
 
 def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
     """Plan the shards of a split from its `number` blocks on disk."""
     stored = []
     for i in range(number):
-        path = work.block(blocks.Block(split, i, ()).name)
+        path = work.locate_block(blocks.Block(split, i, ()).name)
         block = blocks.read_block(path, request.spec.row_dtype.itemsize)
         if block is None:
             raise StorageError(f"{path}: written data could not be read back. Check the disk")
@@ -236,7 +238,7 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
     """Write shard `task` = (split, number), and record it."""
     plan: SplitPlan = _worker["plans"][task[0]]
     work: Work = _worker["work"]
-    path = storage.join(work.output, plan.name(task[1]))
+    path = storage.join(work.output, plan.name_shard(task[1]))
     made = shards.write_shard(plan, task[1], _worker["spec"], path)
     work.note_shard(made)
     return made
@@ -247,10 +249,10 @@ def _write_shards(
 ) -> dict[str, MadeShard]:
     """Write the shards of both splits that do not exist yet."""
     every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
-    made = work.finished_shards([plans[i].name(k) for i, k in every])
-    tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
+    made = work.find_finished_shards([plans[i].name_shard(k) for i, k in every])
+    tasks = [(i, k) for i, k in every if plans[i].name_shard(k) not in made]
     num_workers = max(1, min(request.num_workers, len(tasks)))
-    # This process is fenced by the lease itself.
+    # Only other processes need a share of the lease.
     writer = (plans, request.spec, work, lease if num_workers > 1 else None)
     done = run_tasks(_write_shard, tasks, num_workers, _start_writer, writer)
     with contextlib.closing(done), Progress(len(tasks), "shards") as progress:
@@ -270,9 +272,9 @@ def _finish(
 ) -> Manifest:
     """Write the tokenizer and, last, the manifest."""
     output, tokenizer = request.output_dir, request.tokenizer
-    in_order = [[made[plan.name(k)] for k in range(plan.num_shards)] for plan in plans]
-    source = "@".join(filter(None, hub.cached_name(tokenizer.source)))
-    manifest = shards.manifest_of(
+    in_order = [[made[plan.name_shard(k)] for k in range(plan.num_shards)] for plan in plans]
+    source = "@".join(filter(None, hub.parse_cached_path(tokenizer.source)))
+    manifest = shards.make_manifest(
         request.spec,
         request.corpus,
         plans,
@@ -282,8 +284,8 @@ def _finish(
         tokenizer_source=source,
     )
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
-    check.raise_first(check.file_problems(manifest, storage.list_stats(output)), output)
-    # From here on the data set is whole.
+    check.raise_first(check.compare_files(manifest, storage.list_stats(output)), output)
+    # The data set is complete as soon as this file exists.
     owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
     work.remove()
     return manifest

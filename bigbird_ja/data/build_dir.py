@@ -1,13 +1,13 @@
 """Unfinished work of `make-data`: its folders, their owner, and the places of its shards.
 
-`OUTPUT_DIR/.make-data` contains `settings.json`, by which it is recognized. Packed blocks and the
-records of finished shards lie on this machine: in the same folder, or in the user's cache if the
-output is on gs://. Shards are written under their final names; an output without a manifest is
-unfinished. An old data set moves to OUTPUT_DIR.replaced-N before the first shard is
-written, and the file `writing` says so.
+`OUTPUT_DIR/.make-data` contains `settings.json`, which identifies it. Packed blocks and the records
+of finished shards are stored on this machine: in the same folder, or in the user's cache if the
+output is on gs://. Shards are written under their final names, so an output without a manifest is
+unfinished. Before the first shard is written, an old data set moves to OUTPUT_DIR.replaced-N, and
+the file `writing` records that.
 
-Only files of the names below are removed from these folders, and only if `settings.json` shows that
-this program made the folder. In OUTPUT_DIR the ownership manifest lists what is ours.
+Only files with the names below are removed from these folders, and only if `settings.json` shows
+that this program made the folder. In OUTPUT_DIR the ownership manifest lists this program's files.
 """
 
 import contextlib
@@ -36,15 +36,16 @@ KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
 _SETTINGS = "settings.json"
-_WRITING = "writing"  # exists once an old data set has moved aside
+# File that exists once an old data set has moved aside.
+_WRITING = "writing"
 _WAIT = "wait for it to end, or choose another `output_dir`"
 _SHARD_END = ".tfrecord"
 _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
-# The names of our files in each part of a work folder.
+# Names of this program's files in each part of a work folder, as regular expressions.
 _OURS = {
     "": f"{_SETTINGS}|{_WRITING}",
     "blocks": r"(train|eval)-\d{6}\.block",
-    "shards": rf"{_SHARD}\.json",  # records
+    "shards": rf"{_SHARD}\.json",
 }
 
 
@@ -59,10 +60,10 @@ class _Settings:
 def lease_folder(directory: str) -> AbstractContextManager[Lease]:
     """Acquire the directory's lease and release it at the end.
 
-    Call `check` before the manifest is written.
+    The caller calls `check` of the lease before it writes the manifest.
 
     Raises:
-        BadInput: Another process holds it.
+        BadInput: Another process owns the lease.
     """
     busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
     return keep_lease(Lease(storage.join(directory, LOCK_NAME), busy, log))
@@ -73,12 +74,12 @@ class Work:
 
     Attributes:
         folder: folder in the output.
-        local: folder on this machine; the same as `folder` unless the output is on gs://.
+        local: folder on this machine, equal to `folder` unless the output is on gs://.
         blocks: folder of packed blocks, in `local`.
     """
 
     def __init__(self, output_dir: str) -> None:
-        """Name the folders without creating them."""
+        """Set the paths of the folders, without creating them."""
         self.output = output_dir
         self.folder = storage.join(output_dir, NAME)
         self.local = self.folder
@@ -90,29 +91,29 @@ class Work:
         self._records = os.path.join(self.local, "shards")
         self._writing = storage.join(self.folder, _WRITING)
 
-    def begun(self) -> DataSpec | None:
-        """Return the spec of the work that an earlier run left, or None.
+    def read_spec(self) -> DataSpec | None:
+        """Read the spec of an earlier run's unfinished work, or return None without one.
 
         Raises:
-            BadInput: Foreign files in one of the folders.
+            BadInput: One of the folders contains foreign files.
         """
-        local = _spec_in(self.local)
-        return _spec_in(self.folder) or local  # the one in the output is decisive
+        local = _read_spec(self.local)
+        return _read_spec(self.folder) or local  # The spec in the output has priority.
 
     def open(self, spec: DataSpec) -> None:
-        """Create the folders, or use existing ones.
+        """Create the folders, unless they exist.
 
         Raises:
             BadInput: Another command has just begun work of other settings there.
         """
-        if _spec_in(self.local) not in (None, spec):
-            _remove_ours(self.local)  # stale: the output has other settings
+        if _read_spec(self.local) not in (None, spec):
+            _remove_ours(self.local)  # The output's settings are others, so this work is outdated.
         settings = _Settings(decode.FORMAT_VERSION, spec)
         text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
-            if not is_new and _spec_in(folder) != spec:
+            if not is_new and _read_spec(folder) != spec:
                 raise BadInput(f"another command has just begun in {folder}: {_WAIT}")
         for folder in (self.blocks, self._records):
             storage.make_directory(folder)
@@ -125,29 +126,29 @@ class Work:
         No other process writes there, so temporary files are leftovers of killed commands.
         """
         for folder in dict.fromkeys((self.local, self.folder)):
-            if _spec_in(folder) is not None:
+            if _read_spec(folder) is not None:
                 _remove_ours(folder)
 
-    def block(self, name: str) -> str:
+    def locate_block(self, name: str) -> str:
         """Return the path of a packed block."""
         return os.path.join(self.blocks, name)
 
-    def _note(self, name: str) -> str:
+    def _locate_note(self, name: str) -> str:
         return os.path.join(self._records, f"{name}.json")
 
     def note_shard(self, made: MadeShard) -> None:
         """Record that a shard is finished."""
         values = {"shard": vars(made.shard), "predictions": made.predictions}
-        storage.write_text(self._note(made.shard.name), json.dumps(values))
+        storage.write_text(self._locate_note(made.shard.name), json.dumps(values))
 
-    def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Return the shards among `names` that are recorded here and exist in the output."""
+    def find_finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
+        """Return the shards among `names` that have a record and exist in the output."""
         stats = storage.list_stats(self.output)
         finished = {}
 
         def find(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
-                made = decode.read_json(self._note(name), MadeShard)
+                made = decode.read_json(self._locate_note(name), MadeShard)
                 if check.is_shard(storage.join(self.output, name), stats[name], made.shard):
                     finished[name] = made
 
@@ -156,21 +157,21 @@ class Work:
 
     def is_writing(self, spec: DataSpec) -> bool:
         """Return whether an earlier run of this spec has begun to write shards."""
-        return _spec_in(self.folder) == spec and storage.exists(self._writing)
+        return _read_spec(self.folder) == spec and storage.exists(self._writing)
 
     def claim_output(self, names: Collection[str], spec: DataSpec) -> Owned:
-        """List the shards that will be written, and rename an old data set aside.
+        """Add the shards to the ownership manifest, and rename an old data set aside.
 
-        After a kill at any time the same command can continue: until `writing` exists, whatever is
-        listed is of an old data set.
+        After a kill at any time a rerun can continue. Until `writing` exists, every listed file
+        belongs to an old data set.
 
         Args:
             names: names of the shards.
             spec: spec of the data set.
 
         Returns:
-            The output's ownership manifest. The id of a new one is a hash of the spec: the same
-            data set has the same bytes.
+            The output's ownership manifest. A new one's id is a hash of the spec, so that equal
+            data sets contain equal bytes.
 
         Raises:
             BadInput: A foreign file has the name of a shard.
@@ -186,11 +187,11 @@ class Work:
         return owned
 
 
-def _spec_in(folder: str) -> DataSpec | None:
-    """Read the spec in a work folder's settings.json, None if the folder is missing or empty.
+def _read_spec(folder: str) -> DataSpec | None:
+    """Read the spec in a work folder, or return None if the folder is missing or empty.
 
     Raises:
-        BadInput: A foreign folder, or one of another version.
+        BadInput: The folder contains foreign files, or another version made it.
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
@@ -198,7 +199,7 @@ def _spec_in(folder: str) -> DataSpec | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
-                f"{folder} contains files, and no {_SETTINGS} of make-data: move it away"
+                f"{folder} contains files but no {_SETTINGS} of make-data: move it away"
             ) from None
         return None
     return decode.decode_versioned(data, _Settings, path, advice).spec
@@ -207,7 +208,7 @@ def _spec_in(folder: str) -> DataSpec | None:
 def _remove_ours(folder: str) -> None:
     """Remove the files of `make-data`.
 
-    `settings.json`, which identifies the folder, is removed last, in case of a kill.
+    `settings.json` is removed last, since it identifies the folder after a kill.
     """
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
@@ -217,20 +218,18 @@ def _remove_ours(folder: str) -> None:
         if not part:
             storage.delete(storage.join(directory, _SETTINGS))
         if not storage.is_remote(directory):
-            with contextlib.suppress(OSError):  # it contains other files
+            with contextlib.suppress(OSError):  # The folder contains other files.
                 os.rmdir(directory)
 
 
 def check_output(output_dir: str) -> None:
-    """Check that the output holds no foreign file under a name that a data set needs.
-
-    Other files that a user has put there stay.
+    """Check that no foreign file in the output has a name that a data set needs.
 
     Args:
-        output_dir: output of `make-data`; unfinished work in it is ignored.
+        output_dir: output of `make-data`. Unfinished work in it is ignored.
 
     Raises:
-        BadInput: Naming the file.
+        BadInput: There is such a file. The message names it.
     """
     advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)
@@ -239,6 +238,4 @@ def check_output(output_dir: str) -> None:
     needed = (manifest_lib.FILE_NAME, manifest_lib.TOKENIZER_NAME)
     for name in set(storage.list_files(output_dir)) - {*owned.files}:
         if name.endswith(_SHARD_END) or name in needed:
-            raise BadInput(
-                f"{output_dir} contains {name}, and nothing shows that make-data made it: {advice}"
-            )
+            raise BadInput(f"{output_dir} contains {name}, which make-data did not write: {advice}")

@@ -1,8 +1,8 @@
-"""Comparison of a data set with its manifest: files by one listing, or every byte and record.
+"""Comparison of a data set with its manifest.
 
-`fast_check` runs before work begins and parses no record. `check` compares everything: each shard's
-size, SHA-256, record checksums and count; each record's lengths, ids, layout and targets; the
-tokenizer; the totals.
+`check_files` compares files by one listing, before work begins. `check` reads everything and
+compares sizes, checksums and counts of the shards, contents of the records, the tokenizer, and the
+totals.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.errors import BadInput
 
-_OTHER = "is not the file that was made (its checksum differs)"
+_OTHER = "was changed (its checksum differs from the manifest)"
 
 
-def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
+def check_files(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
-    A bucket states checksums in its listing. On disk the shards are read to compute them (at
-    some GB/s from memory), because shards of another data set may have the same sizes.
+    The listing of a bucket contains checksums. On disk they are computed from the shards' content,
+    because shards of another data set may have the same sizes.
 
     Raises:
-        BadInput: A file is missing, extra, unreadable or another one; the first is named.
+        BadInput: A file is missing, extra, unreadable or changed. The message names the first one.
     """
     manifest = manifest_lib.load(data_dir)
     listing = storage.list_stats(data_dir)
-    problems = _shard_problems(manifest, data_dir, listing, splits)
-    if problem := tokenizer_problem(manifest, data_dir):
+    problems = _compare_shards(manifest, data_dir, listing, splits)
+    if problem := compare_tokenizer(manifest, data_dir):
         problems.append(problem)
     raise_first(problems, data_dir)
     return manifest
@@ -47,11 +47,11 @@ def check_held_out(manifest: Manifest, data_dir: str) -> None:
     """Check that a data set has held-out records, before a run that evaluates on them.
 
     Raises:
-        BadInput: It has none.
+        BadInput: The data set contains none.
     """
     if not manifest.eval_shards:
         raise BadInput(
-            f"{data_dir}: no held-out records to evaluate on (of {manifest.documents:,} documents)."
+            f"{data_dir} contains no held-out records, of {manifest.documents:,} documents."
             " Make the data again from more documents, with `eval_fraction` above 0"
         )
 
@@ -66,22 +66,22 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
         )
 
 
-def file_problems(
+def compare_files(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
-    """Return a line for each shard that is missing, extra or another one, by a listing."""
+    """Return a line for each shard that is missing, extra or changed, by a listing."""
     problems = []
-    for shard in (shard for split in splits for shard in manifest.shards(split)):
+    for shard in (shard for split in splits for shard in manifest.select_shards(split)):
         if shard.name not in listing:
             problems.append(f"{shard.name} is missing")
-        elif difference := _difference(shard, listing[shard.name]):
+        elif difference := _compare_file(shard, listing[shard.name]):
             problems.append(f"{shard.name} {difference}")
     extra = {*listing} - {shard.name for shard in manifest.every_shard}
     names = sorted(name for name in extra if name.endswith(".tfrecord"))
     return [*problems, *(f"{name} is not in the manifest" for name in names)]
 
 
-def _difference(shard: Shard, info: storage.Stat) -> str | None:
+def _compare_file(shard: Shard, info: storage.Stat) -> str | None:
     if info.size != shard.bytes:
         return f"has {info.size} bytes instead of {shard.bytes}"
     if info.crc32c and info.crc32c != shard.crc32c:
@@ -89,19 +89,19 @@ def _difference(shard: Shard, info: storage.Stat) -> str | None:
     return None
 
 
-def _shard_problems(
+def _compare_shards(
     manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat], splits: Sequence[str]
 ) -> list[str]:
-    """Return the problems of shards, by a listing, else by checksum.
+    """Return the problems of shards, by their sizes and checksums.
 
-    Shards whose checksum is not in the listing are read.
+    Shards are read if their checksums are not in the listing.
     """
-    if problems := file_problems(manifest, listing, splits):
+    if problems := compare_files(manifest, listing, splits):
         return problems
     return [
         f"{shard.name} {_OTHER}"
         for split in splits
-        for shard in manifest.shards(split)
+        for shard in manifest.select_shards(split)
         if not is_shard(storage.join(data_dir, shard.name), listing[shard.name], shard)
     ]
 
@@ -109,28 +109,28 @@ def _shard_problems(
 def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
     """Return whether a file is the shard that the manifest states.
 
-    It is read if its checksum is not in `info`.
+    The file is read if `info` does not contain its checksum.
     """
-    if _difference(shard, info):
+    if _compare_file(shard, info):
         return False
     return (info.crc32c or storage.compute_file_crc32c(path)[0]) == shard.crc32c
 
 
-def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
+def compare_tokenizer(manifest: Manifest, data_dir: str) -> str | None:
     """Return the problem of the data set's tokenizer.model, or None."""
-    if not manifest.tokenizer_sha256:  # made without one
+    if not manifest.tokenizer_sha256:
         return None
     try:
         data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
     except FileNotFoundError:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
-        return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
+        return f"{manifest_lib.TOKENIZER_NAME} is not the tokenizer of this data set"
     return None
 
 
 _BATCH = 64
-# Totals of a split's records, by field of `Split`; `predictions` only of static records.
+# Totals of a split's records, by field of `Split`. Only static records count `predictions`.
 _Counts = Counter[str]
 
 
@@ -145,19 +145,19 @@ def check(
         progress: called with the number of bytes of each read.
 
     Returns:
-        The problems; empty if there are none.
+        The problems, an empty list without any.
     """
     listing = storage.list_stats(data_dir)
-    problems = file_problems(manifest, listing)
-    if problem := tokenizer_problem(manifest, data_dir):
+    problems = compare_files(manifest, listing)
+    if problem := compare_tokenizer(manifest, data_dir):
         problems.append(problem)
     totals = {}
     for split in SPLITS:
         totals[split] = _Counts()
-        for shard in manifest.shards(split):
+        for shard in manifest.select_shards(split):
             if shard.name in listing:
                 problems += _check_shard(manifest, data_dir, shard, totals[split], progress)
-    return problems or _total_problems(manifest, totals)
+    return problems or _compare_totals(manifest, totals)
 
 
 def _check_shard(
@@ -173,7 +173,7 @@ def _check_shard(
     with storage.open_read(storage.join(data_dir, shard.name)) as file:
         stream = tfrecords.Summed(file, progress)
         try:
-            records = tfrecords.frames(stream)
+            records = tfrecords.read_frames(stream)
             while batch := list(islice(records, _BATCH)):
                 problems += _check_batch(manifest, batch, count, totals)
                 count += len(batch)
@@ -181,9 +181,9 @@ def _check_shard(
             problems.append(str(error))
         else:
             if count != shard.records:
-                problems.append(f"holds {count} records instead of {shard.records}")
-            if stream.sums()["sha256"] != shard.sha256:
-                problems.append("is not the file that was made (its SHA-256 differs)")
+                problems.append(f"contains {count} records instead of {shard.records}")
+            if stream.compute_sums()["sha256"] != shard.sha256:
+                problems.append("was changed (its SHA-256 differs from the manifest)")
     totals["sequences"] += count
     shown = problems[:3] + ([f"{len(problems) - 3} more problems"] if len(problems) > 3 else [])
     return [f"{shard.name}: {problem}" for problem in shown]
@@ -202,12 +202,12 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
         }
     except (tf.errors.OpError, ValueError) as error:
         text = str(error).strip().splitlines()[0].split("} ", 1)[-1]
-        return [f"records {first} to {first + len(batch) - 1} are not of this data set: {text}"]
+        return [f"records {first} to {first + len(batch) - 1} cannot be parsed: {text}"]
     tokens = parsed["tokens" if is_dynamic else "input_ids"]
     totals["used_positions"] += int((tokens != manifest.pad_id).sum())
-    checks = _layout_checks(manifest, tokens)
+    checks = _check_layout(manifest, tokens)
     if not ((tokens < 0) | (tokens >= manifest.vocab_size)).any():
-        more_checks = _dynamic_checks if is_dynamic else _static_checks
+        more_checks = _check_dynamic if is_dynamic else _check_static
         checks += more_checks(manifest, tokens, parsed)
     if not is_dynamic:
         totals["predictions"] += int((parsed["masked_lm_weights"] > 0).sum())
@@ -219,10 +219,11 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
 
 
 _Array = npt.NDArray[Any]
-_Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # a problem, and bool [b] of records
+# Pairs of a problem, and bool [b], whether each record has it.
+_Checks = list[tuple[str, npt.NDArray[np.bool_]]]
 
 
-def _layout_checks(manifest: Manifest, tokens: _Array) -> _Checks:
+def _check_layout(manifest: Manifest, tokens: _Array) -> _Checks:
     ids = manifest.special_ids
     is_padding = tokens == ids["pad"]
     last = np.maximum((~is_padding).sum(1) - 1, 0)
@@ -235,8 +236,8 @@ def _layout_checks(manifest: Manifest, tokens: _Array) -> _Checks:
     ]
 
 
-def _dynamic_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
-    rule = manifest.rule()
+def _check_dynamic(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
+    rule = manifest.make_rule()
     ordinary = masking.is_ordinary(tokens, rule)
     is_padding = tokens == manifest.pad_id
     labels = parsed["next_sentence_labels"]
@@ -248,14 +249,14 @@ def _dynamic_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array
     ]
 
 
-def _static_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
+def _check_static(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]) -> _Checks:
     positions, ids = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
     is_target = parsed["masked_lm_weights"] > 0
     inside = (positions >= 0) & (positions < manifest.seq_length)
     at = np.take_along_axis(tokens, np.where(inside, positions, 0).astype(np.int64), 1)
     repeats = (np.diff(positions, axis=1) <= 0) & is_target[:, 1:]
     outside = (ids < 0) | (ids >= manifest.vocab_size)
-    special = ~masking.is_ordinary(np.where(outside, 0, ids), manifest.rule())
+    special = ~masking.is_ordinary(np.where(outside, 0, ids), manifest.make_rule())
     return [
         ("predicts nothing", ~is_target.any(1)),
         ("predicts outside the sequence", (~inside & is_target).any(1)),
@@ -267,7 +268,7 @@ def _static_checks(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]
     ]
 
 
-def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]:
+def _compare_totals(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]:
     problems = []
     for split, counted in totals.items():
         stated = getattr(manifest, split)

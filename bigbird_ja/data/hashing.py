@@ -1,8 +1,8 @@
-"""Hashes of integers, the only source of randomness, without state.
+"""Hashes of integers, the only source of randomness of a data set.
 
-Masks, the order of records and the held-out documents depend only on these hashes, so they are the
-same after any restart, on any number of hosts and processes, and in NumPy and TensorFlow (`ops`).
-32-bit arithmetic modulo 2**32 throughout.
+Masks, the order of records and the held-out documents depend only on these hashes. So they are the
+same after a restart, on any number of hosts and processes, and in NumPy and TensorFlow (`ops`).
+All arithmetic is modulo 2**32.
 """
 
 from enum import IntEnum
@@ -14,11 +14,12 @@ import numpy.typing as npt
 # The multipliers of `lowbias32` (Chris Wellons, "Prospecting for Hash Functions", 2018): bias 0.17.
 MULTIPLIER_1 = 0x7FEB352D
 MULTIPLIER_2 = 0x846CA68B
-GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
+# 2**32 / golden ratio, which spreads consecutive integers.
+GOLDEN = 0x9E3779B9
 
 
 class Purpose(IntEnum):
-    """Purposes of hashes, each with a stream of its own."""
+    """Purposes of hashes. Each purpose has its own stream of random numbers."""
 
     SHARD_ORDER = 1
     READER_ORDER = 2
@@ -34,10 +35,10 @@ class Purpose(IntEnum):
 
 
 def mix(values: Any) -> npt.NDArray[np.uint32]:
-    """Mix 32-bit integers by a bijection whose output bits look independent of its input bits."""
+    """Mix the bits of 32-bit integers by a bijection."""
     x = np.asarray(values, dtype=np.uint32)
     with np.errstate(over="ignore"):
-        # Operators, not ufuncs by name: NumPy reuses the memory of their intermediate results.
+        # With operators, unlike named ufuncs, NumPy reuses the memory of intermediate results.
         x = x ^ (x >> np.uint32(16))
         x = x * np.uint32(MULTIPLIER_1)
         x = x ^ (x >> np.uint32(15))
@@ -60,7 +61,9 @@ def seed_key(seed: int, purpose: int) -> int:
 
 
 def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
-    """Return the indices that order `ids` (int, unique, below 2**31) by the hash of each."""
+    """Return the indices that sort `ids` (int, unique, below 2**31) by their hashes."""
     ids = np.asarray(ids, dtype=np.int64)
-    keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
+    keys = (
+        fold(key, ids).astype(np.int64) << 31
+    ) | ids  # The id in the lower bits makes keys unique.
     return np.argsort(keys, kind="stable")

@@ -1,4 +1,4 @@
-"""Inspection of a data set: a summary, the check of every record, masked examples."""
+"""Summary of a data set, check of every record, and masked examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bigbird_ja.data.check import check
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.process import console
-from bigbird_ja.text.load import tokenizer_of
+from bigbird_ja.text.load import parse_tokenizer
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _COLORS = {
@@ -32,7 +32,7 @@ _PLAIN = "\x1b[0m"
 _MAX_TOKENS = 200
 # Share of unknown tokens above which a warning is shown.
 _MAX_UNKNOWN = 0.01
-# Counts of documents that one may want to clean: key of the results, row of the report, advice.
+# Documents that a user may want to clean: key of the results, row of the report, advice.
 _TO_CLEAN = (
     ("duplicates", "duplicates", " that occurred before"),
     ("html_documents", "HTML tags", ": extract their text"),
@@ -51,14 +51,14 @@ class DataSetResult:
     eval_sequences: int
     shards: int
     bytes: int
-    density: float  # share of positions that are tokens
-    mean_predictions: float  # per sequence
-    skipped: int  # records without text
-    duplicates: int  # documents that occurred before
+    density: float  # Share of positions that are tokens.
+    mean_predictions: float  # Mean number of predictions per sequence.
+    skipped: int  # Records without text.
+    duplicates: int  # Documents that occurred before.
     html_documents: int
     fullwidth_space_documents: int
-    unknown_rate: float  # share of tokens
-    unknown_characters: str  # the most frequent characters without a token
+    unknown_rate: float  # Share of tokens that are unknown.
+    unknown_characters: str  # The most frequent characters without a token.
     fingerprint: str
     seconds: float
 
@@ -71,7 +71,7 @@ class DataCheckResult(DataSetResult):
     problems: list[str]
 
 
-def data_summary(manifest: Manifest, seconds: float) -> DataSetResult:
+def summarize_data(manifest: Manifest, seconds: float) -> DataSetResult:
     """Return the figures of a data set."""
     predictions = manifest.train.predictions + manifest.eval.predictions
     counted = manifest.statistics
@@ -96,8 +96,8 @@ def data_summary(manifest: Manifest, seconds: float) -> DataSetResult:
     )
 
 
-def data_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
-    """Describe a data set to people, and log warnings."""
+def format_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
+    """Format the report about a data set, and log warnings."""
     fragments = manifest.statistics.documents_per_sequence
     unknown = result.unknown_rate
     mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
@@ -125,13 +125,13 @@ def data_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
         examples = " ".join(map(console.escape_text, result.unknown_characters))
         warnings.append(
             f"{unknown:.1%} of the tokens are unknown to the tokenizer (such as"
-            f" {examples}), and nothing can be learned from these: is it a tokenizer of another"
+            f" {examples}), and the model learns nothing from them. Is it a tokenizer of another"
             " language?"
         )
     if manifest.eval_fraction and not manifest.eval.sequences:
         warnings.append(
             "no document is held out, so no run can be evaluated on this data: give two documents"
-            " or more, such as one for each line or article"
+            " or more, such as one per line or article"
         )
     console.warn(warnings)
     lengths = manifest.statistics.document_tokens
@@ -155,7 +155,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
         data_dir: folder of the data set, on disk or gs://.
 
     Raises:
-        BadInput: No data set, or one with problems; its `results` list them.
+        BadInput: There is no data set, or it has problems, which `results` of the error lists.
     """
     place = os.fspath(data_dir)
     manifest = manifest_lib.load(place)
@@ -166,7 +166,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
     with console.Progress(total, "B") as progress:
         problems = [*map(console.escape_text, check(manifest, place, progress.update))]
     result = DataCheckResult(
-        **dataclasses.asdict(data_summary(manifest, time.monotonic() - began)),
+        **dataclasses.asdict(summarize_data(manifest, time.monotonic() - began)),
         tokens_per_epoch=manifest.train.tokens * manifest.dupe_factor,
         problems=problems,
     )
@@ -181,8 +181,8 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
     return result
 
 
-def masked_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
-    """Return the first train records, masked, after a legend, none without a tokenizer."""
+def format_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
+    """Return a legend and the first train records, masked, or [] without a tokenizer."""
     if not count or not manifest.tokenizer_sha256:
         return []
     import tensorflow as tf
@@ -190,44 +190,44 @@ def masked_examples(manifest: Manifest, data_dir: str, count: int, color: bool) 
     from bigbird_ja.data import parsing
 
     path = storage.join(data_dir, TOKENIZER_NAME)
-    tokenizer = tokenizer_of(storage.read_bytes(path), path)
+    tokenizer = parse_tokenizer(storage.read_bytes(path), path)
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
-        records = list(islice(tfrecords.frames(file), count))
+        records = list(islice(tfrecords.read_frames(file), count))
     serialized = tf.constant(records)
     if manifest.masking == "dynamic":
         parsed = parsing.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
-        masked = masking.mask(tokens, starts, 0, np.arange(len(records)), 0, manifest.rule())
+        masked = masking.mask(tokens, starts, 0, np.arange(len(records)), 0, manifest.make_rule())
     else:
         masked = {k: v.numpy() for k, v in parsing.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
-        starts = np.zeros(tokens.shape, bool)  # static records do not store words
+        starts = np.zeros(tokens.shape, bool)  # Static records do not store word starts.
     row, slot = np.nonzero(masked["masked_lm_weights"] > 0)
     at = masked["masked_lm_positions"][row, slot]
     tokens[row, at] = masked["masked_lm_ids"][row, slot]
     is_target = np.zeros(tokens.shape, bool)
     is_target[row, at] = True
     names = {"mask": "[MASK](was)", "random": "random!(was)", "kept": "kept="}
-    legend = ", ".join(_painted(text, kind, color) for kind, text in names.items())
+    legend = ", ".join(_paint(text, kind, color) for kind, text in names.items())
     lines = [f"masked examples: {legend}; words are divided by |"]
     for i in range(len(records)):
         columns = (tokens[i], masked["input_ids"][i], starts[i], is_target[i])
-        lines.append(_masked_text(zip(*columns, strict=True), tokenizer, manifest, color))
+        lines.append(_format_masked_text(zip(*columns, strict=True), tokenizer, manifest, color))
     return lines
 
 
-def _masked_text(
+def _format_masked_text(
     record: Iterable[tuple[int, int, bool, bool]],
     tokenizer: Tokenizer,
     manifest: Manifest,
     color: bool,
 ) -> str:
-    """Show one record, masked, as text.
+    """Format one masked record.
 
     Args:
         record: for each position the token before and after masking, whether it starts a word, and
-            whether it is to be predicted.
-        tokenizer: for the names of the tokens.
+            whether it is predicted.
+        tokenizer: tokenizer of the data set.
         manifest: manifest of the data set.
         color: whether to write ANSI colors.
     """
@@ -240,15 +240,15 @@ def _masked_text(
             parts.append("|")
         text, other = (console.escape_text(tokenizer.tokens[i]) for i in (token, now))
         if not is_target:
-            parts.append(_painted(text, "special" if token in special else "", color))
+            parts.append(_paint(text, "special" if token in special else "", color))
         elif now == manifest.special_ids["mask"]:
-            parts.append(_painted(f"[MASK]({text})", "mask", color))
+            parts.append(_paint(f"[MASK]({text})", "mask", color))
         elif now == token:
-            parts.append(_painted(f"{text}=", "kept", color))
+            parts.append(_paint(f"{text}=", "kept", color))
         else:
-            parts.append(_painted(f"{other}!({text})", "random", color))
+            parts.append(_paint(f"{other}!({text})", "random", color))
     return "".join(parts)
 
 
-def _painted(text: str, kind: str, color: bool) -> str:
+def _paint(text: str, kind: str, color: bool) -> str:
     return f"{_COLORS[kind]}{text}{_PLAIN}" if color and kind else text

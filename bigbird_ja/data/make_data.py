@@ -1,4 +1,4 @@
-"""Settings and inputs become a data set: the function under `make-data`."""
+"""Build a data set from settings and inputs, as the command `make-data` does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.data import build, ray_runner
-from bigbird_ja.data.inspect import DataSetResult, data_summary
-from bigbird_ja.data.manifest import spec_of
+from bigbird_ja.data.inspect import DataSetResult, summarize_data
+from bigbird_ja.data.manifest import make_spec
 from bigbird_ja.errors import BadInput, check_is_list
 from bigbird_ja.huggingface import hub
 from bigbird_ja.huggingface.tokenizer import read_tokenizer
@@ -56,40 +56,41 @@ def make_data(
     strip_markers: bool | None = None,
     overwrite: bool = False,
 ) -> DataSetResult:
-    """Build a data set, resume unfinished work, or find it finished.
+    """Build a data set, unless it is finished. Unfinished work is continued.
 
-    Worker processes import the main script again: a script calls this below
+    Worker processes import the main script again, so a script must call this below
     `if __name__ == "__main__":`.
 
     Args:
-        inputs: corpora, each with or without a weight; the guide lists their forms.
+        inputs: corpora, each with or without a weight. The guide lists their forms.
         tokenizer: .model file, Hugging Face folder, or its name on the Hub.
         output_dir: folder of the data set, on disk or gs://.
         config: preset, file or `Config`.
         overrides: settings by key.
-        seq_length: see `make_data.seq_length` in the settings, and so the next ones.
+        seq_length: length of a sequence, in tokens.
         masking: dynamic or static masks.
-        dupe_factor: copies, each masked anew (static masks).
+        dupe_factor: copies of each sequence with different masks, for static masks.
         max_predictions_per_seq: maximum number of predicted tokens.
         masked_lm_prob: share of the tokens to predict.
         mask_unit: unit that is masked as a whole.
-        word_boundaries: how words are found.
-        nsp: whether records are pairs of segments.
+        word_boundaries: method to find words, script or mecab.
+        nsp: whether records are pairs of segments, for next-sentence prediction.
         eval_fraction: share of held-out documents.
         num_shards: number of train shards.
         seed: seed for shuffling, held-out documents and static masks.
-        text_fields: fields or columns of text; of each record the first that it has is read.
+        text_fields: fields or columns of text. The first one in a record is read.
         encoding: encoding of files of lines.
-        txt_documents: document in a .txt file.
+        txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
-        num_workers: number of worker processes; None for one per core.
+        num_workers: number of worker processes, or None for one per core.
         runner: local, or ray.
         input_mask: whether static records have the feature `input_mask`.
-        strip_markers: whether Wiki40b's markers are removed; None: if the tokenizer lacks them.
+        strip_markers: whether Wiki40b's markers are removed, or None to remove them if the
+            tokenizer lacks them.
         overwrite: whether an existing data set is renamed to NAME.replaced-N.
 
     Raises:
-        BadInput: Settings that no model can be trained with; or as in `build.make_data`.
+        BadInput: No model can be trained with these settings, or as in `build.make_data`.
     """
     began = time.monotonic()
     arguments = {
@@ -109,7 +110,7 @@ def make_data(
     uses = used_by("make-data")
     chosen, values = resolve_config([*base_layers(config), *given_layers(overrides, given)], uses)
     length = chosen.make_data.seq_length
-    if problem := _length_problem(chosen, length):
+    if problem := _find_length_problem(chosen, length):
         raise BadInput(
             f"no model can be trained on this data: {problem}, or another model.block_size"
         )
@@ -119,14 +120,14 @@ def make_data(
     corpus = open_corpus(
         sources, tfds_data_dir, txt_documents, text_fields, encoding, takes_weights=True
     )
-    spec = spec_of(chosen.make_data, known, corpus, input_mask, strip_markers)
+    spec = make_spec(chosen.make_data, known, corpus, input_mask, strip_markers)
     notices = [f"make-data settings:\n{echo_settings(chosen, values, uses)}"]
     for name in () if config else preset_names():
-        if problem := _length_problem(resolve_config(base_layers(name))[0], length):
+        if problem := _find_length_problem(resolve_config(base_layers(name))[0], length):
             notices.append(f"warning: the preset {name} cannot be trained on this data: {problem}")
     if spec.strip_markers and strip_markers is None:
         notices.append(
-            "the tokenizer has no tokens for Wiki40b's markers: they are removed from the text"
+            "Wiki40b's markers are removed from the text, as the tokenizer has no tokens for them"
         )
     pack = functools.partial(ray_runner.pack_blocks, num_workers=num_workers)
     request = build.Request(
@@ -142,13 +143,13 @@ def make_data(
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{request.output_dir} is finished already: nothing to do")
-    return data_summary(manifest, time.monotonic() - began)
+    return summarize_data(manifest, time.monotonic() - began)
 
 
 def _load_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer, check it against its record, and log how it was changed."""
     tokenizer = read_tokenizer(path)
-    tokenizer.encode("")  # refuses what cannot encode
+    tokenizer.encode("")  # This raises for a tokenizer that cannot encode.
     if path.endswith(".model"):
         ModelFiles(path.removesuffix(".model")).check_model(tokenizer)
     for name, change in tokenizer.changes.items():
@@ -156,8 +157,8 @@ def _load_tokenizer(path: str) -> Tokenizer:
     return tokenizer
 
 
-def _length_problem(config: Config, seq_length: int) -> str:
-    """Describe why a config's attention cannot take sequences of this length, "" if it can."""
+def _find_length_problem(config: Config, seq_length: int) -> str:
+    """Return the reason why a config's attention rejects sequences of this length, or ""."""
     try:
         check_length(config, seq_length)
     except BadInput as error:

@@ -1,9 +1,10 @@
-"""Description of a data set: the request, and, in `DATA_DIR/manifest.json`, the result.
+"""Description of a data set.
 
-A `DataSpec` has every choice that changes a byte. A `Manifest` is a spec with the counts and
-checksums of the result, the single source of truth about a data set: it is written last and by
-rename, so a directory with one is complete, and all readers take lengths, ids, counts and
-checksums from it only.
+A `DataSpec` is the request. It contains every choice that changes a byte of the data set.
+
+A `Manifest` (`DATA_DIR/manifest.json`) is a spec with the counts and checksums of the result. It is
+written last and by rename, so a directory with a manifest is complete. All readers use its lengths,
+ids, counts and checksums.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "eval")
-# Bins of histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last bin
-# also of more.
+# Number of bins of a histogram: bin i counts documents of [2**i, 2**(i+1)) tokens, or sequences of
+# i fragments. The last bin also counts longer ones.
 LENGTH_BINS = 25
 MAX_FRAGMENTS = 64
 
-# Keys that are informative: data sets that differ only in these are the same data.
+# Keys that the fingerprint ignores.
 _NOT_CONTENT = ("created_by", "sources")
-# The same among the statistics: data sets of earlier counts, or of a moved tokenizer, are the same.
+# Keys of the statistics that the fingerprint ignores: later versions count more, and the path of a
+# tokenizer may change.
 _INFORMATIVE = (
     "skipped",
     "duplicates",
@@ -54,40 +56,40 @@ _INFORMATIVE = (
     "tokenizer_source",
 )
 _ADVICE = "make the data again"
-OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
+OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class Portion(TypedDict):
     """Corpus of a mixture."""
 
     sha256: str
-    weight: Annotated[float, Meta(gt=0)]  # repetitions of each document per epoch
+    weight: Annotated[float, Meta(gt=0)]  # Repetitions of each document per epoch.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Data):
     """Choices that determine the bytes of a data set, in picklable form.
 
-    `special_ids` has pad, cls, sep, mask and the others that are never predicted.
+    `special_ids` contains pad, cls, sep, mask and other ids that are never predicted.
     """
 
     word_boundaries: Literal["script", "mecab"]
-    dupe_factor: Positive  # copies with different masks: 1 for dynamic
+    dupe_factor: Positive  # Copies with different masks, 1 for dynamic masks.
     eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
-    num_shards: Id  # requested number for the train split; 0: by size
+    num_shards: Id  # Requested number of train shards, or 0 to choose it by size.
     seed: int
-    input_mask: bool  # whether static records contain `input_mask`, too
-    tokenizer_sha256: OptionalSha256  # empty: no tokenizer made the records
-    corpus: str  # fingerprint
-    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, once per epoch
-    strip_markers: bool = False  # Wiki40b's markers are removed from the text
+    input_mask: bool  # Whether static records contain `input_mask`.
+    tokenizer_sha256: OptionalSha256  # Empty if the records were made without a tokenizer.
+    corpus: str  # Fingerprint of the corpus.
+    mixture: tuple[Portion, ...] = ()  # Empty for one corpus without weights.
+    strip_markers: bool = False  # Whether Wiki40b's markers are removed from the text.
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
         """Dtype of one packed sequence, a row of a block."""
         return np.dtype(
             [
-                ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
+                ("tokens", tfrecords.choose_token_dtype(self.vocab_size), (self.seq_length,)),
                 ("word_starts", "u1", (-(-self.seq_length // 8),)),
                 ("segment_b", "<i4"),
                 ("label", "u1"),
@@ -96,19 +98,21 @@ class DataSpec(Data):
 
     @property
     def record_bytes(self) -> int:
-        """Estimate the bytes of a record."""
+        """Estimated size of a record, in bytes."""
         if self.masking == "dynamic":
             return self.row_dtype.itemsize + 80
         arrays = 4 + self.input_mask
         return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
 
-    def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
+    def make_rule(
+        self, mask_unit: str | None = None, max_predictions: int | None = None
+    ) -> MaskingRule:
         """Return the masking rule.
 
         The arguments override the data set's (dynamic data only).
 
         Raises:
-            BadInput: Another unit or rate for static records, whose masks are fixed.
+            BadInput: The records are static, so their unit and rate are fixed.
         """
         for key, value, stated in (
             ("training.masked_lm_prob", max_predictions, self.max_predictions_per_seq),
@@ -116,8 +120,9 @@ class DataSpec(Data):
         ):
             if self.masking == "static" and value not in (None, stated):
                 raise BadInput(
-                    f"{key}: the data set's masks are static ({self.masked_lm_prob:g} by"
-                    f" {self.mask_unit}). Leave it out, or make the data with dynamic `masking`"
+                    f"{key} has no effect, as the data set's masks are static"
+                    f" ({self.masked_lm_prob:g} by {self.mask_unit}). Leave it out, or make the"
+                    " data with dynamic `masking`"
                 )
         return MaskingRule(
             vocab_size=self.vocab_size,
@@ -129,8 +134,8 @@ class DataSpec(Data):
             unit=mask_unit or self.mask_unit,
         )
 
-    def differences(self, stored: DataSpec) -> list[str]:
-        """List the differences from the spec of a data set, by the parameters of `make_data`."""
+    def list_differences(self, stored: DataSpec) -> list[str]:
+        """List the parameters of `make_data` that differ from a data set's spec, with values."""
         names = {
             "tokenizer_sha256": "`tokenizer` (another model)",
             "corpus": "`inputs` (other text)",
@@ -150,46 +155,68 @@ class DataSpec(Data):
 class Shard:
     """TFRecord file of a data set."""
 
-    name: str  # file name inside the data directory
+    name: str
     records: Count
     bytes: Count
-    sha256: OptionalSha256  # hash of the whole file
-    crc32c: str  # base64 of the big-endian CRC32C, as Cloud Storage states it
+    sha256: OptionalSha256
+    crc32c: str  # Base64 of the big-endian CRC32C, as Cloud Storage states it.
 
 
 @dataclass(frozen=True)
 class Split:
-    """Counts of the train or the eval split (static: every copy counts as a record)."""
+    """Counts of the train or the eval split.
 
-    documents: Count = 0  # with repetitions by weight; static copies do not count
-    tokens: Count = 0  # tokens of these documents, without [CLS], [SEP] and padding
+    Attributes:
+        documents: number of documents, with repetitions by weight, without copies of static data.
+        tokens: tokens of these documents, without [CLS], [SEP] and padding.
+        sequences: number of records. Each copy of static data is a record.
+        used_positions: positions without padding.
+        predictions: positions to predict, for dynamic data the targeted number in one epoch.
+    """
+
+    documents: Count = 0
+    tokens: Count = 0
     sequences: Count = 0
-    used_positions: Count = 0  # positions without padding
-    predictions: Count = 0  # positions to predict (dynamic: targeted number in one epoch)
+    used_positions: Count = 0
+    predictions: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Informative counts, of documents without their repetitions."""
+    """Informative counts of documents, without repetitions.
 
-    document_tokens: tuple[Count, ...] = ()  # documents by the logarithm of their length
-    documents_per_sequence: tuple[Count, ...] = ()  # sequences by number of fragments
-    sequences_left_out: Count = 0  # sequences without any token to predict
-    skipped: Count = 0  # records without text
-    duplicates: Count = 0  # documents that occurred before
-    html_documents: Count = 0  # documents with tags
+    Attributes:
+        document_tokens: histogram of documents by the logarithm of their length.
+        documents_per_sequence: histogram of sequences by their number of fragments.
+        sequences_left_out: sequences without any token to predict.
+        skipped: records without text.
+        duplicates: documents that occurred before.
+        html_documents: documents with HTML tags.
+        fullwidth_space_documents: documents with full-width spaces.
+        unknown: number of unknown tokens.
+        unknown_characters: the most frequent characters without a token.
+        tokenizer_changes: changes of another project's tokenizer, by special token.
+        tokenizer_source: name on the Hub and commit.
+    """
+
+    document_tokens: tuple[Count, ...] = ()
+    documents_per_sequence: tuple[Count, ...] = ()
+    sequences_left_out: Count = 0
+    skipped: Count = 0
+    duplicates: Count = 0
+    html_documents: Count = 0
     fullwidth_space_documents: Count = 0
-    unknown: Count = 0  # unknown tokens
-    unknown_characters: str = ""  # the most frequent characters without a token
-    tokenizer_changes: dict[str, str] = field(default_factory=dict)  # by special token
-    tokenizer_source: str = ""  # name on the Hub and commit
+    unknown: Count = 0
+    unknown_characters: str = ""
+    tokenizer_changes: dict[str, str] = field(default_factory=dict)
+    tokenizer_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
-    """Data set: its spec, and the counts and checksums of its files."""
+    """Spec of a data set, with the counts and checksums of its files."""
 
-    num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole readers
+    num_readers: Annotated[int, Meta(ge=1)]  # Number of virtual readers (`order`).
     train: Split
     eval: Split
     train_shards: tuple[Shard, ...]
@@ -206,7 +233,7 @@ class Manifest(DataSpec):
     @property
     def source_names(self) -> tuple[str, ...]:
         """Sources without their folders, for publication."""
-        return tuple(map(_published, self.sources))
+        return tuple(map(_hide_folder, self.sources))
 
     @property
     def documents(self) -> int:
@@ -231,7 +258,7 @@ class Manifest(DataSpec):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of all that a run depends on: counts, ids, settings, sums."""
+        """SHA-256 (hex) of the spec, counts and checksums, on which a run depends."""
         values = dataclasses.asdict(self)
         for name in _NOT_CONTENT:
             del values[name]
@@ -239,17 +266,17 @@ class Manifest(DataSpec):
             del values["statistics"][name]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
-    def shards(self, split: str) -> tuple[Shard, ...]:
+    def select_shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of `train` or `eval`."""
         return {"train": self.train_shards, "eval": self.eval_shards}[split]
 
 
-def _published(source: str) -> str:
+def _hide_folder(source: str) -> str:
     return source if source.startswith(NAMED) else storage.get_base_name(source.rstrip("/"))
 
 
 def to_json(manifest: Manifest) -> str:
-    """Return the text of `manifest.json`, the same for the same data set."""
+    """Return the text of `manifest.json`, which is equal for equal data sets."""
     values = {
         "format_version": decode.FORMAT_VERSION,
         **dataclasses.asdict(manifest),
@@ -262,14 +289,14 @@ def from_json(data: bytes, where: str) -> Manifest:
     """Parse the text of `to_json`.
 
     Raises:
-        BadInput: Not a manifest, one of another format, or one that was changed by hand.
+        BadInput: The text is not a manifest, has another format, or was changed.
     """
     raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
     decode.check_format(str(raw.get("format_version", "")), where, _ADVICE)
     manifest = decode.convert(raw, Manifest, where, _ADVICE)
     for shard in manifest.every_shard:
         storage.check_inside(shard.name)
-    if json.loads(to_json(manifest)) != raw:  # compares the fingerprint, too
+    if json.loads(to_json(manifest)) != raw:  # This compares the fingerprint, too.
         raise BadInput(f"{where} was changed after it was written: {_ADVICE}")
     return manifest
 
@@ -278,25 +305,25 @@ def load(data_dir: str) -> Manifest:
     """Read the manifest of a data directory, on disk or gs://.
 
     Raises:
-        BadInput: There is none, or it is invalid.
+        BadInput: The manifest is missing or invalid.
     """
     path = storage.join(data_dir, FILE_NAME)
     try:
         data = storage.read_bytes(path)
     except NotADirectoryError as error:
         raise BadInput(
-            f"{data_dir}: a file, not a data set. Give the folder that `bigbird-ja make-data`"
+            f"{data_dir} is a file, not a data set. Give the folder that `bigbird-ja make-data`"
             " wrote (its `output_dir`)"
         ) from error
     except FileNotFoundError as error:
         raise BadInput(
-            f"{data_dir}: no {FILE_NAME}, so no finished data set. Run `bigbird-ja make-data`"
+            f"{data_dir} contains no finished data set (no {FILE_NAME}). Run `bigbird-ja make-data`"
             f" with `output_dir` {data_dir}"
         ) from error
     return from_json(data, path)
 
 
-def spec_of(
+def make_spec(
     config: MakeDataConfig,
     tokenizer: Tokenizer,
     corpus: Corpus,
@@ -310,11 +337,11 @@ def spec_of(
         tokenizer: tokenizer of the data set.
         corpus: text of the data set.
         input_mask: whether static records have a feature `input_mask`.
-        strip_markers: whether to remove Wiki40b's markers; None: if the tokenizer lacks a token for
-            one of them.
+        strip_markers: whether to remove Wiki40b's markers, or None to remove them if the tokenizer
+            lacks a token for one of them.
 
     Raises:
-        BadInput: Invalid settings.
+        BadInput: The settings contradict each other.
     """
     max_predictions = count_predictions(config)
     if max_predictions > config.seq_length:

@@ -1,20 +1,20 @@
-"""Masks: the tokens to predict, and their replacements.
+"""Masking: choice of the tokens to predict, and their replacement.
 
-The rule, for a record of n ordinary tokens (neither special nor padding):
+The rule for a record with n ordinary tokens (neither special nor padding):
 
-- k = min(max_predictions, max(1, round(prob * n))) of them are predicted, drawn by unit: a subword,
-  a word, or a span of words (each word but the first of a run joins the previous one with
-  probability 1/2);
-- units are taken whole in a random order until k tokens are reached. If the last word exceeds k, it
-  is still taken, and tokens of the words that were drawn first are dropped instead. A word's place
-  in the order does not depend on its length, so words of every length are predicted at the same
-  rate. (A word longer than k is left out, or cut if it is the only one.)
+- k = min(max_predictions, max(1, round(prob * n))) of them are predicted.
+- They are drawn by unit: a subword, a word, or a span of words. Each word of a run, except the
+  first, joins the previous word's span with probability 1/2.
+- Whole units are chosen in a random order until k tokens are reached. If the last word exceeds k,
+  it is chosen too, and tokens of the words that were chosen first are dropped instead. A word's
+  place in the order does not depend on its length, so words of every length are predicted at the
+  same rate. A word longer than k is skipped, or cut if it is the only one.
 - 80 % of the predicted tokens become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et
   al. 2019, arXiv:1810.04805).
 
-The rule is written once, for arrays of NumPy (static records, whose copies count as epochs) and of
-TensorFlow (dynamic masks), by `ops`. Both give the same targets, bit for bit, for the same (seed,
-epoch, record).
+The code works on arrays of NumPy (for static records, whose copies count as epochs) and of
+TensorFlow (for dynamic masks), through `ops`. For equal (seed, epoch, record) both return
+bit-identical targets.
 """
 
 import functools
@@ -28,8 +28,8 @@ import numpy.typing as npt
 from bigbird_ja.data.hashing import Purpose, seed_key
 from bigbird_ja.data.ops import NUMPY, Array, ArrayOps
 
-# A chosen token whose 32-bit hash is below the first limit becomes [MASK], below the second one a
-# random token; else it stays.
+# A chosen token becomes [MASK] if its 32-bit hash is below the first limit, and a random token if
+# it is below the second one. Otherwise it stays.
 MASK_BELOW = int(0.8 * 2**32)
 RANDOM_BELOW = int(0.9 * 2**32)
 
@@ -39,7 +39,7 @@ class MaskingRule:
     """Rule of masking, which determines the masks together with seed, epoch and record."""
 
     vocab_size: int
-    special_ids: tuple[int, ...]  # never predicted, never drawn
+    special_ids: tuple[int, ...]  # Ids that are never predicted, and never drawn as replacement.
     mask_id: int
     pad_id: int
     max_predictions: int
@@ -53,11 +53,11 @@ class MaskingRule:
 
     @functools.cached_property
     def ordinary_ids(self) -> npt.NDArray[np.int32]:
-        """Ids that a random token is drawn from: int32 [ordinary]."""
+        """Ids of all ordinary tokens, from which a random token is drawn: int32 [ordinary]."""
         return np.flatnonzero(self.is_ordinary_id).astype(np.int32)
 
 
-def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY) -> Array:
+def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY) -> Array:
     """Return the masking rate at a step, which replaces `prob` of the rule: float64.
 
     Source: Yang et al. 2023, arXiv:2305.15096.
@@ -73,17 +73,21 @@ def rate_at(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY
 
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
-    """Tell which tokens, ids of the vocabulary, are neither special nor padding: bool [b, S]."""
+    """Return whether each token is neither special nor padding: bool [b, S]."""
     first = int(np.argmax(rule.is_ordinary_id))
-    if rule.is_ordinary_id[first:].all():  # the special ones come first, as in ours: cheaper
+    # If all special ids come first, as in a tokenizer of `tokenize`, a comparison is cheaper.
+    if rule.is_ordinary_id[first:].all():
         return tokens >= first
     return arrays.gather(rule.is_ordinary_id, tokens)
 
 
-def num_predictions(
+def count_predictions(
     num_ordinary: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY, prob: Any = None
 ) -> Array:
-    """Return the maximum number of predictions: int32, 0 if impossible. Halves round to even."""
+    """Return the maximum number of predictions of each record, int32.
+
+    It is 0 without ordinary tokens. Halves are rounded to even.
+    """
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
     clipped = arrays.xp.minimum(arrays.xp.maximum(wanted, 1), rule.max_predictions)
@@ -103,8 +107,8 @@ def mask(
     Args:
         tokens: int [b, S], token ids.
         word_starts: bool [b, S], whether a token starts a word.
-        epoch: int [b], or one number for all.
-        record: record id, int [b], or one number for all.
+        epoch: int [b], or one number for all records.
+        record: int [b], record ids.
         seed: seed of the masks.
         rule: rule of masking.
     """
@@ -140,19 +144,19 @@ def mask_arrays(
         [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0).
     """
 
-    def key(purpose: int) -> Array:
+    def derive_key(purpose: int) -> Array:
         """Return the key of each record for one purpose: uint32 [b, 1]."""
         return arrays.fold(arrays.fold(seed_key(seed, purpose), epoch), record)[:, None]
 
     ordinary = is_ordinary(tokens, rule, arrays)
-    budget = num_predictions(arrays.count(ordinary), rule, arrays, prob)
-    units, words = _units_and_words(arrays, word_starts, ordinary, key, rule)
-    priorities = _priorities(arrays, units, ordinary, key(Purpose.MASK_UNITS))
-    chosen = _chosen(arrays, priorities, words, budget, rule)
-    return _replaced(arrays, tokens, chosen, key, rule)
+    budget = count_predictions(arrays.count(ordinary), rule, arrays, prob)
+    units, words = _number_units(arrays, word_starts, ordinary, derive_key, rule)
+    priorities = _compute_priorities(arrays, units, ordinary, derive_key(Purpose.MASK_UNITS))
+    chosen = _choose_tokens(arrays, priorities, words, budget, rule)
+    return _replace_tokens(arrays, tokens, chosen, derive_key, rule)
 
 
-def _replaced(
+def _replace_tokens(
     arrays: ArrayOps, tokens: Array, chosen: Array, key: Callable[[int], Array], rule: MaskingRule
 ) -> dict[str, Array]:
     """Replace the chosen tokens and return the result of `mask_arrays`."""
@@ -162,11 +166,11 @@ def _replaced(
         bits = arrays.fold(arrays.gather(key(purpose)[:, 0], row), position)
         return arrays.cast(bits, "int64")
 
-    def laid_out(values: Array) -> Array:
+    def lay_out(values: Array) -> Array:
         return arrays.scatter(row, slot, values, tokens, rule.max_predictions)
 
     xp = arrays.xp
-    row, position = arrays.nonzero(chosen)  # row by row, positions ascending
+    row, position = arrays.nonzero(chosen)
     counts = arrays.cast(arrays.count(chosen)[:, 0], "int64")
     slot = arrays.count_up(row) - arrays.gather(xp.cumsum(counts) - counts, row)
     labels = arrays.at(tokens, row, position)
@@ -177,20 +181,23 @@ def _replaced(
     replaced = xp.where(action < MASK_BELOW, np.int32(rule.mask_id), kept_or_random)
     return {
         "input_ids": arrays.replace(tokens, row, position, replaced),
-        "masked_lm_positions": laid_out(arrays.cast(position, "int32")),
-        "masked_lm_ids": laid_out(labels),
-        "masked_lm_weights": laid_out(xp.ones_like(labels, "float32")),
+        "masked_lm_positions": lay_out(arrays.cast(position, "int32")),
+        "masked_lm_ids": lay_out(labels),
+        "masked_lm_weights": lay_out(xp.ones_like(labels, "float32")),
     }
 
 
-def _units_and_words(
+def _number_units(
     arrays: ArrayOps,
     word_starts: Array,
     ordinary: Array,
     key: Callable[[int], Array],
     rule: MaskingRule,
 ) -> tuple[Array, Array]:
-    """Return the unit and the word of each token, as numbers: int32 [b, S] (or [1, S]) each."""
+    """Return the number of each token's unit, and of its word.
+
+    Each is int32 [b, S], or [1, S] if it is the same for all records.
+    """
     positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
     if rule.unit == "subword":
         return positions, positions
@@ -205,71 +212,77 @@ def _units_and_words(
     return arrays.running_count(breaks | (word_starts & is_head)), words
 
 
-def _position_bits(seq_length: int) -> int:
-    """Return the number of bits that hold a position."""
+def _count_position_bits(seq_length: int) -> int:
+    """Return the number of bits of a position."""
     return max(1, (seq_length - 1).bit_length())
 
 
-def _priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
+def _compute_priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
     """Return the priority of each token: int32 or int64 [b, S], -1 for tokens that stay.
 
-    Tokens with the highest priority are predicted first. The order is that of their units' hashes;
-    within a unit earlier positions come first. Bits of the hash are dropped so that hash and
-    position fit 31 bits, if enough bits remain.
+    Tokens with the highest priority are predicted first. Units are ordered by their hashes, and the
+    tokens of a unit by position. Bits of the hash are dropped so that hash and position fit in 31
+    bits, if enough bits remain.
     """
     length = ordinary.shape[1]
-    bits = _position_bits(length)
+    bits = _count_position_bits(length)
     shift, kind = (bits + 1, "int32") if bits <= 16 else (0, "int64")
     drawn = arrays.bits.right_shift(arrays.fold(key, units), np.uint32(shift))
     late = np.arange(length - 1, -1, -1, dtype=kind)
     return arrays.xp.where(ordinary, arrays.cast(drawn, kind) * (1 << bits) + late, -1)
 
 
-def _chosen(
+def _choose_tokens(
     arrays: ArrayOps, priorities: Array, words: Array, budget: Array, rule: MaskingRule
 ) -> Array:
-    """Choose the tokens to predict, at most `budget` [b, 1] of a row: bool [b, S]."""
+    """Choose the tokens to predict, at most `budget` [b, 1] in each row: bool [b, S]."""
     xp = arrays.xp
     highest = np.iinfo(np.int32 if "int32" in str(priorities.dtype) else np.int64).max
     most = rule.max_predictions
 
-    def nth(priorities: Array, count: Array) -> Array:
-        """Return the `count`-th highest priority of each row: [b, 1], above all if `count` is 0.
+    def find_nth(priorities: Array, count: Array) -> Array:
+        """Return the `count`-th highest priority of each row: [b, 1].
 
-        `most - count` priorities above all others are added to a row. So the place in the order
-        is `most` in every row, as `nth_highest` needs it.
+        If `count` is 0, it is a number above all priorities. `nth_highest` needs the same n in
+        every row, so `most - count` numbers above all priorities are added to each row.
         """
         is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
         more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)
         return arrays.nth_highest(priorities, more, most)
 
-    def in_word_of(priorities: Array, words: Array, priority: Array) -> Array:
-        """Tell which ordinary tokens share a word with the token of this priority: bool [b, S]."""
+    def is_in_word(priorities: Array, words: Array, priority: Array) -> Array:
+        """Return whether each ordinary token is in the word of a row's token: bool [b, S].
+
+        `priority` [b, 1] identifies that token.
+        """
         length = words.shape[1]
-        late = xp.maximum(priority, 0) % (1 << _position_bits(length))
+        late = xp.maximum(priority, 0) % (1 << _count_position_bits(length))
         column = arrays.cast(xp.maximum(length - 1 - late, 0), "int32")
         return xp.equal(words, arrays.at_column(words, column)) & (priorities >= 0)
 
-    def whole_words(
+    def choose_whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """Choose the tokens of rows whose budget ends within a word, `in_word`."""
+        """Choose the tokens of rows whose budget ends within a word.
+
+        The tokens of that word are `in_word`.
+        """
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)
         size = arrays.cast(arrays.count(in_word), "int32")
         fits = size <= budget
         excess = size - arrays.cast(arrays.count(in_word & chosen), "int32")
-        giving = nth(priorities, xp.where(fits, excess, 0))
-        gives = in_word_of(priorities, words, giving) & (giving < highest)
+        giving = find_nth(priorities, xp.where(fits, excess, 0))
+        gives = is_in_word(priorities, words, giving) & (giving < highest)
         lowest_giving = arrays.min(xp.where(gives, priorities, highest))
         return xp.where(fits, (whole | in_word) & (priorities < lowest_giving), left_out)
 
-    chosen = priorities >= nth(priorities, budget)
+    chosen = priorities >= find_nth(priorities, budget)
     if rule.unit == "subword":
         return chosen
     following = arrays.max(xp.where(chosen, -1, priorities))
-    in_word = in_word_of(priorities, words, following) & (following >= 0)
+    in_word = is_in_word(priorities, words, following) & (following >= 0)
     is_cut = arrays.any(in_word & chosen)
     return arrays.replace_rows(
-        chosen, is_cut, whole_words, (priorities, words, budget, chosen, in_word)
+        chosen, is_cut, choose_whole_words, (priorities, words, budget, chosen, in_word)
     )

@@ -1,6 +1,6 @@
-"""Array operations that NumPy and TensorFlow spell differently, with the same results, bit for bit.
+"""Array operations with one interface, and bit-identical results, in NumPy and TensorFlow.
 
-The rules of masks and order are written once, with these operations, for arrays of either library.
+With them the rules of `masking` and `order` are written once for arrays of both libraries.
 """
 
 import operator
@@ -18,12 +18,12 @@ _RUN = 32
 
 
 class ArrayOps:
-    """Operations of NumPy, and the interface of both libraries' operations.
+    """Operations in NumPy, and the interface of `TensorFlowOps`.
 
-    Arrays are [rows, columns]; reductions keep both axes.
+    Arrays are [rows, columns]. Reductions keep both axes.
     """
 
-    # Module with `where`, `equal`, `maximum` and others of one name in both libraries.
+    # Module of the functions that have the same name in both libraries, such as `where`.
     xp: Any = np
     # Module with `right_shift`.
     bits: Any = np
@@ -33,24 +33,29 @@ class ArrayOps:
     any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
     max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
-    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # number of true values
-    # One value of each row: that in the column given by an array [rows, 1].
+    # Number of true values in each row.
+    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))
+    # Value of each row in the column that an array [rows, 1] states.
     at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
     # Number of true values in a row up to and including each column: int32 [rows, columns].
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
-    nonzero: Any = staticmethod(np.nonzero)  # row and column of each true value, row by row
-    gather: Any = staticmethod(operator.getitem)  # values, or rows, by indices
-    select: Any = staticmethod(operator.getitem)  # values by a mask
+    # Row and column of each true value, row by row.
+    nonzero: Any = staticmethod(np.nonzero)
+    # Values, or rows, at some indices.
+    gather: Any = staticmethod(operator.getitem)
+    # Values for which a mask is true.
+    select: Any = staticmethod(operator.getitem)
     at: Any = staticmethod(lambda values, row, column: values[row, column])
     concat: Any = staticmethod(np.concatenate)
-    count_up: Any = staticmethod(lambda like: np.arange(len(like)))  # 0, 1, ...
+    # 0, 1, ... for each element of an array.
+    count_up: Any = staticmethod(lambda like: np.arange(len(like)))
 
     def cast(self, values: Array, kind: str) -> Array:
         """Convert values to another type."""
         return np.asarray(values).astype(kind)
 
     def nth_highest(self, values: Array, more: Array, n: int) -> Array:
-        """Return the n-th highest value of each row of `values` and `more`: [rows, 1]."""
+        """Return the n-th highest value among each row's `values` and `more`: [rows, 1]."""
         both = np.concatenate([values, more], axis=1)
         place = both.shape[1] - n
         return np.partition(both, place, axis=1)[:, place : place + 1]
@@ -58,22 +63,26 @@ class ArrayOps:
     def replace_rows(
         self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
     ) -> Array:
-        """Replace the rows where `where` [rows, 1] is true.
+        """Return `values` with some rows replaced.
 
-        `by` computes the new rows from the same rows of `arguments`.
+        Args:
+            values: [rows, columns].
+            where: bool [rows, 1], whether to replace a row.
+            by: function that computes the new rows from the same rows of `arguments`.
+            arguments: arrays [rows, ...].
         """
         rows = np.flatnonzero(where)
         values[rows] = by(*(argument[rows] for argument in arguments))
         return values
 
     def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
-        """Copy `values`, with the values `by` at some rows and columns."""
+        """Return a copy of `values`, with the elements at some rows and columns replaced."""
         result = values.copy()
         result[row, column] = by
         return result
 
     def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """Place values in an array of zeros: [rows of `like`, n]."""
+        """Return zeros [rows of `like`, n], with `values` at some rows and columns."""
         result = np.zeros((len(like), n), values.dtype)
         result[row, column] = values
         return result
@@ -83,13 +92,10 @@ NUMPY = ArrayOps()
 
 
 class TensorFlowOps(ArrayOps):
-    """Operations in TensorFlow's graph.
-
-    No Python callback is called, so they run wherever `tf.data` does.
-    """
+    """Operations in TensorFlow's graph, without Python callbacks."""
 
     def __init__(self) -> None:
-        """Import TensorFlow, which a process that makes data doesn't need."""
+        """Import TensorFlow, which is not needed for NumPy's operations."""
         import tensorflow as tf
 
         self.xp, self.bits = tf, tf.bitwise
@@ -108,7 +114,7 @@ class TensorFlowOps(ArrayOps):
         return self.xp.cast(values, kind)
 
     def fold(self, key: Any, value: Any) -> Array:
-        """Compute `hashing.fold` of a key, which may be a Python integer, and a NumPy array."""
+        """Compute `hashing.fold` of a key (may be a Python integer) and a value (may be NumPy)."""
         tf = self.xp
 
         def xor_shift(x: Array, bits: int) -> Array:
@@ -121,7 +127,7 @@ class TensorFlowOps(ArrayOps):
         return xor_shift(x, 16)
 
     def permutation(self, key: Any, ids: Any) -> Array:
-        """Compute `hashing.permutation` of int64."""
+        """Compute `hashing.permutation`, int64."""
         tf = self.xp
         keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
         return tf.cast(tf.argsort(keys), tf.int64)
@@ -134,8 +140,9 @@ class TensorFlowOps(ArrayOps):
     def running_count(self, values: Array) -> Array:
         """Implement `ArrayOps.running_count`.
 
-        A product with a triangle of ones sums short runs, and a cumulative sum their totals:
-        several times as fast as `tf.cumsum` along the whole row. Integers below 2**24 are exact.
+        Short runs are summed by a product with a triangular matrix of ones, and `tf.cumsum` sums
+        only their totals. This is several times as fast as `tf.cumsum` along the whole row. Floats
+        represent integers below 2**24 exactly.
         """
         tf = self.xp
         length = values.shape[1]

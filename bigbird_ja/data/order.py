@@ -1,14 +1,15 @@
 """Order of records: global batch n is a function of (manifest, seed, n) only.
 
-Global positions m = 0, 1, 2, ... run through the data set once per epoch: epoch e is the positions
-[e*N, (e+1)*N) of N records, batch n the positions [n*B, (n+1)*B). Position m belongs to virtual
-reader m mod R. The manifest fixes R; a host h of H takes the readers r with r mod H = h and the
-places b of a batch with b mod H = h, so every H that divides R and B gives the same global batches.
+Global positions 0, 1, 2, ... run through the data set once per epoch. With N records and a batch
+size of B, epoch e consists of the positions [e*N, (e+1)*N), and batch n of [n*B, (n+1)*B).
 
-In each epoch the shards are dealt anew to the readers, whole, and a reader visits its shards in an
-order drawn for it, `window` at a time, mixing the records of a window by a stateless permutation.
-Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
-records that its positions ask for.
+Position m is read by the virtual reader m mod R, where the manifest fixes R. With H hosts, host h
+runs the readers r with r mod H = h, which fill the places b of a batch with b mod H = h. So the
+global batches are the same for every H that divides R and B.
+
+In each epoch every reader gets other shards, in a random order. It loads `window` shards at a time,
+and permutes the records of a window. Shards may differ by one record. The longer ones are assigned
+so that each reader gets exactly as many records as it has positions.
 
 Nothing here reads a file. `pipeline` calls the same functions with `ops.TensorFlowOps`, so the
 order is computed in TensorFlow's graph while records are read.
@@ -30,12 +31,12 @@ _MAX_READERS = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards and settings that the order depends on, apart from the epoch.
+    """Shards and settings that determine the order.
 
     Attributes:
         counts: number of records of each shard, in the manifest's order. With more than one reader
             they differ by one at most.
-        num_readers: number of virtual readers; divides the number of shards.
+        num_readers: number of virtual readers, which divides the number of shards.
         seed: seed of the order (`data.seed`).
         window: number of shards that one reader mixes (`data.shuffle_window`).
     """
@@ -68,7 +69,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class ReaderStart:
-    """Position of a reader: window, counted from epoch 0, and records to skip in it."""
+    """Window at which a reader starts, counted from epoch 0, and records to skip in it."""
 
     reader: int
     window: int
@@ -81,7 +82,7 @@ def choose_num_readers(counts: Sequence[int]) -> int:
 
 
 def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> None:
-    """Check that hosts can take whole readers and equal parts of a batch.
+    """Check that readers and batches can be divided equally over the hosts.
 
     Raises:
         BadInput: `num_hosts` does not divide the readers or the batch.
@@ -97,77 +98,77 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> Non
         )
 
 
-def taken_before(layout: Layout, position: Any, reader: Any) -> Any:
+def count_positions_before(layout: Layout, position: Any, reader: Any) -> Any:
     """Count the global positions below `position` that belong to `reader`."""
     return (position + layout.num_readers - 1 - reader) // layout.num_readers
 
 
-def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
+def count_records(layout: Layout, epoch: Any, reader: Any) -> Any:
     """Count the records of `reader` in an epoch, as a number or an array of either library."""
     n = layout.num_records
-    return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
+    return count_positions_before(layout, (epoch + 1) * n, reader) - count_positions_before(
+        layout, epoch * n, reader
+    )
 
 
-def window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
+def list_window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """Return the shards of a reader's window, counted from epoch 0: int64 [shards]."""
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
-    return reader_shards(layout, epoch, reader, arrays)[_window_slice(layout, j)]
+    return list_reader_shards(layout, epoch, reader, arrays)[_slice_window(layout, j)]
 
 
-def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
+def list_reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """Return a reader's shards in an epoch, in the order of visits: int64 [shards_per_reader]."""
-    dealt = _dealt(layout, epoch, reader, arrays)
-    visits = permutation(layout, Purpose.READER_ORDER, epoch, dealt, arrays)
+    dealt = _deal(layout, epoch, reader, arrays)
+    visits = permute(layout, Purpose.READER_ORDER, epoch, dealt, arrays)
     return arrays.gather(dealt, visits)
 
 
-def permutation(
-    layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY
-) -> Any:
+def permute(layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY) -> Any:
     """Return a random order of `ids` (int64, unique) for a purpose and epoch, as indices."""
     key = arrays.fold(seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
-def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
-    """Return the shards of a reader in an epoch, not yet in order: int64 [shards_per_reader]."""
+def _deal(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
+    """Assign shards to a reader for an epoch, unordered: int64 [shards_per_reader]."""
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
         return every
-    shuffled = permutation(layout, Purpose.SHARD_ORDER, epoch, every, arrays)
+    shuffled = permute(layout, Purpose.SHARD_ORDER, epoch, every, arrays)
     is_longer = arrays.gather(counts, shuffled) > counts.min()
     longer, shorter = arrays.select(shuffled, is_longer), arrays.select(shuffled, ~is_longer)
     each = layout.shards_per_reader
     # Count the longer shards of each reader, and of all readers before it.
-    extras = quota(layout, epoch, np.arange(layout.num_readers)) - each * counts.min()
+    extras = count_records(layout, epoch, np.arange(layout.num_readers)) - each * counts.min()
     before = arrays.gather(arrays.xp.cumsum(extras) - extras, reader)
     extra, first = arrays.gather(extras, reader), reader * each - before
     return arrays.concat([longer[before : before + extra], shorter[first : first + each - extra]])
 
 
-def _window_slice(layout: Layout, j: Any) -> slice:
+def _slice_window(layout: Layout, j: Any) -> slice:
     each, windows = layout.shards_per_reader, layout.windows_per_epoch
     return slice(each * j // windows, each * (j + 1) // windows)
 
 
-def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
-    """Return where `reader` begins after all global positions below `position`."""
-    taken = taken_before(layout, position, reader)
+def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart:
+    """Return the start of `reader` after all global positions below `position`."""
+    taken = count_positions_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
-    left = taken - taken_before(layout, epoch * layout.num_records, reader)
-    counts = np.asarray(layout.counts)[reader_shards(layout, epoch, reader)]
+    left = taken - count_positions_before(layout, epoch * layout.num_records, reader)
+    counts = np.asarray(layout.counts)[list_reader_shards(layout, epoch, reader)]
     for j in range(layout.windows_per_epoch):
-        inside = int(counts[_window_slice(layout, j)].sum())
+        inside = int(counts[_slice_window(layout, j)].sum())
         if left < inside:
             return ReaderStart(reader, epoch * layout.windows_per_epoch + j, left)
         left -= inside
-    raise AssertionError("a reader's quota is the sum of its shards")
+    raise AssertionError("a reader's number of records is the sum of its shards")
 
 
-def starts_of_host(
+def find_host_starts(
     layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
 ) -> list[ReaderStart]:
-    """Return where the readers of a host begin at batch `step`, in the order of their turns.
+    """Return the starts of a host's readers at batch `step`, in the order of their positions.
 
     Raises:
         BadInput: `num_hosts` does not divide the readers or the batch.
@@ -175,4 +176,4 @@ def starts_of_host(
     check_hosts(layout.num_readers, global_batch_size, num_hosts)
     position = step * global_batch_size
     turns = range(position + host, position + host + layout.num_readers, num_hosts)
-    return [start_of_reader(layout, position, turn % layout.num_readers) for turn in turns]
+    return [find_reader_start(layout, position, turn % layout.num_readers) for turn in turns]

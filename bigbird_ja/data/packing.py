@@ -1,12 +1,12 @@
-"""Packing of documents into full sequences: which fragments share a sequence.
+"""Packing of documents into full sequences.
 
 A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
-that fits is kept whole if possible; a longer one fills whole sequences and its remainder is
-packed with the short ones (best fit, longest first). If that would leave more than half a
-percent of the positions empty, the documents of the emptiest sequences are split over the gaps of
-the others. Every token of every document is in exactly one fragment.
+that fits is kept whole if possible. A longer one fills whole sequences, and its remainder is packed
+with the short ones (best fit, longest first). If more than half a percent of the positions would
+stay empty, the documents of the emptiest sequences are split over the gaps of the others. Every
+token of every document is in exactly one fragment.
 
-`pack` needs only the lengths; `fill` then copies the tokens.
+`pack` needs only the lengths, and `fill` then copies the tokens.
 """
 
 import bisect
@@ -43,9 +43,9 @@ Sequences = list[list[Fragment]]
 def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
     """Pack documents of `lengths` tokens into sequences of `seq_length` positions.
 
-    The fragments of a sequence are in the order of their documents; an empty document has none.
+    The fragments of a sequence are in the order of their documents. An empty document has none.
     """
-    room = seq_length - 1  # after [CLS]
+    room = seq_length - 1  # [CLS] takes one position.
     sequences: Sequences = []
     rests = []
     for document, length in enumerate(lengths):
@@ -54,17 +54,17 @@ def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
             sequences.append([Fragment(document, i * (room - 1), (i + 1) * (room - 1))])
         if length > whole * (room - 1):
             rests.append(Fragment(document, whole * (room - 1), length))
-    partly = _close_gaps(_best_fit(rests, room), room)
+    partly = _close_gaps(_fit_best(rests, room), room)
     sequences += [
         sorted(s, key=lambda fragment: (fragment.document, fragment.start)) for s in partly
     ]
     return sequences
 
 
-def _best_fit(fragments: list[Fragment], room: int) -> Sequences:
-    """Put each fragment, longest first, where it leaves the smallest gap (best fit decreasing)."""
+def _fit_best(fragments: list[Fragment], room: int) -> Sequences:
+    """Put each fragment, longest first, into the fullest sequence that it fits (best fit)."""
     sequences: Sequences = []
-    gaps: list[tuple[int, int]] = []  # (free positions, sequence), sorted
+    gaps: list[tuple[int, int]] = []  # Sorted pairs of free positions and sequence.
     for fragment in sorted(fragments, key=lambda p: (-p.cost, p.document)):
         at = bisect.bisect_left(gaps, (fragment.cost, -1))
         if at == len(gaps):
@@ -80,7 +80,7 @@ def _best_fit(fragments: list[Fragment], room: int) -> Sequences:
 def _close_gaps(sequences: Sequences, room: int) -> Sequences:
     """Split the fragments of the emptiest sequences over the gaps of the others.
 
-    Stop if no more than `_TOLERANCE` of the positions is empty, or if they do not fit.
+    Stop once at most `_TOLERANCE` of the positions is empty, or if the fragments do not fit.
     """
     frees = [room - sum(fragment.cost for fragment in s) for s in sequences]
     order = sorted(range(len(sequences)), key=lambda i: (-frees[i], i))
@@ -129,7 +129,7 @@ def fill(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Return the tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
 
-    [CLS], [SEP] and the first token of a fragment count as word starts; padding does not.
+    [CLS], [SEP] and the first token of a fragment count as word starts. Padding does not.
     """
     ids = np.full((len(sequences), seq_length), special_ids["pad"], np.int32)
     starts = np.zeros((len(sequences), seq_length), np.bool_)

@@ -1,14 +1,15 @@
 """Packing of documents into pairs of segments for next-sentence prediction.
 
-A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
-between two sentences of a document. With label 0, B continues there. With label 1, B starts in a
-document that has no part in A, at a random place in all text that is left, again between two
-sentences. In both cases B starts where an A could have ended, so only the text itself distinguishes
-them. The rest of a document is used in a later pair: every token is in exactly one pair.
+A sequence is `[CLS] A [SEP] B [SEP]`. In a segment of several documents, a [SEP] follows each. A
+ends between two sentences of a document. With label 0, B continues there. With label 1, B starts in
+a document that has no part in A, at a random place in the remaining text, again between two
+sentences. In both cases B starts at a place where an A could end, so that only the text
+distinguishes them. The remainder of a document is used in a later pair: every token is in exactly
+one pair.
 
-The label is a fair coin, a hash of its own. Label 1 needs text of other documents until the end of
-the block. So while one document has more than half of the remaining text, every A is taken from it.
-If it has more than three quarters of a block, the other documents are used up first, and label 0 is
+Both labels are equally likely. Label 1 needs text of other documents until the end of the block. So
+while one document contains more than half of the remaining text, every A is cut from it. If it
+contains more than three quarters of a block, the other documents are used up first, and label 0 is
 more frequent.
 """
 
@@ -27,15 +28,16 @@ from bigbird_ja.data.packing import Fragment
 
 # A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
 _SHORTEST_FRAGMENT = 8
-# Random places that are tried before all remaining text is counted.
+# Number of random places to try before the remaining text is searched.
 _PARTNER_DRAWS = 64
 
-Span = tuple[int, int]  # [start, end) on the axis of a block
+# Start and end on the axis of a block's tokens, end exclusive.
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Fragments of A and of B, and whether B is random text instead of the next sentence."""
+    """Pair of segments A and B, where B is random text or the next sentence."""
 
     a: tuple[Fragment, ...]
     b: tuple[Fragment, ...]
@@ -63,35 +65,35 @@ def pack_pairs(
     pairs: list[Pair] = []
     while text.spans:
         draws = fold(fold(key, len(pairs)), np.arange(2 + _PARTNER_DRAWS))
-        pairs.append(_next_pair(text, seq_length - 1, [int(draw) for draw in draws]))
+        pairs.append(_build_pair(text, seq_length - 1, [int(draw) for draw in draws]))
     return pairs
 
 
-def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
-    """Build a pair of `room` positions by 32-bit `draws` for label, A's length and partner."""
+def _build_pair(text: _Text, room: int, draws: list[int]) -> Pair:
+    """Build a pair of `room` positions.
+
+    `draws` are random 32-bit numbers for the label, the length of A, and the start of B.
+    """
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
     a, continuation = _take_a(text, target, room)
     free = room - sum(end - start + 1 for start, end in a)
-    in_a = {text.document(start) for start, _ in a}
-    others = text.num_tokens - text.num_tokens_of(in_a)
-    # Without enough other text a random B would be short, and its length would tell the label.
+    in_a = {text.find_document(start) for start, _ in a}
+    others = text.num_tokens - text.count_tokens(in_a)
+    # Without enough other text a random B would be short, and its length would reveal the label.
     is_random = others > 0 and (
         continuation is None or (draws[0] >= 2**31 and others >= min(free, text.num_tokens))
     )
-    start = _partner(text, in_a, draws[2:], room // 2) if is_random else continuation
+    start = _find_partner(text, in_a, draws[2:], room // 2) if is_random else continuation
     b = [] if start is None else _take_b(text, start, free, in_a if is_random else ())
-    return Pair(tuple(map(text.fragment, a)), tuple(map(text.fragment, b)), is_random)
+    return Pair(tuple(map(text.to_fragment, a)), tuple(map(text.to_fragment, b)), is_random)
 
 
 class _Text:
-    """Text of a block that is in no pair yet.
-
-    All documents lie one after the other on one axis of tokens; spans of it are left.
-    """
+    """Text of a block that is in no pair yet, as spans on one axis of all documents' tokens."""
 
     def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
-        self._first = [0, *accumulate(lengths)]  # each document's beginning; then the end
+        self._first = [0, *accumulate(lengths)]  # Start of each document, then the end.
         self.spans = [
             (start, start + length)
             for start, length in zip(self._first, lengths, strict=False)
@@ -112,39 +114,40 @@ class _Text:
         """End of the axis."""
         return self._first[-1]
 
-    def document(self, place: int) -> int:
-        """Return the document that has the token at `place`."""
+    def find_document(self, place: int) -> int:
+        """Return the document of the token at `place`."""
         return bisect.bisect_right(self._first, place) - 1
 
-    def fragment(self, span: Span) -> Fragment:
-        """Convert a span to tokens of its document."""
-        document = self.document(span[0])
+    def to_fragment(self, span: Span) -> Fragment:
+        """Convert a span to a fragment of its document."""
+        document = self.find_document(span[0])
         first = self._first[document]
         return Fragment(document, span[0] - first, span[1] - first)
 
-    def index(self, place: int) -> int | None:
-        """Return the index of the span that has the token at `place`, or None."""
+    def find_span(self, place: int) -> int | None:
+        """Return the index of the span that contains the token at `place`, or None."""
         index = bisect.bisect_right(self.spans, (place, self.end)) - 1
         return index if index >= 0 and place < self.spans[index][1] else None
 
-    def num_tokens_of(self, documents: Collection[int]) -> int:
-        """Count the tokens that some documents have left."""
+    def count_tokens(self, documents: Collection[int]) -> int:
+        """Count the remaining tokens of some documents."""
         return sum(self._left[document] for document in documents)
 
     def take(self, span: Span) -> None:
-        """Remove a part of one span, which is now in a pair."""
-        index = self.index(span[0])
+        """Remove a part of one span from the remaining text."""
+        index = self.find_span(span[0])
         assert index is not None
         start, end = self.spans[index]
         rests = [(start, span[0]), (span[1], end)]
         self.spans[index : index + 1] = [rest for rest in rests if rest[0] < rest[1]]
         self.num_tokens -= span[1] - span[0]
-        self._left[self.document(span[0])] -= span[1] - span[0]
+        self._left[self.find_document(span[0])] -= span[1] - span[0]
 
-    def head(self) -> int:
+    def find_head(self) -> int:
         """Return the index of the span that begins the next A.
 
-        It is the first one, or the first of a document with more than half of the text left.
+        It is the first span of a document with more than half of the remaining text, else the first
+        span.
         """
         while -self._longest[0][0] > self._left[self._longest[0][1]]:
             document = self._longest[0][1]
@@ -154,31 +157,31 @@ class _Text:
             return 0
         return bisect.bisect_left(self.spans, (self._first[document], 0))
 
-    def after(self, index: int, without: Collection[int]) -> Iterator[Span]:
-        """Yield the spans after span `index`, to the block's end and from its beginning on."""
+    def iterate_after(self, index: int, without: Collection[int]) -> Iterator[Span]:
+        """Yield the spans after span `index`, and then those from the block's start."""
         for i in chain(range(index + 1, len(self.spans)), range(index)):
-            if self.document(self.spans[i][0]) not in without:
+            if self.find_document(self.spans[i][0]) not in without:
                 yield self.spans[i]
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """Return an A of about `target` positions and where the text continues, or None."""
-    most = room - 2  # B has a token and its [SEP]
-    head = text.head()
+    """Cut an A of about `target` positions, and return it and the place after it, or None."""
+    most = room - 2  # The minimum of B is a token and its [SEP].
+    head = text.find_head()
     run: list[Span] = []
     used, wanted, at = 0, 0, None
-    for start, end in chain([text.spans[head]], text.after(head, ())):
+    for start, end in chain([text.spans[head]], text.iterate_after(head, ())):
         if used + 1 >= most:
             break
         if at is None and used + end - start + 1 > target:
             at, wanted = len(run), start + target - used - 1
-        run.append((start, min(end, start + most - used)))  # A is cut before this end
+        run.append((start, min(end, start + most - used)))  # A is cut before this end.
         used += run[-1][1] - start + 1
     if at is None:
         at, wanted = len(run) - 1, run[-1][1]
     place = _cut(run, at, wanted, room // 2, text.sentences)
-    if place is None:  # all spans are of one token
-        others = any(text.document(span[0]) != text.document(run[0][0]) for span in run)
+    if place is None:  # All spans contain one token.
+        others = any(text.find_document(span[0]) != text.find_document(run[0][0]) for span in run)
         a = run[: max(1, at)] if others else run
     else:
         index, cut = place
@@ -196,14 +199,14 @@ def _cut(
     Args:
         run: consecutive spans.
         at: index of the span near which to cut.
-        wanted: the preferred place in it.
+        wanted: preferred place in that span.
         reach: distance in tokens within which the start of a sentence is searched, first before the
             place, then after it.
         sentences: places where sentences start, ascending.
 
     Returns:
-        Index of the span, and the place: the start of a sentence, else between two tokens of a
-        sentence. None if all spans have one token.
+        Index of the span, and the place: the start of a sentence if one is near, else any place
+        between two tokens. None if every span contains one token.
     """
     walked = 0
     for i in range(at, -1, -1):
@@ -237,31 +240,31 @@ def _cut(
     return None
 
 
-def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
-    """Return the place where a random B starts, in another document.
+def _find_partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
+    """Return the place where a random B starts, near a random remaining token.
 
-    It is near a random token of all text left; other documents must have text left.
+    Documents outside of `without` must have remaining text.
     """
     place = _draw_place(text, without, draws)
-    index = text.index(place)
+    index = text.find_span(place)
     assert index is not None
     before = after = index
     while before > 0 and place - text.spans[before][0] <= reach:
         before -= 1
     while after + 1 < len(text.spans) and text.spans[after][1] - place <= reach:
         after += 1
-    kept = [s for s in text.spans[before : after + 1] if text.document(s[0]) not in without]
+    kept = [s for s in text.spans[before : after + 1] if text.find_document(s[0]) not in without]
     cut = _cut(kept, kept.index(text.spans[index]), place, reach, text.sentences)
     return cut[1] if cut is not None else text.spans[index][0]
 
 
 def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
-    """Return a random token of all text left of the other documents, each equally likely."""
+    """Return a random remaining token of the documents outside of `without`."""
     for draw in draws:
         place = draw * text.end >> 32
-        if text.index(place) is not None and text.document(place) not in without:
+        if text.find_span(place) is not None and text.find_document(place) not in without:
             return place
-    others = [span for span in text.spans if text.document(span[0]) not in without]
+    others = [span for span in text.spans if text.find_document(span[0]) not in without]
     ends = list(accumulate(end - start for start, end in others))
     token = draws[0] * ends[-1] >> 32
     index = bisect.bisect_right(ends, token)
@@ -269,17 +272,17 @@ def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> 
 
 
 def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
-    """Take the text from `start` to the end of its span, then the spans after it."""
-    index = text.index(start)
+    """Cut a B of up to `free` positions from `start`, through its span and the ones after it."""
+    index = text.find_span(start)
     assert index is not None
     taken: list[Span] = []
-    for first, last in chain([(start, text.spans[index][1])], text.after(index, without)):
+    for first, last in chain([(start, text.spans[index][1])], text.iterate_after(index, without)):
         is_whole = last - first + 1 <= free
         if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_FRAGMENT):
             break
         end = min(last, first + free - 1)
         if last - end == 1 and end - first > 1:
-            end -= 1  # a rest of one token could not be cut in two
+            end -= 1  # A remainder of one token could not be cut in two.
         taken.append((first, end))
         free -= end - first + 1
     for span in taken:

@@ -18,7 +18,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
         `next_sentence_labels` int32 [b].
     """
 
-    def decoded(name: str, kind: tf.DType, length: int) -> tf.Tensor:
+    def decode(name: str, kind: tf.DType, length: int) -> tf.Tensor:
         # The op fails if the records of a batch differ in length.
         return tf.ensure_shape(tf.io.decode_raw(parsed[name], kind), [None, length])
 
@@ -27,14 +27,14 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
     kinds = {"tokens": tf.string, "word_starts": tf.string, **dict.fromkeys(numbers, tf.int64)}
     features = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(serialized, features)
-    kind = tf.as_dtype(tfrecords.token_dtype(spec.vocab_size))
-    tokens = tf.cast(decoded("tokens", kind, length), tf.int32)
-    packed = decoded("word_starts", tf.uint8, -(-length // 8))
+    kind = tf.as_dtype(tfrecords.choose_token_dtype(spec.vocab_size))
+    tokens = tf.cast(decode("tokens", kind, length), tf.int32)
+    packed = decode("word_starts", tf.uint8, -(-length // 8))
     bits = tf.bitwise.bitwise_and(
         packed[:, :, None], tf.constant([128, 64, 32, 16, 8, 4, 2, 1], tf.uint8)
     )
     starts = tf.reshape(bits > 0, [-1, packed.shape[1] * 8])[:, :length]
-    result = {"tokens": tokens, "word_starts": starts, **_without_nsp(tokens)}
+    result = {"tokens": tokens, "word_starts": starts, **_add_unused_labels(tokens)}
     if spec.nsp:
         positions = tf.range(length, dtype=tf.int64)[None, :]
         in_b = (positions >= parsed["segment_b"][:, None]) & tf.not_equal(tokens, spec.pad_id)
@@ -43,8 +43,8 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
     return result
 
 
-def _without_nsp(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return one segment and unused labels for ids [b, S]."""
+def _add_unused_labels(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the features of records without next-sentence prediction for ids [b, S]."""
     return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
 
 
@@ -71,14 +71,14 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     if spec.nsp:
         result["next_sentence_labels"] = result["next_sentence_labels"][:, 0]
     else:
-        result |= _without_nsp(result["input_ids"])
+        result |= _add_unused_labels(result["input_ids"])
     return {**result, "masked_lm_weights": weights}
 
 
-def document_ids(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
+def number_documents(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
     """Return the document of each position: 1, 2, ... up to each [SEP], 0 for padding.
 
-    int32 [b, S]. Derived, not stored: a text never holds [SEP], and masking never replaces one.
+    int32 [b, S]. They follow from the ids, as no text contains [SEP] and masking replaces none.
     """
     ends = tf.cast(tf.equal(input_ids, spec.special_ids["sep"]), tf.int32)
     runs = tf.cumsum(ends, axis=1, exclusive=True) + 1

@@ -1,9 +1,9 @@
 """Input pipeline in pure tf.data: global batch n as `order` defines it, checked and masked.
 
-For each virtual reader of this host, one window of shards is in memory and the next is being read:
-2 * readers * window * shard bytes, however many shards there are. Records are counted against the
-manifest while they are read, because a complete but short reply of a bucket ends a TFRecord file
-early without an error.
+For each virtual reader of this host, one window of shards is in memory and the next is being read.
+This takes 2 * readers * window * shard bytes, for any number of shards. The number of records is
+compared with the manifest while they are read, because after a truncated reply of a bucket
+TensorFlow ends a TFRecord file without an error.
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ from bigbird_ja import storage
 from bigbird_ja.data import check, order, parsing
 from bigbird_ja.data.hashing import Purpose
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.masking import MaskingRule, mask_arrays, rate_at
+from bigbird_ja.data.masking import MaskingRule, compute_rate, mask_arrays
 from bigbird_ja.data.ops import TensorFlowOps
 from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 
-# Evaluation always draws the same masks, so that models are comparable.
+# Seed of the masks of every evaluation, so that models are comparable.
 EVAL_SEED = 0x5EED
 _READ_BUFFER_BYTES = 1 << 18
 # Batches that are prepared in parallel and kept ready.
@@ -30,7 +30,7 @@ _NO_END = np.iinfo(np.int64).max
 TENSORFLOW = TensorFlowOps()
 
 
-def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
+def make_layout(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
     """Return the layout that the order of the train records depends on."""
     counts = tuple(shard.records for shard in manifest.train_shards)
     return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
@@ -38,7 +38,7 @@ def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layou
 
 # Tracing is several times faster without AutoGraph, which nothing here needs.
 @tf.autograph.experimental.do_not_convert
-def batches(
+def read_batches(
     config: Config,
     manifest: Manifest,
     data_dir: str,
@@ -47,7 +47,7 @@ def batches(
     first_step: int | None = None,
     **which: Any,
 ) -> tf.data.Dataset:
-    """Return this host's part of the global batches for training: read, parsed and masked.
+    """Read this host's part of the global batches for training, parsed and masked.
 
     Args:
         config: settings, fitted to the manifest.
@@ -56,7 +56,7 @@ def batches(
         start_step: number of the first batch in the data's order.
         first_step: global step of that batch, which differs after a change of batch size;
             default `start_step`.
-        **which: other arguments of `record_batches`.
+        **which: other arguments of `read_record_batches`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -64,25 +64,25 @@ def batches(
         [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
-        BadInput: A number of hosts that doesn't divide readers or batch, or settings that differ
+        BadInput: The number of hosts doesn't divide the readers or the batch, or settings differ
             from the masks of static data.
     """
     seed, rates = config.data.seed, mask_rates(config)
-    rule = manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
-    serialized = record_batches(config, manifest, data_dir, start_step=start_step, **which)
+    rule = manifest.make_rule(config.data.mask_unit, train_predictions(config, manifest))
+    serialized = read_record_batches(config, manifest, data_dir, start_step=start_step, **which)
     steps = serialized.enumerate(start_step if first_step is None else first_step)
 
     def features(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        prob = rate_at(rates, step, TENSORFLOW) if rates else None
+        prob = compute_rate(rates, step, TENSORFLOW) if rates else None
         return to_features(manifest, rule, seed, *batch, prob)
 
-    return _made_ahead(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))
+    return _prefetch(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))
 
 
 @tf.autograph.experimental.do_not_convert
-def record_batches(
+def read_record_batches(
     config: Config,
     manifest: Manifest,
     data_dir: str,
@@ -92,41 +92,41 @@ def record_batches(
     num_hosts: int = 1,
     host_index: int = 0,
 ) -> tf.data.Dataset:
-    """Return this host's part of the global batches from `start_step` on, not yet parsed.
+    """Read this host's part of the global batches from `start_step` on, without parsing it.
 
-    Reading starts in the window of `start_step`: nothing is replayed.
+    Reading starts in the window of `start_step`, so earlier batches are not read.
 
     Args:
         config: settings, for seed, batch size and shuffle window.
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
         start_step: number of the first batch in the data's order.
-        num_steps: number of batches; only their shards are read. Default: unlimited.
+        num_steps: number of batches, whose shards only are read, or None for no limit.
         num_hosts: number of hosts that share each global batch.
-        host_index: index h of this host, which takes the records h, h + num_hosts, ... of a batch.
+        host_index: index h of this host, which reads the records h, h + num_hosts, ... of a batch.
 
     Returns:
         (serialized records, epoch int64, record id int64), each [global_batch_size / num_hosts].
     """
     global_batch_size = config.training.global_batch_size
-    layout = layout_of(manifest, config.data.seed, config.data.shuffle_window)
-    starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
+    layout = make_layout(manifest, config.data.seed, config.data.shuffle_window)
+    starts = order.find_host_starts(layout, global_batch_size, start_step, num_hosts, host_index)
     paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]
     rows = [(s.reader, s.window, s.skip, _NO_END) for s in starts]
     if num_steps is not None:
         last = start_step + num_steps
-        ends = order.starts_of_host(layout, global_batch_size, last, num_hosts, host_index)
+        ends = order.find_host_starts(layout, global_batch_size, last, num_hosts, host_index)
         end_of = {end.reader: end.window + (end.skip > 0) for end in ends}
         rows = [(*row[:3], end_of[row[0]]) for row in rows]
     columns = tuple(np.asarray(column, np.int64) for column in zip(*rows, strict=True))
     records = tf.data.Dataset.from_tensor_slices(columns).interleave(
-        lambda *row: _reader(layout, paths, *row), cycle_length=len(starts), block_length=1
+        lambda *row: _read_records(layout, paths, *row), cycle_length=len(starts), block_length=1
     )
     result = records.batch(global_batch_size // num_hosts, drop_remainder=True)
     return result if num_steps is None else result.take(num_steps)
 
 
-def _reader(
+def _read_records(
     layout: order.Layout,
     paths: list[str],
     reader: tf.Tensor,
@@ -134,18 +134,18 @@ def _reader(
     skip: tf.Tensor,
     end: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Return the records of one reader from window `window` up to, not including, `end`."""
+    """Return the records of one reader, from window `window` to before window `end`."""
     numbers = tf.data.Dataset.range(window, end)
-    windows = numbers.map(lambda w: _window(layout, paths, w, reader)).prefetch(1)
+    windows = numbers.map(lambda w: _read_window(layout, paths, w, reader)).prefetch(1)
     records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))
     return records.skip(skip)
 
 
-def _window(
+def _read_window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return (records, epoch, record id) of a window, in the order of delivery."""
-    shards = order.window_shards(layout, window, reader, TENSORFLOW)
+    shards = order.list_window_shards(layout, window, reader, TENSORFLOW)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
     files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
@@ -156,21 +156,21 @@ def _window(
     is_there = tf.reshape(places < counts[:, None], [-1])
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
-    sequence = order.permutation(layout, Purpose.RECORD_ORDER, epoch, ids, TENSORFLOW)
-    # The indices are permuted first, so that the records are copied only once.
+    sequence = order.permute(layout, Purpose.RECORD_ORDER, epoch, ids, TENSORFLOW)
+    # Indices are permuted instead of records, so that the records are copied only once.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)
     return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
-    """Read a TFRecord file: string [most + 1], its records, then empty strings.
+    """Read a TFRecord file as string [most + 1]: its records, then empty strings.
 
-    The op fails and names the file if it does not hold exactly `count` records.
+    The op fails, and names the file, unless it contains exactly `count` records.
     """
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
-    # One record more than expected, to detect a file that is too long, and an empty record, so that
-    # an empty file makes a batch.
+    # One more record than expected detects a file that is too long. The empty record is for an
+    # empty file, which would not form a batch.
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
     records = ended.batch(most + 2).get_single_element()
     number = tf.shape(records, tf.int64)[0] - 1
@@ -189,7 +189,7 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Return the model inputs of a batch of serialized records, with `prob` as in `mask_arrays`."""
+    """Convert a batch of serialized records to model inputs, with `prob` as in `mask_arrays`."""
     if manifest.masking == "static":
         features = parsing.parse_static(manifest, serialized)
     else:
@@ -198,54 +198,58 @@ def to_features(
         features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
         for name in ("segment_ids", "next_sentence_labels"):
             features[name] = parsed[name]
-    features["document_ids"] = parsing.document_ids(manifest, features["input_ids"])
+    features["document_ids"] = parsing.number_documents(manifest, features["input_ids"])
     return features
 
 
 @tf.autograph.experimental.do_not_convert
-def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.data.Dataset:
-    """Return the eval split once, in the manifest's order, with fixed masks.
+def read_eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.data.Dataset:
+    """Read the eval split once, in the manifest's order, with fixed masks.
 
-    The last batch is filled with records of padding only: their weights are 0 and their
+    The last batch is completed by records that contain only padding. Their weights are 0 and their
     `input_ids[:, 0]` is the padding id.
 
     Raises:
-        BadInput: The data set has no eval split.
+        BadInput: The data set contains no eval records.
     """
     check.check_held_out(manifest, data_dir)
-    rule = manifest.rule()
-    records = _in_order(data_dir, manifest.eval_shards).batch(batch_size)
+    rule = manifest.make_rule()
+    records = _read_in_order(data_dir, manifest.eval_shards).batch(batch_size)
 
     def features(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, Any]:
         epoch = tf.zeros_like(index)
         made = to_features(manifest, rule, EVAL_SEED, serialized, epoch, index)
         missing = batch_size - tf.shape(serialized)[0]
 
-        def filled(value: tf.Tensor, fill: int) -> tf.Tensor:
+        def fill(value: tf.Tensor, fill: int) -> tf.Tensor:
             pads = [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]
             padded = tf.pad(value, pads, constant_values=tf.cast(fill, value.dtype))
             return tf.ensure_shape(padded, [batch_size, *value.shape[1:]])
 
         return {
-            name: filled(value, manifest.pad_id if name == "input_ids" else 0)
+            name: fill(value, manifest.pad_id if name == "input_ids" else 0)
             for name, value in made.items()
         }
 
-    return _made_ahead(records.map(features, num_parallel_calls=_AHEAD, deterministic=True))
+    return _prefetch(records.map(features, num_parallel_calls=_AHEAD, deterministic=True))
 
 
-def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Prefetch some batches, with TensorFlow's autotuning off.
+def _prefetch(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Prefetch some batches, without TensorFlow's autotuning.
 
-    The autotuning thread sleeps for up to a minute, and an iterator that ends may wait for it.
+    Autotuning is off because its thread sleeps for up to a minute, and the end of an iterator may
+    wait for it.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.prefetch(_AHEAD).with_options(options)
 
 
-def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
-    """Return (record number int64, serialized record), and fail at a wrong number of records."""
+def _read_in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
+    """Return pairs of record number (int64) and serialized record.
+
+    The op fails if a shard contains a wrong number of records.
+    """
     paths = [storage.join(data_dir, shard.name) for shard in shards]
     counts = np.asarray([shard.records for shard in shards], np.int64)
     most = int(counts.max())

@@ -1,7 +1,7 @@
 """Packing of blocks on a Ray cluster, for `make-data --runner ray` (extra `ray`).
 
 This machine reads the corpus, sends its blocks to actors and writes the results. So the machines
-needn't share a disk, and the bytes are those of one machine.
+needn't share a disk, and the data set is the same as from one machine.
 """
 
 import logging
@@ -36,16 +36,16 @@ def pack_blocks(
         tokenizer: tokenizer of the data set.
         spec: spec of the data set.
         path_of: function from the name of a block to its path.
-        num_workers: number of actors, of one core each; None: one for each core of the cluster.
+        num_workers: number of actors of one core, or None for one on each core of the cluster.
 
     Raises:
-        BadInput: As `blocks.make_rows`.
-        StorageError: No cluster, or an actor was lost more often than Ray restarts it.
+        BadInput: As in `blocks.make_rows`.
+        StorageError: There is no cluster, or an actor was lost more often than Ray restarts it.
     """
     ray = _start()
     from ray.util.multiprocessing import Pool
 
-    def missing() -> Iterable[Block]:
+    def find_missing() -> Iterable[Block]:
         size = spec.row_dtype.itemsize
         return (b for b in todo if not blocks.read_block(path_of(b.name), size, verify=True))
 
@@ -54,18 +54,18 @@ def pack_blocks(
         count = min(num_workers or cores, cores)
         log(f"Ray: {count} processes on {len(ray.nodes())} machines")
         pool = Pool(count, blocks.start_packer, (tokenizer, spec), ray_remote_args=_LOST)
-        for name, data, size in pool.imap_unordered(_packed, missing()):
+        for name, data, size in pool.imap_unordered(_pack, find_missing()):
             storage.write_bytes(path_of(name), data)
             yield size
     except ray.exceptions.RayError as error:
         line = shorten(str(error), 300)
-        raise StorageError(f"the Ray cluster: {line}. Rerun the same command") from error
+        raise StorageError(f"the Ray cluster failed ({line}): rerun the same command") from error
     finally:
         ray.shutdown()
 
 
-def _packed(block: Block) -> tuple[str, bytes, int]:
-    return block.name, blocks.packed(block), blocks.text_bytes(block)
+def _pack(block: Block) -> tuple[str, bytes, int]:
+    return block.name, blocks.pack_to_bytes(block), blocks.count_text_bytes(block)
 
 
 def _start() -> Any:
@@ -84,7 +84,7 @@ def _start() -> Any:
             ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray raises its own classes and others
         line = shorten(str(error), 300)
-        raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
+        raise StorageError(f"Ray cannot be started or reached: {line}") from error
     finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+        signal.signal(signal.SIGTERM, handler)  # Ray has replaced it.
     return ray

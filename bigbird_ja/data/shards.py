@@ -1,9 +1,9 @@
-"""Shards of equal size with packed sequences in random order: the second half of `make-data`.
+"""Shards of equal size with packed sequences in random order, the second half of `make-data`.
 
-All records of a split are permuted, keyed by the seed. Shard k holds the records at places
-[n*k/K, n*(k+1)/K) of this order, so shards differ by one record at most and each is a random sample
-of the corpus. A shard reads its sequences from the blocks one by one; only some records are in
-memory.
+All n records of a split are permuted by the seed. Shard k of K contains the records at the places
+[n*k/K, n*(k+1)/K) of this order. So shards differ by one record at most, and each is a random
+sample of the corpus. Sequences are read from the blocks one by one, so that only some records are
+in memory.
 """
 
 import functools
@@ -22,11 +22,11 @@ from bigbird_ja.data.hashing import Purpose, fold, permutation, seed_key
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split, Statistics
 from bigbird_ja.text.corpus import Corpus
 
-# Preferred size of a shard: the input pipeline holds windows of whole shards.
+# Preferred size of a shard. It is small, as the input pipeline keeps whole shards in memory.
 _TARGET_BYTES = 2_000_000
-# The number of shards is a multiple of this if there are enough records.
+# Divisor of the number of shards, if there are enough records.
 _READERS = 32
-# Minimum of records in a shard, if the user doesn't choose the number of shards.
+# Minimum number of records in a shard, unless the user chooses the number of shards.
 _FEWEST_RECORDS = 8
 _MAX_SHARDS = 8192
 # Records that are masked and encoded together.
@@ -35,12 +35,12 @@ _ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Assignment of the sequences of one split to shards. Picklable."""
+    """Assignment of the sequences of one split to shards, in picklable form."""
 
     split: str
     blocks: tuple[StoredBlock, ...]
     folder: str
-    copies: int  # copies per repetition, each with masks of its own
+    copies: int  # Copies per repetition, each with different masks.
     num_shards: int
 
     @functools.cached_property
@@ -50,27 +50,27 @@ class SplitPlan:
 
     @property
     def num_records(self) -> int:
-        """Number of records, each copy as one."""
-        return sum(block.stats.sequences * self._repeats(block) for block in self.blocks)
+        """Number of records, where each copy is a record."""
+        return sum(block.stats.sequences * self._count_repeats(block) for block in self.blocks)
 
-    def _repeats(self, block: StoredBlock) -> int:
+    def _count_repeats(self, block: StoredBlock) -> int:
         return block.stats.times * self.copies
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Record number where each copy of a block ends, its copy number, its first row.
+        """For each copy of a block: record number of its end, copy number, first row.
 
-        Records are numbered copy by copy; within a copy, block by block of those with as many
-        repetitions.
+        Records are numbered copy by copy, and within a copy block by block. A copy contains only
+        the blocks that are repeated that often.
         """
-        repeats = np.array([self._repeats(block) for block in self.blocks], np.int64)
+        repeats = np.array([self._count_repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
         of_copy = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
         blocks = np.concatenate(of_copy)
         numbers = np.repeat(np.arange(len(of_copy)), [len(copy) for copy in of_copy])
         return np.cumsum(sizes[blocks]), numbers, (self.ends - sizes)[blocks]
 
-    def located(
+    def locate(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the copy number and the row of each record."""
@@ -79,21 +79,24 @@ class SplitPlan:
         starts = np.concatenate([[0], ends[:-1]])
         return copies[at], rows[at] + records - starts[at]
 
-    def name(self, shard: int) -> str:
+    def name_shard(self, shard: int) -> str:
         """Return the file name of a shard."""
         return f"{self.split}-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
 @dataclass(frozen=True)
 class MadeShard:
-    """Shard that was written, as the manifest states it."""
+    """Written shard, as the manifest states it."""
 
     shard: Shard
-    predictions: int  # positions to predict (static only)
+    predictions: int  # Positions to predict, only for static data.
 
 
 def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
-    """Choose the number of shards. Eval records have one copy: their masks never change."""
+    """Choose the number of shards of a split.
+
+    Eval records have one copy, as their masks never change.
+    """
     copies = spec.dupe_factor if split == "train" else 1
     total = SplitPlan(split, tuple(blocks), folder, copies, 0).num_records
     if split == "train" and spec.num_shards:
@@ -106,7 +109,7 @@ def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpe
 
 
 def choose_num_shards(num_records: int, record_bytes: int) -> int:
-    """Return a multiple of 32 if there are enough records for it, else a power of two."""
+    """Return the number of shards: a multiple of 32 with enough records, else a power of two."""
     most = max(1, num_records // _FEWEST_RECORDS)
     if most < _READERS:
         return 1 << (most.bit_length() - 1)
@@ -121,8 +124,8 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
     Its rows are read from the blocks, masked (static data) and encoded.
     """
     n, k = plan.num_records, plan.num_shards
-    items = scatter_order(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
-    copy, row = plan.located(items)
+    items = shuffle_records(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
+    copy, row = plan.locate(items)
     predictions = 0
     with storage.writing(path) as file:
         content = tfrecords.Summed(file)
@@ -130,10 +133,10 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
             part = slice(at, at + _ROWS_AT_ONCE)
             rows = _gather(plan, row[part], spec)
             encoded, predicted = _encode(rows, copy[part], row[part], spec)
-            content.write(tfrecords.frame(encoded))
+            content.write(tfrecords.frame_records(encoded))
             predictions += predicted
-    name = plan.name(shard)
-    return MadeShard(Shard(name, len(items), **content.sums()), predictions)
+    name = plan.name_shard(shard)
+    return MadeShard(Shard(name, len(items), **content.compute_sums()), predictions)
 
 
 def _encode(
@@ -144,17 +147,20 @@ def _encode(
         if spec.nsp:
             numbers = {"segment_b": rows["segment_b"], "next_sentence_labels": rows["label"]}
         return tfrecords.encode_dynamic(rows["tokens"], rows["word_starts"], numbers), 0
-    features = static_features(rows, copy, row, spec)
+    features = make_static_features(rows, copy, row, spec)
     return tfrecords.encode_static(features), int(features["masked_lm_weights"].sum())
 
 
-def static_features(
+def make_static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the classic features of rows, with copy c of row r masked as epoch c of record r."""
+    """Return the classic features of rows.
+
+    Copy c of row r is masked like record r in epoch c.
+    """
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
-    made = masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
+    made = masking.mask(tokens, starts, copy, row, spec.seed, spec.make_rule())
     is_text = tokens != spec.special_ids["pad"]
     in_b = (np.arange(spec.seq_length)[None, :] >= rows["segment_b"][:, None]) & is_text
     ends = tokens == spec.special_ids["sep"]
@@ -171,7 +177,7 @@ def static_features(
 
 
 @functools.lru_cache(maxsize=2)
-def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
+def shuffle_records(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
     """Return the record number at each place of the shuffled split: int64 [records]."""
     key = fold(seed_key(seed, Purpose.SCATTER), split == "eval")
     return permutation(key, np.arange(num_records))
@@ -186,22 +192,22 @@ def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArr
         block = plan.blocks[number]
         mine = order[block_of == number]
         before = plan.ends[number] - block.stats.sequences
-        result[mine] = block.rows(plan.folder, row[mine] - before, spec.row_dtype)
+        result[mine] = block.read_rows(plan.folder, row[mine] - before, spec.row_dtype)
     return result
 
 
-def manifest_of(
+def make_manifest(
     spec: DataSpec,
     corpus: Corpus,
     plans: Sequence[SplitPlan],
     made: Sequence[Sequence[MadeShard]],
     **about: Any,
 ) -> Manifest:
-    """Return the manifest of finished shards, with the sums of their blocks' counts.
+    """Return the manifest of finished shards, with the sums of all blocks' counts.
 
-    `about` contains the other fields of its `Statistics`.
+    `about` contains the other fields of `Statistics`.
     """
-    counts = [_counts(plan) for plan in plans]
+    counts = [_sum_counts(plan) for plan in plans]
     if spec.masking == "static":
         for count, shards in zip(counts, made, strict=True):
             count["predictions"] = sum(m.predictions for m in shards)
@@ -215,11 +221,13 @@ def manifest_of(
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
         statistics=Statistics(
-            document_tokens=_sum([(s.document_tokens, s.times) for s in stats]),
-            documents_per_sequence=_sum([(s.documents_per_sequence, s.times) for s in stats]),
+            document_tokens=_sum_histograms([(s.document_tokens, s.times) for s in stats]),
+            documents_per_sequence=_sum_histograms(
+                [(s.documents_per_sequence, s.times) for s in stats]
+            ),
             sequences_left_out=sum(s.left_out for s in stats),
             unknown=sum(s.unknown * s.times for s in stats),
-            unknown_characters=_most_frequent([s.unknown_characters for s in stats]),
+            unknown_characters=_pick_most_frequent([s.unknown_characters for s in stats]),
             **about,
         ),
         sources=tuple(corpus.sources),
@@ -227,7 +235,7 @@ def manifest_of(
     )
 
 
-def _most_frequent(counts: Sequence[dict[str, int]]) -> str:
+def _pick_most_frequent(counts: Sequence[dict[str, int]]) -> str:
     """Return the ten most frequent characters, in order."""
     total: Counter[str] = Counter()
     for each in counts:
@@ -235,7 +243,7 @@ def _most_frequent(counts: Sequence[dict[str, int]]) -> str:
     return "".join(sorted(total, key=lambda c: (-total[c], c))[:10])
 
 
-def _counts(plan: SplitPlan) -> dict[str, int]:
+def _sum_counts(plan: SplitPlan) -> dict[str, int]:
     """Return the fields of `Split`, summed over the blocks."""
     stats = [block.stats for block in plan.blocks]
     counts = {
@@ -247,7 +255,7 @@ def _counts(plan: SplitPlan) -> dict[str, int]:
     return counts
 
 
-def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
+def _sum_histograms(histograms: Sequence[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
     """Return the sum of histograms, each multiplied by a number."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
     return tuple(sum(column) for column in zip(*scaled, strict=True))

@@ -1,4 +1,4 @@
-"""Counts of a corpus that its user may want to clean: what `make-data` reports of the text."""
+"""Counts of duplicates, HTML and other problems of a corpus, which `make-data` reports."""
 
 import array
 import re
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-# At most so many documents are compared, by hashes of 8 bytes each.
+# Maximum number of documents that are compared, by hashes of 8 bytes each.
 _MAX_COMPARED = 20_000_000
-# Characters of a document that are searched.
+# Number of characters that are searched in a document.
 _SEARCHED = 5000
 _TAGS = re.compile(r"<(?:!doctype html|html|head|body)[\s>]|</(?:div|span|p|table|li)>", re.I)
 _FULL_WIDTH_SPACE = "\u3000"
@@ -21,8 +21,8 @@ class TextCounts:
         self._skipped = self._html = self._spaces = 0
         self._hashes = array.array("q")
 
-    def without_empty(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield the documents with text, and count."""
+    def skip_empty(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield the documents that contain text, and count all."""
         for text in texts:
             if not text.strip():
                 self._skipped += 1
@@ -33,8 +33,8 @@ class TextCounts:
                 self._hashes.append(hash(text))
             yield text
 
-    def statistics(self) -> dict[str, int]:
-        """Return the counts by their names in a manifest's `statistics`."""
+    def get_statistics(self) -> dict[str, int]:
+        """Return the counts by their names in `statistics` of a manifest."""
         different = len(np.unique(np.frombuffer(self._hashes, np.int64)))
         return {
             "skipped": self._skipped,

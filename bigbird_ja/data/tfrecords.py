@@ -1,13 +1,14 @@
 """Write records (`tf.train.Example` in TFRecord files) and read such files, without TensorFlow.
 
-A dynamic record holds `tokens` (bytes: little-endian uint16, or int32 for vocabularies above
-65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit), with NSP
-also `segment_b` (int64: where segment B starts) and `next_sentence_labels`. A static record holds
-the classic features of BERT's and BigBird's pretraining data as int64 and float lists of fixed
-length, `document_ids`, and `input_mask` by choice.
+A dynamic record contains `tokens` (bytes: little-endian uint16, or int32 for vocabularies above
+65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit). With NSP
+it also contains `segment_b` (int64: position where segment B starts) and `next_sentence_labels`.
 
-TensorFlow takes seconds to import and packs one integer at a time; NumPy packs a batch at once.
-`parsing` reads batches of serialized records with TensorFlow.
+A static record contains the classic features of BERT's and BigBird's pretraining data as int64 and
+float lists of fixed length, `document_ids`, and optionally `input_mask`.
+
+TensorFlow takes seconds to import and serializes one integer at a time. NumPy serializes a batch at
+once. `parsing` reads batches of serialized records with TensorFlow.
 Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -23,8 +24,10 @@ import numpy.typing as npt
 
 from bigbird_ja.storage.paths import encode_crc32c
 
-_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
-_MASK_DELTA = 0xA282EAD8  # TFRecord's masked CRC32C
+# Tags of the fields of a Feature.
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A
+# Offset of TFRecord's masked CRC32C.
+_MASK_DELTA = 0xA282EAD8
 
 
 class Summed:
@@ -33,7 +36,7 @@ class Summed:
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
         """Wrap `file`.
 
-        `progress` is called with the number of bytes of each read or write.
+        `progress` is a callback that gets the number of bytes of each read or write.
         """
         self._file, self._progress = file, progress
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
@@ -56,17 +59,17 @@ class Summed:
         if self._progress:
             self._progress(len(data))
 
-    def sums(self) -> dict[str, Any]:
+    def compute_sums(self) -> dict[str, Any]:
         """Return `bytes`, `sha256` (hex) and `crc32c` (base64, as Cloud Storage states it)."""
         crc = encode_crc32c(self._crc)
         return {"bytes": self._size, "sha256": self._sha256.hexdigest(), "crc32c": crc}
 
 
 class DamagedRecord(Exception):
-    """TFRecord file that does not match its checksums, with the record in the message."""
+    """TFRecord file that does not match its checksums. The message names the record."""
 
 
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
+def choose_token_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the dtype of a token in a dynamic record."""
     return np.dtype("<u2" if vocab_size <= 65536 else "<i4")
 
@@ -79,19 +82,21 @@ def encode_dynamic(
     """Serialize dynamic records.
 
     Args:
-        tokens: `token_dtype` [n, S], token ids.
+        tokens: `choose_token_dtype` [n, S], token ids.
         packed_starts: uint8 [n, ceil(S / 8)], word starts, one bit per position.
         numbers: features of one number by name: non-negative int [n].
     """
     result = []
     for row in range(len(tokens)):
         features = [
-            _feature(b"tokens", _BYTES_LIST, tokens[row].tobytes()),
-            _feature(b"word_starts", _BYTES_LIST, packed_starts[row].tobytes()),
+            _encode_feature(b"tokens", _BYTES_LIST, tokens[row].tobytes()),
+            _encode_feature(b"word_starts", _BYTES_LIST, packed_starts[row].tobytes()),
         ]
         for name, values in (numbers or {}).items():
-            features.append(_feature(name.encode(), _INT64_LIST, _varint(int(values[row]))))
-        result.append(_field(0x0A, b"".join(features)))
+            features.append(
+                _encode_feature(name.encode(), _INT64_LIST, _encode_varint(int(values[row])))
+            )
+        result.append(_encode_field(0x0A, b"".join(features)))
     return result
 
 
@@ -105,15 +110,18 @@ def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
     for name, values in features.items():
         if np.issubdtype(values.dtype, np.floating):
             rows = [row.tobytes() for row in values.astype("<f4")]
-            columns.append([_feature(name.encode(), _FLOAT_LIST, row) for row in rows])
+            columns.append([_encode_feature(name.encode(), _FLOAT_LIST, row) for row in rows])
         else:
             columns.append(
-                [_feature(name.encode(), _INT64_LIST, row) for row in varint_rows(values)]
+                [
+                    _encode_feature(name.encode(), _INT64_LIST, row)
+                    for row in encode_varint_rows(values)
+                ]
             )
-    return [_field(0x0A, b"".join(entries)) for entries in zip(*columns, strict=True)]
+    return [_encode_field(0x0A, b"".join(entries)) for entries in zip(*columns, strict=True)]
 
 
-def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
+def encode_varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
     """Encode each row's integers (0 to 2**28 - 1) as protobuf varints, packed."""
     flat = np.ascontiguousarray(values, dtype=np.uint32).ravel()
     sizes = np.ones(len(flat), np.int64)
@@ -136,55 +144,55 @@ def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
     return [data[first:last] for first, last in itertools.pairwise(bounds)]
 
 
-def frame(records: Sequence[bytes]) -> bytes:
-    """Return the content of a TFRecord file: for each record length, CRC, data, CRC."""
+def frame_records(records: Sequence[bytes]) -> bytes:
+    """Return the content of a TFRecord file, for each record its length, CRC, data, CRC."""
     parts = []
     for record in records:
         length = struct.pack("<Q", len(record))
-        crc = struct.pack("<I", masked_crc(record))
-        parts += [length, struct.pack("<I", masked_crc(length)), record, crc]
+        crc = struct.pack("<I", compute_masked_crc(record))
+        parts += [length, struct.pack("<I", compute_masked_crc(length)), record, crc]
     return b"".join(parts)
 
 
-def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file, checksums verified, one in memory at a time.
+def read_frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
+    """Yield the records of a TFRecord file after verification, one in memory at a time.
 
     Raises:
-        DamagedRecord: Truncated file, or a checksum that does not match.
+        DamagedRecord: The file is truncated, or a checksum does not match.
     """
     number = 0
     while header := stream.read(12):
         if len(header) < 12:
             raise DamagedRecord(f"truncated in the header of record {number}")
         length, crc = struct.unpack("<QI", header)
-        if masked_crc(header[:8]) != crc:
+        if compute_masked_crc(header[:8]) != crc:
             raise DamagedRecord(f"the length of record {number} does not match its checksum")
         record = stream.read(length)
         tail = stream.read(4)
         if len(record) < length or len(tail) < 4:
             raise DamagedRecord(f"truncated in record {number}")
-        if masked_crc(record) != struct.unpack("<I", tail)[0]:
+        if compute_masked_crc(record) != struct.unpack("<I", tail)[0]:
             raise DamagedRecord(f"record {number} does not match its checksum")
         yield record
         number += 1
 
 
-def masked_crc(data: bytes) -> int:
-    """Compute TFRecord's CRC32C: rotated and offset, since data may hold CRCs themselves."""
+def compute_masked_crc(data: bytes) -> int:
+    """Compute TFRecord's CRC32C, rotated and offset, since data may contain CRCs."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _feature(name: bytes, kind: int, payload: bytes) -> bytes:
-    feature = _field(kind, _field(0x0A, payload))
-    return _field(0x0A, _field(0x0A, name) + _field(0x12, feature))
+def _encode_feature(name: bytes, kind: int, payload: bytes) -> bytes:
+    feature = _encode_field(kind, _encode_field(0x0A, payload))
+    return _encode_field(0x0A, _encode_field(0x0A, name) + _encode_field(0x12, feature))
 
 
-def _field(tag: int, payload: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(payload)) + payload
+def _encode_field(tag: int, payload: bytes) -> bytes:
+    return bytes((tag,)) + _encode_varint(len(payload)) + payload
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -93,9 +93,9 @@ def _check_packages() -> Iterator[Check]:
 
 
 def _check_space() -> Iterator[Check]:
-    from bigbird_ja.train.engines.host_memory import available_bytes
+    from bigbird_ja.train.engines.host_memory import find_available_bytes
 
-    memory, free = available_bytes(), shutil.disk_usage(".").free
+    memory, free = find_available_bytes(), shutil.disk_usage(".").free
     yield Check("memory", True, "unknown" if memory is None else f"{format_bytes(memory)} free")
     advice = "checkpoints of a base model require 8 GB: write to gs://, or to another disk"
     yield Check("disk", free >= _DISK_BYTES, f"{format_bytes(free)} free in this folder", advice)

@@ -1,1 +1,1 @@
-"""Evaluate models on held-out records."""
+"""Evaluation of models on held-out records."""

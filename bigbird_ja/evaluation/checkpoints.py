@@ -11,8 +11,8 @@ from typing import Any
 from bigbird_ja.data import check
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
-from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
-from bigbird_ja.evaluation.tensorboard import evaluation_file
+from bigbird_ja.evaluation.masked_lm import choose_batch_size, evaluate_model
+from bigbird_ja.evaluation.tensorboard import make_evaluation_file
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.log_schema import Example, PredictionBucket
@@ -27,12 +27,12 @@ class EvaluationResult:
     """Evaluation of a checkpoint on held-out records."""
 
     step: int
-    steps: list[int]  # All evaluated steps, of which the other fields describe the last.
+    steps: list[int]  # All evaluated steps. The other fields describe the last one.
     masked_lm_loss: float  # Nats per prediction.
     masked_lm_accuracy: float
     perplexity: float | None
-    by_position: list[PredictionBucket]  # Counted from the start of the sequence.
-    by_distance: list[PredictionBucket]  # To the nearest visible occurrence of the same token.
+    by_position: list[PredictionBucket]  # Positions count from the start of the sequence.
+    by_distance: list[PredictionBucket]  # Distances to the nearest visible same token.
     predictions: int
     sequences: int
     bits_per_character: float | None = None
@@ -73,10 +73,10 @@ def evaluate(
         BadInput: There is no such checkpoint, or the data set was made for another model.
     """
     model_dir, data_dir = os.fspath(model_dir), os.fspath(data_dir)
-    manifest = check.fast_check(data_dir, splits=("eval",))
+    manifest = check.check_files(data_dir, splits=("eval",))
     check.check_held_out(manifest, data_dir)
-    steps = _chosen_steps(model_dir, str(step))
-    # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
+    steps = _choose_steps(model_dir, str(step))
+    # If a checkpoint was evaluated on this data before, `eval.jsonl` contains a line about it.
     lines = run_log.read_evaluations(model_dir)
     wanted = (manifest.fingerprint, max_batches)
     before: dict[int, Mapping[str, Any]] = {
@@ -100,19 +100,19 @@ def evaluate(
     return EvaluationResult(**{"perplexity": None, **stated, "steps": steps})
 
 
-def _chosen_steps(model_dir: str, step: str) -> list[int]:
-    """Return the steps that `step` of `evaluate` means.
+def _choose_steps(model_dir: str, step: str) -> list[int]:
+    """Return the steps for the parameter `step` of `evaluate`.
 
     Raises:
-        BadInput: There is no checkpoint, or not the chosen one.
+        BadInput: There is no checkpoint, or no checkpoint of that step.
     """
-    steps = CheckpointStore(model_dir).steps()
+    steps = CheckpointStore(model_dir).list_steps()
     if not steps:
         raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
     chosen = {"all": steps, "latest": steps[-1:], **{str(number): [number] for number in steps}}
     if step not in chosen:
         raise BadInput(
-            f"{model_dir} has no checkpoint of step {step}: set `step` to one"
+            f"{model_dir} contains no checkpoint of step {step}: set `step` to one"
             f" of {', '.join(map(str, steps))}, 'latest' or 'all'"
         )
     return chosen[step]
@@ -122,25 +122,25 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model.
 
     Raises:
-        BadInput: The model is for other data.
+        BadInput: The model does not suit the data.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
     if longest < manifest.seq_length:
         raise BadInput(
-            f"{data_dir} has sequences of {manifest.seq_length:,} tokens, and the model in"
-            f" {model_dir} accepts {longest:,}"
+            f"{data_dir} contains sequences of {manifest.seq_length:,} tokens, but the model in"
+            f" {model_dir} accepts at most {longest:,}"
         )
     trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
     if made and trained != made:
         raise BadInput(
             f"{data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
-            f" model in {model_dir} ({trained[:12]}): give data made with that one"
+            f" model in {model_dir} ({trained[:12]}): give data made with the model's tokenizer"
         )
     if model.meta.data_fingerprint != manifest.fingerprint:
         log(
-            f"note: {data_dir} is not the data set that {model_dir} was trained on:"
-            " its held-out records may be among the training records of that one"
+            f"note: {data_dir} is not the data set that {model_dir} was trained on, so the"
+            " model may have seen its held-out records in training"
         )
     return model
 
@@ -151,7 +151,7 @@ def _measure(
     """Evaluate a model on the held-out records."""
     from bigbird_ja.model.forward import Forward
 
-    total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
+    total = -(-manifest.eval.sequences // choose_batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
         measured = evaluate_model(
             Forward(model.config, model.data, model.params),
@@ -160,34 +160,34 @@ def _measure(
             max_batches=max_batches,
             tick=lambda: progress.update(1),
         )
-    assert measured is not None  # This process evaluates all parts.
+    assert measured is not None  # A single process gets the results of all batches.
     return {"step": model.meta.step, "time": round(time.time(), 3), **measured}
 
 
 def _record(model_dir: str, result: Mapping[str, Any]) -> None:
-    """Record a result in MODEL_DIR if `pretrain` made it, and log a failure of its storage."""
+    """Record a result in MODEL_DIR, if that is a run's folder. A failure is only logged."""
     try:
         if owned := Owned.load(model_dir):
             run_log.append_eval(model_dir, dict(result))
-            owned.overwrite(*evaluation_file(result["step"], result, result["time"]))
-    # The result took minutes, and is already printed.
+            owned.overwrite(*make_evaluation_file(result["step"], result, result["time"]))
+    # The result is already printed, and a rerun would take minutes.
     except Exception as error:
         known = classify(error)
         if known is None:
             raise
-        log(f"warning: the result of step {result['step']} is not recorded: {known}")
+        log(f"warning: the result of step {result['step']} could not be recorded: {known}")
 
 
-def as_text(result: Mapping[str, Any]) -> str:
-    """Return the tables of a result."""
+def format_result(result: Mapping[str, Any]) -> str:
+    """Format a result as tables."""
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
-        ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
+        ("masked-LM accuracy (%)", _to_percent(result["masked_lm_accuracy"])),
         ("perplexity", result.get("perplexity")),
         ("bits per character", result.get("bits_per_character")),
     ]
     if "next_sentence_accuracy" in result:
-        rows.append(("next-sentence accuracy (%)", _percent(result["next_sentence_accuracy"])))
+        rows.append(("next-sentence accuracy (%)", _to_percent(result["next_sentence_accuracy"])))
     parts = [
         f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
         f" {result.get('sequences', 0):,} held-out sequences",
@@ -198,7 +198,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         ("by_distance", "distance to the same visible token"),
     ):
         cells = [
-            (row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
+            (name_row(row), row["loss"], _to_percent(row["accuracy"]), row["count"])
             for row in result.get(key, [])
         ]
         if cells:
@@ -206,12 +206,12 @@ def as_text(result: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _percent(share: float | None) -> float | None:
+def _to_percent(share: float | None) -> float | None:
     return None if share is None else 100.0 * share
 
 
-def row_name(row: Mapping[str, Any]) -> str:
-    """Name a row of `masked_lm.summarize` by its bucket's bounds, both inclusive."""
+def name_row(row: Mapping[str, Any]) -> str:
+    """Return the name of a row of `masked_lm.summarize`, from its bucket's inclusive bounds."""
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

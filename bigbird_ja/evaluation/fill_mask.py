@@ -34,7 +34,7 @@ class FillMaskResult:
     """Candidates at the masks of texts."""
 
     step: int  # Global step of the checkpoint.
-    masks: list[list[Candidate]]  # For each mask in the texts, in order, the best first.
+    masks: list[list[Candidate]]  # Candidates of each mask in the texts, best first.
     filled: list[str]  # Texts with the best candidates in brackets.
 
 
@@ -51,26 +51,26 @@ def fill_mask(
 
     Args:
         model_dir: folder of the run, on disk or gs://.
-        texts: texts with at least one `[MASK]`, or mask token of the model's tokenizer, each.
+        texts: texts that contain at least one `[MASK]`, or mask token of the model's tokenizer.
         step: global step of the checkpoint, or None for the newest.
         top_k: number of candidates per mask.
 
     Raises:
-        BadInput: A text has no mask, or more tokens than the model accepts.
+        BadInput: A text contains no mask, or more tokens than the model accepts.
     """
     check_is_list("texts", texts)
     model = load_run(os.fspath(model_dir), step)
-    texts = [with_our_mask(text, model.tokenizer) for text in texts]
+    texts = [normalize_masks(text, model.tokenizer) for text in texts]
     from bigbird_ja.model.forward import Forward
 
     forward = Forward(model.config, model.data, model.params)
-    each = [candidates(forward, model.tokenizer, text, top_k) for text in texts]
+    each = [find_candidates(forward, model.tokenizer, text, top_k) for text in texts]
     written = model.tokenizer.written
-    filled = [filled_text(text, masks, written) for text, masks in zip(texts, each, strict=True)]
+    filled = [fill_text(text, masks, written) for text, masks in zip(texts, each, strict=True)]
     return FillMaskResult(model.meta.step, [mask for masks in each for mask in masks], filled)
 
 
-def with_our_mask(text: str, tokenizer: Tokenizer) -> str:
+def normalize_masks(text: str, tokenizer: Tokenizer) -> str:
     """Replace the mask token of the model's own tokenizer, such as `<mask>`, by `[MASK]`.
 
     Raises:
@@ -84,13 +84,13 @@ def with_our_mask(text: str, tokenizer: Tokenizer) -> str:
     return text
 
 
-def candidates(
+def find_candidates(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
 ) -> list[list[Candidate]]:
     """Return the `top_k` most likely tokens at each `[MASK]`, in the order of the text, best first.
 
     Raises:
-        BadInput: The text has more tokens than the model accepts.
+        BadInput: The text contains more tokens than the model accepts.
     """
     special = tokenizer.special
     ids = [special.cls, *tokenizer.encode_with_masks(text), special.sep]
@@ -98,10 +98,10 @@ def candidates(
     longest = forward.config.model.max_position_embeddings or 0
     if len(ids) > longest:
         raise BadInput(
-            f"the text has {len(ids):,} tokens and the model accepts {longest:,}: cut it near"
-            f" {MASK}"
+            f"the text has {len(ids):,} tokens, but the model accepts at most {longest:,}: give a"
+            f" shorter text around {MASK}"
         )
-    scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
+    scores = forward.compute_log_probabilities(np.array([ids]), np.array([positions]))[0]
     return [
         [
             Candidate(tokenizer.tokens[i], int(i), math.exp(float(row[i])))
@@ -111,7 +111,10 @@ def candidates(
     ]
 
 
-def filled_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
-    """Put the best candidate at each mask, in brackets, as the tokenizer's `written` text."""
+def fill_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
+    """Replace each mask by the best candidate in brackets.
+
+    `written` is the tokenizer's attribute.
+    """
     best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

@@ -18,7 +18,7 @@ from bigbird_ja.evaluation.preview import Arrays, preview
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
-# Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
+# Tokens in one batch. This number suits the memory of a laptop, and the speed of a GPU.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
 NO_DISTANCE = -1
@@ -26,16 +26,16 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Share of a process in the batches, which are `index`, `index + count`, ..."""
+    """Share of a process in the batches: `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
-    # Gathers the arrays of all processes in one process, and returns None in the others.
+    # Function that returns the arrays of all processes in one process, and None in the others.
     gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 
-def batch_size(seq_length: int) -> int:
-    """Return the records per batch, which does not change the results."""
+def choose_batch_size(seq_length: int) -> int:
+    """Return the number of records per batch. It does not affect the results."""
     return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
 
 
@@ -53,31 +53,31 @@ def evaluate_model(
         forward: model on a device.
         data_dir: data set, on disk or gs://.
         manifest: manifest of `data_dir`.
-        max_batches: maximum number of batches of `batch_size(seq_length)` records, or None.
+        max_batches: maximum number of batches of `choose_batch_size(seq_length)` records, or None.
         tick: callback after each batch.
         part: share of this process in the batches, or None for all.
 
     Returns:
         Results of `summarize`, `examples` (of `preview`), `data_fingerprint`, `max_batches` and
-        `seconds`. None in a process that does not combine the parts.
+        `seconds`, or None in a process that does not combine the parts.
 
     Raises:
-        BadInput: The data set has no held-out records.
+        BadInput: The data set contains no held-out records.
     """
     from bigbird_ja.data import pipeline
-    from bigbird_ja.text.load import tokenizer_of
+    from bigbird_ja.text.load import parse_tokenizer
 
     part = part or BatchShare()
     start = time.monotonic()
-    size = batch_size(manifest.seq_length)
-    records = pipeline.eval_batches(manifest, data_dir, batch_size=size)
+    size = choose_batch_size(manifest.seq_length)
+    records = pipeline.read_eval_batches(manifest, data_dir, batch_size=size)
     batches = records.enumerate()
     if max_batches:
         batches = batches.take(max_batches)
     tokenizer = None
     if manifest.tokenizer_sha256:
         path = storage.join(data_dir, TOKENIZER_NAME)
-        tokenizer = tokenizer_of(storage.read_bytes(path), path)
+        tokenizer = parse_tokenizer(storage.read_bytes(path), path)
     measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)
     if parts is None:
@@ -100,25 +100,25 @@ def evaluate_model(
 def _measure(
     forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
 ) -> dict[str, np.ndarray]:
-    """Collect `_predictions` over numbered batches."""
+    """Collect `_flatten_predictions` over numbered batches."""
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
         arrays = {name: value.numpy() for name, value in batch.items()}
-        metrics = forward.metrics(batch)
+        metrics = forward.compute_metrics(batch)
         first = int(number) * len(arrays["input_ids"])
-        for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
+        for name, values in _flatten_predictions({**arrays, **metrics}, first, manifest).items():
             columns.setdefault(name, []).append(values)
         tick()
     return {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Return a flat array per quantity over a batch's predictions.
+def _flatten_predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Return a flat array for each quantity over a batch's predictions.
 
-    `next_sentence_*` and `rows`, the record numbers, are over its sequences.
+    The arrays `next_sentence_*` and `rows` (record numbers) are over the batch's sequences.
 
     Args:
-        batch: records, and the results of `forward.metrics` for them.
+        batch: records, and the results of `forward.compute_metrics` for them.
         first: number of the batch's first record.
         manifest: manifest of the data set.
     """
@@ -129,7 +129,7 @@ def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.
         "loss": batch["masked_lm_losses"][counted],
         "accuracy": batch["masked_lm_correct"][counted],
         "position": positions[counted],
-        "distance": distances_to_same_token(batch["input_ids"], positions, ids)[counted],
+        "distance": measure_distances(batch["input_ids"], positions, ids)[counted],
         "id": ids[counted],
         "rows": np.flatnonzero(is_record) + first,
     }
@@ -167,8 +167,12 @@ def summarize(
         "bits_per_character": None,
         "predictions": len(losses),
         "sequences": len(collected["rows"]),
-        "by_position": bucket_means(position_edges(length), collected["position"], means),
-        "by_distance": bucket_means(distance_edges(length), collected["distance"], means),
+        "by_position": compute_bucket_means(
+            make_position_edges(length), collected["position"], means
+        ),
+        "by_distance": compute_bucket_means(
+            make_distance_edges(length), collected["distance"], means
+        ),
     }
     if characters is not None:
         written = max(1, int(characters[collected["id"]].sum()))
@@ -179,13 +183,13 @@ def summarize(
     return result
 
 
-def position_edges(seq_length: int, count: int = 8) -> list[int]:
+def make_position_edges(seq_length: int, count: int = 8) -> list[int]:
     """Return the edges of `count` buckets of equal width over a sequence."""
     count = min(count, seq_length)
     return [seq_length * i // count for i in range(count + 1)]
 
 
-def distance_edges(seq_length: int, first: int = 16) -> list[int]:
+def make_distance_edges(seq_length: int, first: int = 16) -> list[int]:
     """Return edges of buckets that double in width: 0, 16, 32, ... up to `seq_length`."""
     edges = [0]
     while first < seq_length:
@@ -194,10 +198,8 @@ def distance_edges(seq_length: int, first: int = 16) -> list[int]:
     return [*edges, seq_length]
 
 
-def distances_to_same_token(
-    input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
-) -> np.ndarray:
-    """Return the distance of each masked token to the nearest visible occurrence of it.
+def measure_distances(input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return the distance from each masked token to the nearest visible same token.
 
     Args:
         input_ids: int [b, S], masked input of the model.
@@ -211,7 +213,7 @@ def distances_to_same_token(
     distances = np.full(positions.shape, NO_DISTANCE, np.int64)
     places = np.arange(length, dtype=np.int64)
     for row in range(batch):
-        # Sorted by token, then by position: the nearest occurrences are neighbors in this order.
+        # In an order by token, then by position, the nearest same tokens are adjacent.
         keys = np.sort(input_ids[row].astype(np.int64) * length + places)
         wanted = ids[row].astype(np.int64) * length + positions[row]
         before = np.searchsorted(keys, wanted, side="left") - 1
@@ -226,17 +228,19 @@ def distances_to_same_token(
     return distances
 
 
-def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> list[dict[str, Any]]:
+def compute_bucket_means(
+    edges: Sequence[int], values: np.ndarray, columns: Arrays
+) -> list[dict[str, Any]]:
     """Compute means per bucket.
 
     Args:
-        edges: ascending edges, with edges[i] <= value < edges[i + 1] in bucket i.
+        edges: ascending edges. Bucket i contains edges[i] <= value < edges[i + 1].
         values: int [n], values that select the bucket.
         columns: float [n] by name, quantities to average.
 
     Returns:
-        One dict per bucket that is not empty: `from`, `to` (exclusive), `count`, and the means.
-        Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
+        A dict for each bucket that is not empty, with `from`, `to` (exclusive), `count`, and means.
+        The last dict is for values below the first edge (`NO_DISTANCE`). Its ends are None.
     """
     spans: list[Any] = [*pairwise(edges), (None, None)]
     rows = []

@@ -1,4 +1,4 @@
-"""Previews, which are words of held-out records, masked and filled in while a model trains."""
+"""Previews: masked words of held-out records that a model fills in while it trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREVIEW_TOKENS = 24
 
 
 def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[str, Any]]:
-    """Mask single words of held-out records in their context, and fill them in.
+    """Mask single tokens of held-out records, and fill them in by their context.
 
     Args:
         forward: model on a device.
@@ -51,17 +51,17 @@ def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[st
         rows.append([special.cls, *before, special.mask, *after, special.sep])
         filled.append(
             {
-                "before": tokenizer.shown(before),
-                "after": tokenizer.shown(after),
-                "truth": tokenizer.shown([truth[one]]).strip(),
+                "before": tokenizer.format_tokens(before),
+                "after": tokenizer.format_tokens(after),
+                "truth": tokenizer.format_tokens([truth[one]]).strip(),
             }
         )
     longest = max(map(len, rows))
     ids = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
     places = np.array([[ids.index(special.mask)] for ids in rows])
-    scores = forward.log_probabilities(ids, places)[:, 0, : tokenizer.vocab_size]
+    scores = forward.compute_log_probabilities(ids, places)[:, 0, : tokenizer.vocab_size]
     for sentence, scored in zip(filled, scores, strict=True):
         best = int(scored.argmax())
-        sentence["guess"] = tokenizer.shown([best]).strip()
+        sentence["guess"] = tokenizer.format_tokens([best]).strip()
         sentence["probability"] = round(math.exp(float(scored[best])), 4)
     return filled

@@ -7,12 +7,12 @@ from bigbird_ja.data import tfrecords
 
 
 def encode(*events: Any) -> bytes:
-    """Return the content of an event file, without TensorBoard's package as tf.summary needs."""
-    return tfrecords.frame([event.SerializeToString() for event in events])
+    """Return the content of an event file. TensorBoard's package is not needed."""
+    return tfrecords.frame_records([event.SerializeToString() for event in events])
 
 
-def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
-    """Return an event at `wall_time`, UNIX seconds, with the numbers in `values` by tag."""
+def make_scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
+    """Return an event with the numbers in `values` by tag, at `wall_time` (UNIX seconds)."""
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)
@@ -22,11 +22,13 @@ def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any
     return event
 
 
-def evaluation_file(step: int, result: Mapping[str, Any], wall_time: float) -> tuple[str, bytes]:
-    """Return the name in MODEL_DIR and the content of an event file with an evaluation's numbers.
+def make_evaluation_file(
+    step: int, result: Mapping[str, Any], wall_time: float
+) -> tuple[str, bytes]:
+    """Return the path in MODEL_DIR, and the content, of an event file with an evaluation's numbers.
 
-    It is in `eval/`, which TensorBoard shows as another run, so that a later evaluation of an older
-    checkpoint hides nothing. A repeated evaluation of a step has the same name.
+    TensorBoard shows the folder `eval/` as a separate run. So a later evaluation of an older
+    checkpoint does not hide training's steps. A repeated evaluation replaces the file.
 
     Args:
         step: global step.
@@ -38,5 +40,5 @@ def evaluation_file(step: int, result: Mapping[str, Any], wall_time: float) -> t
     omitted = ("step", "time", "max_batches")
     tags = {f"eval/{key}": value for key, value in result.items() if key not in omitted}
     start = event_pb2.Event(file_version="brain.Event:2")
-    data = encode(start, scalars_event(step, wall_time, tags))
+    data = encode(start, make_scalars_event(step, wall_time, tags))
     return f"eval/events.out.tfevents.{step:012d}.eval", data

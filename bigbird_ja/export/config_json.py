@@ -10,16 +10,17 @@ from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.storage import decode
 
-# Name of our model class's module: transformers' own class replaces random blocks by block 0.
+# Module of the exported model class. It is needed as transformers' class replaces random blocks by
+# block 0.
 CODE = "modeling_bigbird_ja"
 _TASKS = (
     "PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice",
     "QuestionAnswering",
 )  # fmt: skip
 
-# Settings of `model` for which BigBirdConfig has no name; `modeling_bigbird_ja` reads them.
+# Settings of `model` that BigBirdConfig does not know, and `modeling_bigbird_ja` reads.
 _OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
-# Keys of config.json that are settings of `model`.
+# Keys of config.json that are equal to settings of `model`.
 _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "initializer_range",
@@ -27,7 +28,7 @@ _KEYS = (
 _STOCK_KEYS = ("hidden_act", "layer_norm_eps")
 _BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob")
 _BLOCK_KEYS = ("block_size", "num_random_blocks")
-# Keys of a source's config.json about its files.
+# Keys of a source's config.json that describe its files.
 _OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
     "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
@@ -35,27 +36,27 @@ _MODERNBERT_KEYS = (
 )  # fmt: skip
 
 
-def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
+def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config.json`, as transformers 4 and 5 read it.
 
     It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
 
     Args:
         trained: trained model of a run.
-        source: result of `run_log.origin_folder`.
+        source: result of `run_log.find_origin_folder`.
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
-    stock = hf_config.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    stock = hf_config.find_stock_class(stated.get("model_type"), model, trained.data.nsp)
     keys: tuple[str, ...]
     if model.architecture == "modernbert":
-        keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
+        keys, others = _MODERNBERT_KEYS, _make_modernbert_config(trained)
     elif stock is not None:
-        keys, others = _STOCK_KEYS, _stock_config(stock, stated)
+        keys, others = _STOCK_KEYS, _make_stock_config(stock, stated)
     else:
         blocks = _BLOCK_KEYS if pattern.is_sparse(model) else ()
-        keys, others = (*_BIGBIRD_KEYS, *blocks), _bigbird_config(trained)
-    # Some tokenizers put other tokens around a text than those that their source's config names.
+        keys, others = (*_BIGBIRD_KEYS, *blocks), _make_bigbird_config(trained)
+    # Some tokenizers add other tokens around a text than their source's config states.
     special_ids = {
         f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
     }
@@ -72,18 +73,18 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
         },
     }
     if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
-        config["max_position_embeddings"] += special.pad + 1  # the first position's number
+        config["max_position_embeddings"] += special.pad + 1  # Number of the first position.
     return config
 
 
-def _stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source's config.json, without the keys that only its own files need."""
+def _make_stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source's config.json, without keys that describe the source's files."""
     kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
     segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
     return {**kept, "architectures": [stock], "type_vocab_size": segments}
 
 
-def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
+def _make_modernbert_config(trained: TrainedModel) -> dict[str, Any]:
     model = trained.config.model
     return {
         "architectures": ["ModernBertForMaskedLM"],
@@ -94,7 +95,7 @@ def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
     }
 
 
-def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
+def _make_bigbird_config(trained: TrainedModel) -> dict[str, Any]:
     is_full = pattern.is_full_throughout(trained.config.model)
     code = {
         "AutoModel": f"{CODE}.BigBirdJaModel",
@@ -104,7 +105,7 @@ def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
         "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],
         "model_type": "big_bird",
         **({} if is_full else {"auto_map": code}),
-        # Ours drops nothing there; Hugging Face's would, in fine-tuning.
+        # The trained model has no dropout there, but Hugging Face's would in fine-tuning.
         "attention_probs_dropout_prob": 0.0,
         "type_vocab_size": SEGMENTS,
         "attention_type": "original_full" if is_full else "block_sparse",

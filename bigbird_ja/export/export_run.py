@@ -1,4 +1,4 @@
-"""Export of one checkpoint of a run: the request, its checks, the folder."""
+"""Export of one checkpoint of a run to a folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ExportResult:
     Attributes:
         step: global step of the checkpoint.
         format: "huggingface" or "saved_model".
-        output_dir: the folder.
-        parity: content of parity_report.json; None for a SavedModel.
+        output_dir: exported folder.
+        parity: content of parity_report.json, or None for a SavedModel.
     """
 
     step: int
@@ -42,7 +42,7 @@ class ExportResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    """An export to be made: the parameters of `export`."""
+    """Parameters of `export`."""
 
     model_dir: str
     step: int | None
@@ -60,13 +60,13 @@ class _Request:
         return self.model_name or storage.get_base_name(self.output_dir.rstrip("/"))
 
     def check(self) -> None:
-        """Refuse a request that cannot succeed, before any work.
+        """Check packages and parameters before any work.
 
         Raises:
-            BadInput: A package is missing, or a parameter is refused.
+            BadInput: A package is missing, or a parameter is invalid.
         """
         if self.format not in ("huggingface", "saved_model"):
-            raise BadInput(f"`format` {self.format}: one of huggingface, saved_model")
+            raise BadInput(f"`format` {self.format}: use one of huggingface, saved_model")
         if self.license is not None and not _LICENSE.fullmatch(self.license):
             raise BadInput(
                 f"`license` {self.license}: use an identifier of"
@@ -92,23 +92,24 @@ def export(
     license: str | None = None,
     language: str | None = None,
 ) -> ExportResult:
-    """Make a Hugging Face folder or a SavedModel, unless it is there.
+    """Export a Hugging Face folder or a SavedModel, unless it exists.
 
     Args:
         model_dir: folder of the run, on disk or gs://.
-        output_dir: folder to make, on disk or gs://.
-        step: global step of the checkpoint; None for the newest.
+        output_dir: folder to write, on disk or gs://.
+        step: global step of the checkpoint, or None for the newest.
         format: "huggingface" or "saved_model".
-        overwrite: whether another export in `output_dir` moves to OUTPUT_DIR.replaced-N.
+        overwrite: whether another export in `output_dir` is moved to OUTPUT_DIR.replaced-N.
         data_dir: data set that the run was trained on, for the model card and the comparison with
             transformers.
-        model_name: title of the model card; None for the name of `output_dir`.
-        license: identifier of the Hub; None for the source's.
-        language: language codes, joined by commas; None for the source's, or by the vocabulary.
+        model_name: title of the model card, or None for the name of `output_dir`.
+        license: identifier of the Hub, or None for the source's license.
+        language: language codes, joined by commas. None means the source's codes, or "ja" for a
+            Japanese vocabulary.
 
     Raises:
-        BadInput: A parameter is refused, or `output_dir` contains other files.
-        CommandError: The exported model computes something else; the folder is kept.
+        BadInput: A parameter is invalid, or `output_dir` contains other files.
+        CommandError: The exported model's results differ. The folder is kept.
     """
     request = _Request(
         model_dir=os.fspath(model_dir),
@@ -123,26 +124,26 @@ def export(
     )
     request.check()
     from bigbird_ja.export import parity
-    from bigbird_ja.model_dir.model import load_run  # imports TensorFlow
+    from bigbird_ja.model_dir.model import load_run  # This imports TensorFlow.
 
     model, folder = load_run(request.model_dir, step), request.output_dir
-    manifest = _training_data(model, request.data_dir) if request.data_dir else None
+    manifest = _load_training_data(model, request.data_dir) if request.data_dir else None
     record = _record(request, model, manifest)
     if export_folder.is_finished(folder, record, overwrite):
-        log(f"finished before: {folder} contains this export of step {model.meta.step:,}")
+        log(f"{folder} already contains this export of step {model.meta.step:,}")
     else:
-        with show_waiting("exporting: a minute, of which most is the comparison with transformers"):
+        with show_waiting("exporting, and comparing with transformers (about a minute)"):
             fill = partial(_fill, request=request, model=model, manifest=manifest)
             export_folder.write(folder, record, fill, overwrite)
     report = None
     if format == "huggingface":
         report = decode.read_json(storage.join(folder, "parity_report.json"), dict[str, Any])
-        if problem := parity.disagreement(report):
-            log(parity.as_text(report))
+        if problem := parity.describe_disagreement(report):
+            log(parity.format_report(report))
             result = ExportResult(model.meta.step, format, folder, report)
             raise CommandError(
-                f"{folder}: {problem}. The folder is kept, and its card says so; do not publish"
-                " it, and report this with its parity_report.json",
+                f"{folder}: {problem}. The folder is kept, and its model card states this. Do not"
+                " publish it, and report this error with its parity_report.json",
                 vars(result),
             )
     return ExportResult(model.meta.step, format, folder, report)
@@ -162,11 +163,11 @@ def _fill(local: str, request: _Request, model: TrainedModel, manifest: Manifest
     fill_huggingface(local, model, options)
 
 
-def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
-    """Load the data set that the model was trained on: for card and comparison.
+def _load_training_data(model: TrainedModel, data_dir: str) -> Manifest:
+    """Load the data set that the model was trained on.
 
     Raises:
-        BadInput: It is another data set.
+        BadInput: The model was trained on another data set.
     """
     from bigbird_ja.data import manifest as manifest_lib
 
@@ -174,8 +175,8 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
     if manifest.fingerprint != meta.data_fingerprint:
         raise BadInput(
             f"`data_dir` {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
-            f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give that one,"
-            " or leave `data_dir` out"
+            f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give the training"
+            " data, or leave `data_dir` out"
         )
     return manifest
 
@@ -187,7 +188,7 @@ def _record(request: _Request, model: TrainedModel, manifest: Manifest | None) -
         "bigbird_ja": VERSION,
         "step": model.meta.step,
         "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
-        # Not the folder's name: this record is published with the model.
+        # The record is published with the model, so it does not contain the folder's name.
         "held_out_data": manifest.fingerprint if manifest else None,
         "format": request.format,
         "model_name": request.name,

@@ -1,4 +1,4 @@
-"""A folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
+"""Folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` can load."""
 
 import importlib.resources
 import os
@@ -32,46 +32,46 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     from safetensors.numpy import save_file
 
     most = model.config.model.max_position_embeddings or 0
-    for name, data in tokenizer_files.files(model.tokenizer, most).items():
+    for name, data in tokenizer_files.make_files(model.tokenizer, most).items():
         write_file(directory, name, data)
-    source = run_log.origin_folder(run_log.origin(run_log.read_events(model.folder)))
-    config = config_json.model_config(model, source)
-    write_file(directory, "config.json", tokenizer_files.to_json(config))
+    source = run_log.find_origin_folder(run_log.find_origin(run_log.read_events(model.folder)))
+    config = config_json.make_model_config(model, source)
+    write_file(directory, "config.json", tokenizer_files.encode_json(config))
     width = model.config.model.hidden_size
-    for name, content in sentence_transformers.module_files(width, most, source).items():
-        write_file(directory, name, tokenizer_files.to_json(content))
+    for name, content in sentence_transformers.make_module_files(width, most, source).items():
+        write_file(directory, name, tokenizer_files.encode_json(content))
     state = to_hugging_face(model.config.model, model.params)
     if model.config.model.architecture == "bigbird":
         for name in _CODE_FILES if "auto_map" in config else ():
-            write_file(directory, name, _code(name))
-        # transformers' classes all have a pooler, and warn if it is missing, though only
-        # next-sentence prediction trains it.
+            write_file(directory, name, _read_code(name))
+        # Only next-sentence prediction trains a pooler. But transformers' classes always contain
+        # one, and warn if its weights are missing.
         state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
         state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
         if config["model_type"] != "big_bird":
             state = to_stock(state, config)
     path = os.path.join(directory, "model.safetensors")
     save_file(state, path, metadata={"format": "pt"})
-    # safetensors makes a file that only its owner reads.
+    # safetensors writes a file that only its owner can read.
     shutil.copymode(os.path.join(directory, "config.json"), path)
     report = parity.compare(directory, model, options.manifest, options.data_dir)
-    write_file(directory, "parity_report.json", tokenizer_files.to_json(report))
-    write_file(directory, "README.md", model_card.text(model, options, report).encode())
+    write_file(directory, "parity_report.json", tokenizer_files.encode_json(report))
+    write_file(directory, "README.md", model_card.format_card(model, options, report).encode())
     return report
 
 
-def _code(name: str) -> bytes:
-    """Return a code file to go next to the weights, without imports from bigbird-ja."""
+def _read_code(name: str) -> bytes:
+    """Return the content of a code file for the folder, without imports from bigbird-ja."""
     package = "model" if name == "pattern.py" else "export"
     text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
     text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
-    # Other imports from bigbird-ja name types only.
+    # Other imports from bigbird-ja are for types only.
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("from bigbird_ja.")).encode()
 
 
 def write_file(directory: str, name: str, data: bytes) -> None:
-    """Write a file of an export, with the folders above it."""
+    """Write a file of an export, and create its folder."""
     path = os.path.join(directory, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     storage.write_bytes(path, data)

@@ -29,9 +29,9 @@ from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
-# Maximum number of files of a folder that a card names.
+# Maximum number of files that a card lists for a folder.
 _MAX_FILES = 3
-# Maximum length of encoders before BigBird, in tokens.
+# Usual maximum length of encoders before BigBird, in tokens.
 _SHORT = 512
 
 _EXAMPLES = {
@@ -44,13 +44,13 @@ _STRUCTURE = f" Structure is written with the markers of Wiki40b: `{'`, `'.join(
 
 @dataclass(frozen=True)
 class Options:
-    """Facts that parameters state, for the card and the comparison.
+    """Parameters of `export` for the model card and the comparison.
 
     Attributes:
-        license: identifier of the Hub; None for the source's.
-        data_dir: data set that the model was trained on, if given.
-        manifest: manifest of `data_dir`.
-        language: codes, joined by commas; None for the source's, or by the vocabulary.
+        license: identifier of the Hub, or None for the source's license.
+        data_dir: data set that the model was trained on, or None.
+        manifest: manifest of `data_dir`, or None.
+        language: codes, joined by commas, or None.
     """
 
     name: str
@@ -60,32 +60,32 @@ class Options:
     language: str | None = None
 
 
-def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
-    """Return README.md of the folder.
+def format_card(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
+    """Format README.md of the folder.
 
     Args:
         model: trained model of a run.
-        options: facts that flags state.
+        options: parameters of `export`.
         report: result of `parity.compare`.
     """
     config, meta = model.config, model.meta
     events = run_log.read_events(model.folder)
-    cost = run_log.counted_usd(events)
+    cost = run_log.find_cost_usd(events)
     finished = [number for number, e in enumerate(events, 1) if e["event"] == "finished"]
-    known = run_log.unfinished_starts(events[: finished[-1] if finished else 0])
+    known = run_log.count_unfinished_starts(events[: finished[-1] if finished else 0])
     metrics = [m for m in run_log.read_metrics(model.folder) if m["step"] <= meta.step]
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
-    source = run_log.origin(events)
-    stated = run_log.origin_folder(source)
-    codes = languages(model, options, stated)
+    source = run_log.find_origin(events)
+    stated = run_log.find_origin_folder(source)
+    codes = choose_languages(model, options, stated)
     code = codes[0] if len(codes) == 1 else ""
     masked_text, long_text = _EXAMPLES.get(code, _EXAMPLES["en"])
     source_license = stated.get("license")
     license = options.license or (source_license if isinstance(source_license, str) else "other")
     model_type = stated.get("config", {}).get("model_type")
-    stock = hf_config.stock_class(model_type, config.model, model.data.nsp)
-    shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)
-    origin, base_model = _origin(source)
+    stock = hf_config.find_stock_class(model_type, config.model, model.data.nsp)
+    shape = _describe_model(config.model) if stock is None else _describe_stock(model_type, stock)
+    origin, base_model = _describe_origin(source)
     long = ["long-context"] if (config.model.max_position_embeddings or 0) > _SHORT else []
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     ours = isinstance(model.tokenizer, SentencePieceTokenizer)
@@ -93,7 +93,9 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     rate = model.data.masked_lm_prob
     first, last, _ = mask_rates(config) or (rate, rate, 0)
     share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
-    measured = results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None)
+    measured = format_results(
+        metrics[-1] if metrics else None, evaluations[-1] if evaluations else None
+    )
     header = {
         "language": codes[0] if len(codes) == 1 else codes,
         "license": license,
@@ -101,10 +103,10 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "mask_token": mask,
-        "tags": [*dict.fromkeys([shape.pop("tag"), *long, *_texts(stated.get("tags"))])],
+        "tags": [*dict.fromkeys([shape.pop("tag"), *long, *_list_texts(stated.get("tags"))])],
     }
-    card = _template("model_card.md").format(
-        name=_plain(options.name),
+    card = _read_template("model_card.md").format(
+        name=_escape(options.name),
         front=yaml.safe_dump(
             {key: value for key, value in header.items() if value},
             allow_unicode=True,
@@ -125,34 +127,34 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         training_time=format_time(meta.train_seconds),
         interruptions=max(meta.interruptions, known),
         cost="not recorded" if cost is None else f"{cost:,.2f} USD",
-        data_names=_data(options.manifest, code),
+        data_names=_describe_data(options.manifest, code),
         results="\n".join(f"- {row}" for row in measured),
-        attention=(attention := _attention(model, report)),
+        attention=(attention := _format_attention(model, report)),
         trust=", trust_remote_code=True" if attention else "",
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.tokens) else "",
         tokens=f"{model.tokenizer.vocab_size:,} {whose}",
         masking=f"{share} of the tokens, {model.data.masking}, {config.data.mask_unit}",
         **shape,
         **origin,
-        more_limits=_limits(model, license, source, report),
+        more_limits=_format_limits(model, license, source, report),
     )
     return card.rstrip() + "\n"
 
 
-def _texts(value: Any) -> list[str]:
-    """Return the texts of a header's value, which may be one text or a list."""
+def _list_texts(value: Any) -> list[str]:
+    """List the texts of a value in a card's header, which may be one text or a list."""
     values = value if isinstance(value, list) else [value]
     return [escape_text(text) for text in values if isinstance(text, str)]
 
 
-def _limits(
+def _format_limits(
     model: TrainedModel, license: str, source: Mapping[str, Any] | None, report: Mapping[str, Any]
 ) -> str:
-    """Format the limitations that only some models have."""
+    """Format the limitations that apply to this model."""
     limits = []
     if model.meta.step < model.config.training.num_train_steps:
         limits.append("Training was not finished at this checkpoint.")
-    if problem := parity.disagreement(report):
+    if problem := parity.describe_disagreement(report):
         limits.append(f"**Do not use it as it is**: {problem}.")
     elif not (ids := report.get("tokenizer", {"agrees": True}))["agrees"]:
         limits.append(
@@ -163,18 +165,18 @@ def _limits(
         limits.append("No license was stated when it was exported.")
     if source:
         limits.append(
-            "Its initial weights are another model's, whose license holds for it as well: the one"
-            " stated here must be allowed by that."
+            "Its initial weights are from another model. That model's license applies, too, and"
+            " must permit the license stated here."
         )
-        left_out = set(run_log.origin_folder(source).get("modules", ())) - set(
+        left_out = set(run_log.find_origin_folder(source).get("modules", ())) - set(
             sentence_transformers.MODULES
         )
         if left_out:
-            limits.append(f"sentence-transformers' {_plain(', '.join(left_out))} is left out.")
+            limits.append(f"sentence-transformers' {_escape(', '.join(left_out))} is left out.")
     while source:
         limits += [
-            f"Initial weights: {_plain(note)}. What it learned of the positions beyond the"
-            " source's rests on this training only."
+            f"Initial weights: {_escape(note)}. Positions beyond the source's length were learned"
+            " only in this training."
             for note in source.get("adapted", ())
             if note.endswith(" repeated")
         ]
@@ -184,22 +186,22 @@ def _limits(
     return "".join(f"- {limit}\n" for limit in limits)
 
 
-def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
-    """Describe the initial weights by the record of `--init_from`, and name the base model.
+def _describe_origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
+    """Describe the initial weights by the record of `init_from`, and return the base model.
 
-    A run's own source follows it. Only the last part of a path is published, and a base model is
-    named only by its name on the Hub.
+    If the source is a run, its own source is described, too. Only the last part of a path is
+    published. The base model is its name on the Hub, or None.
     """
     base_model, names, weights = None, [], []
     while record:
         source = str(record["source"]).rstrip("/")
-        on_hub, commit = hub.cached_name(source)
+        on_hub, commit = hub.parse_cached_path(source)
         name = on_hub or record.get("folder", {}).get("name") or source.rpartition("/")[2]
         if record["kind"].startswith("a Hugging Face folder") and hub.NAME.fullmatch(name):
             base_model = name
         at = f", commit {commit}" if commit else ""
-        names.append(f"{_plain(name)} ({record['kind']}{_plain(at)})")
-        weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
+        names.append(f"{_escape(name)} ({record['kind']}{_escape(at)})")
+        weights += [f"{_escape(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:
         return {"beginning": "pretrained from scratch", "initial_weights": "random"}, None
@@ -208,14 +210,14 @@ def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | Non
     return {"beginning": f"trained on from {chain}", "initial_weights": initial_weights}, base_model
 
 
-def _stock_shape(model_type: str, stock: str) -> dict[str, str]:
+def _describe_stock(model_type: str, stock: str) -> dict[str, str]:
     """Describe a class of transformers."""
     names = {"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa"}
     encoder = f"{names[model_type]} encoder (transformers' `{stock}`)"
     return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
 
 
-def _shape(model: Model) -> dict[str, str]:
+def _describe_model(model: Model) -> dict[str, str]:
     """Describe the architecture."""
     if model.architecture == "modernbert":
         every = model.global_attn_every_n_layers
@@ -234,22 +236,24 @@ def _shape(model: Model) -> dict[str, str]:
     return {"tag": "bigbird", "encoder": encoder, "attends": attends}
 
 
-def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the user's or the source's codes, else "ja" for a Japanese vocabulary."""
-    if codes := _texts(options.language.split(",") if options.language else stated.get("language")):
+def choose_languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
+    """Return the language codes: the user's, or the source's, or "ja" by the vocabulary."""
+    if codes := _list_texts(
+        options.language.split(",") if options.language else stated.get("language")
+    ):
         return codes
     return ["ja"] if model.tokenizer.is_japanese else []
 
 
-def _data(manifest: Manifest | None, code: str) -> str:
-    """Describe the training data, with many files of one folder summarized."""
+def _describe_data(manifest: Manifest | None, code: str) -> str:
+    """Describe the training data. Many files of one folder are summarized."""
     kind = "Japanese text" if code == "ja" else "text"
     if manifest is None:
         return kind
     folders: dict[str, list[str]] = defaultdict(list)
     for source, name in zip(manifest.sources, manifest.source_names, strict=True):
         place = source if source.startswith(NAMED) else storage.get_directory(source)
-        folders[place].append(_plain(name))
+        folders[place].append(_escape(name))
     names: list[str] = []
     for files in folders.values():
         folder = f"a folder of {len(files):,} files ({files[0]}, ...)"
@@ -258,41 +262,43 @@ def _data(manifest: Manifest | None, code: str) -> str:
     return f"{stated}: {manifest.documents:,} documents, {format_count(manifest.tokens)} tokens"
 
 
-def _plain(text: str) -> str:
-    """Escape foreign text, so that it is one line without HTML or table cells."""
+def _escape(text: str) -> str:
+    """Escape foreign text to one line without HTML or table cells."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(escape_text(text), quote=False))
 
 
-def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> list[str]:
-    """Format the measured results, a line each.
+def format_results(
+    metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None
+) -> list[str]:
+    """Format the measured results, one line for each.
 
     Args:
         metrics: last logged step up to the checkpoint, a line of metrics.jsonl.
         evaluation: newest evaluation of the checkpoint, a line of eval.jsonl.
     """
 
-    def number(value: float | None, form: str) -> str:
+    def format_number(value: float | None, form: str) -> str:
         return "not a number" if value is None else format(value, form)
 
     rows = []
     if metrics:
-        loss = number(metrics.get("loss"), ".4f")
+        loss = format_number(metrics.get("loss"), ".4f")
         rows.append(f"training loss at step {metrics['step']:,}: {loss}")
     if evaluation is None:
         return [*rows, "not evaluated on held-out text (`bigbird-ja evaluate` does)"]
     loss, accuracy = evaluation["masked_lm_loss"], evaluation["masked_lm_accuracy"]
     rows += [
-        f"masked-LM loss on held-out text: {number(loss, '.4f')} nats"
-        f" (perplexity {number(evaluation.get('perplexity'), '.2f')})",
-        f"masked-LM accuracy on held-out text: {number(accuracy, '.2%')}",
+        f"masked-LM loss on held-out text: {format_number(loss, '.4f')} nats"
+        f" (perplexity {format_number(evaluation.get('perplexity'), '.2f')})",
+        f"masked-LM accuracy on held-out text: {format_number(accuracy, '.2%')}",
     ]
     if bits := evaluation.get("bits_per_character"):
         rows.append(f"bits per masked character: {bits:.3f}")
     return rows
 
 
-def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """Format the section about random blocks, empty for a model with full attention only."""
+def _format_attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
+    """Format the section about random blocks, or "" for a model with full attention."""
     settings = model.config.model
     if not pattern.is_sparse(settings) or pattern.is_full_throughout(settings):
         return ""
@@ -305,12 +311,12 @@ def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
     else:
         why = report.get("not_compared", "not measured")
         measured = f"That code was not compared with training's ({why})."
-    return _template("random_blocks.md").format(
+    return _read_template("random_blocks.md").format(
         random_pattern=settings.random_pattern,
-        full=pattern.shortest_sparse(settings) - 1,
+        full=pattern.find_shortest_sparse(settings) - 1,
         measured=measured,
     )
 
 
-def _template(name: str) -> str:
+def _read_template(name: str) -> str:
     return importlib.resources.files("bigbird_ja.export").joinpath(name).read_text("utf-8")

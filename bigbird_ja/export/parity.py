@@ -1,7 +1,7 @@
 """Comparison of the exported folder with the trained model, by transformers and PyTorch.
 
-Compared are token ids, on generated articles and hard cases, and log-probabilities and masked-LM
-loss, on held-out records.
+Token ids are compared on generated articles and hard cases. Log-probabilities and masked-LM loss
+are compared on held-out records.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bigbird_ja.storage import decode
 
 # Number of records on which scores are compared.
 _SEQUENCES = 4
-# Tolerance of the mean difference of log-probabilities, and of the loss's, relative to the mean
-# log-probability and to the square root of the number of layers, with which rounding errors grow.
-# It is 8 times float32's precision; real encoders reach a fifteenth of it. A single difference, in
-# the tails of a vocabulary, may be `_LARGEST` times as large.
+# Tolerance of the mean difference of log-probabilities, and of the difference of the loss, relative
+# to the mean log-probability times the square root of the number of layers (rounding errors grow
+# with it). It is 8 times float32's precision. Real encoders reach a fifteenth of it. A single
+# difference, of an unlikely token, may be `_LARGEST` times as large.
 TOLERANCE = 1e-6
 _LARGEST = 100
 _ARTICLES = 20
@@ -48,9 +48,9 @@ def compare(
 
     Args:
         directory: Hugging Face folder, complete except for report and card.
-        model: trained model that the folder was made from.
-        manifest: manifest of the data set whose held-out records are compared; without one only
-            token ids are.
+        model: trained model from which the folder was exported.
+        manifest: manifest of the data set with held-out records, or None to compare only token
+            ids.
         data_dir: folder of that data set.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -93,19 +93,19 @@ def _compare_tokenizers(directory: str, model: TrainedModel) -> dict[str, Any]:
 def _compare_scores(
     directory: str, model: TrainedModel, manifest: Manifest, data_dir: str
 ) -> dict[str, Any]:
-    batch = masked_records(manifest, data_dir)
-    # transformers' own classes do not separate the documents of a packed record; then our side of
-    # the comparison doesn't, either.
-    ours = our_scores(model, batch, manifest if _has_code(directory) else None)
-    theirs = their_scores(directory, model, batch)
+    batch = load_masked_records(manifest, data_dir)
+    # transformers' own classes do not separate the documents of a packed record. For them the
+    # trained model doesn't separate documents, either.
+    ours = score_trained(model, batch, manifest if _has_code(directory) else None)
+    theirs = score_exported(directory, model, batch)
     counted = batch["masked_lm_weights"] > 0
     gap = np.abs(ours - theirs)[counted]
     ids = batch["masked_lm_ids"].astype(np.int64)[..., None]
 
-    def loss(scores: np.ndarray) -> float:
+    def compute_loss(scores: np.ndarray) -> float:
         return float(-np.take_along_axis(scores, ids, axis=-1)[..., 0][counted].mean())
 
-    losses = {"bigbird_ja": loss(ours), "exported": loss(theirs)}
+    losses = {"bigbird_ja": compute_loss(ours), "exported": compute_loss(theirs)}
     depth = model.config.model.num_layers
     tolerance = float(TOLERANCE * depth**0.5 * np.abs(ours[counted]).mean())
     mean, largest = float(gap.mean()), float(gap.max())
@@ -124,10 +124,10 @@ def _compare_scores(
     }
 
 
-def disagreement(report: Mapping[str, Any]) -> str | None:
-    """Return the difference between the folder's results and training's, None if they agree.
+def describe_disagreement(report: Mapping[str, Any]) -> str | None:
+    """Describe the difference between the folder's results and training's, or return None.
 
-    Token ids of the hard cases may differ: the report and the card count them.
+    Token ids of the hard cases may differ. The report and the card count them.
     """
     tokenizer, scores = report.get("tokenizer", {}), report.get("scores", {})
     if not tokenizer.get("identical_articles", True):
@@ -139,33 +139,33 @@ def disagreement(report: Mapping[str, Any]) -> str | None:
     if not scores.get("agrees", True):
         losses = report["masked_lm_loss"]
         return (
-            f"log-probabilities differ by {scores['mean_difference']:.2g} in the mean (tolerance"
-            f" {scores['tolerance']:.2g}); masked-LM loss {losses['exported']:.4f}, in training's"
-            f" code {losses['bigbird_ja']:.4f}"
+            f"log-probabilities differ by {scores['mean_difference']:.2g} on average (tolerance"
+            f" {scores['tolerance']:.2g}), and the masked-LM loss is {losses['exported']:.4f}"
+            f" instead of {losses['bigbird_ja']:.4f}"
         )
     return None
 
 
-def our_scores(
+def score_trained(
     model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
 ) -> np.ndarray:
     """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     import tensorflow as tf
 
-    from bigbird_ja.data.parsing import document_ids
+    from bigbird_ja.data.parsing import number_documents
     from bigbird_ja.model.forward import Forward
 
     forward = Forward(model.config, model.data, model.params)
     ids, places = batch["input_ids"], batch["masked_lm_positions"]
     scores = []
-    for i in range(len(ids)):  # one at a time: base models at 4,096 are large
+    for i in range(len(ids)):  # One at a time, as a base model needs much memory at 4,096 tokens.
         row = slice(i, i + 1)
-        documents = document_ids(manifest, tf.constant(ids[row])) if manifest else None
-        scores.append(forward.log_probabilities(ids[row], places[row], documents))
+        documents = number_documents(manifest, tf.constant(ids[row])) if manifest else None
+        scores.append(forward.compute_log_probabilities(ids[row], places[row], documents))
     return np.concatenate(scores)
 
 
-def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:
+def score_exported(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return the exported model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     import torch
     import transformers
@@ -173,7 +173,7 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
     from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
     transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()  # a masked-LM class has no place for a pooler
+    transformers.logging.set_verbosity_error()  # It would warn of the unused pooler.
     has_code = _has_code(directory)
     kind = BigBirdJaForMaskedLM if has_code else transformers.AutoModelForMaskedLM
     loaded = kind.from_pretrained(directory).eval()
@@ -191,21 +191,21 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
 
 
 def _has_code(directory: str) -> bool:
-    """Tell whether a folder's model runs with our code."""
+    """Return whether a folder's model needs the exported code."""
     config = decode.read_json(os.path.join(directory, "config.json"), dict[str, Any])
     return "auto_map" in config
 
 
-def masked_records(manifest: Manifest, data_dir: str) -> dict[str, np.ndarray]:
+def load_masked_records(manifest: Manifest, data_dir: str) -> dict[str, np.ndarray]:
     """Return the first held-out records of a data set, masked."""
     from bigbird_ja.data import pipeline
 
     count = min(_SEQUENCES, manifest.eval.sequences)
-    batches = pipeline.eval_batches(manifest, data_dir, batch_size=count)
+    batches = pipeline.read_eval_batches(manifest, data_dir, batch_size=count)
     return {name: value.numpy() for name, value in next(iter(batches)).items()}
 
 
-def as_text(report: dict[str, Any]) -> str:
+def format_report(report: dict[str, Any]) -> str:
     """Format the report for users."""
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
     lines = [f"compared with {versions}:"]

@@ -1,9 +1,9 @@
-"""A SavedModel: ids in, embeddings and log-probabilities out.
+"""SavedModel that maps ids to embeddings and log-probabilities.
 
-It needs no code of bigbird-ja. The encoder is the trainer's own, which needs static shapes: the
-graph contains a branch for each of some lengths. Rows of a batch are padded to a branch's length
-and encoded in it one by one. Nothing attends to padding; beyond the lengths of full attention the
-branch's length decides which random blocks are seen, as in training.
+It needs no code of bigbird-ja. The encoder is the trainer's, which needs static shapes. So the
+graph contains branches for some lengths. Rows of a batch are padded to the length of a branch, and
+encoded one by one. Nothing attends to padding. With sparse attention the length of the branch
+determines the random blocks, as in training.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bigbird_ja.export.folder import write_file
 from bigbird_ja.model import pattern
-from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
+from bigbird_ja.model.forward import encode, make_inference_config, masked_lm_logits
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -25,14 +25,14 @@ _SHORTEST = 64
 
 def fill_saved_model(directory: str, trained: TrainedModel) -> None:
     """Write the SavedModel and its tokenizer into an empty local directory."""
-    model = ServedModel(inference_config(trained.config), trained.data, trained.params)
+    model = ServedModel(make_inference_config(trained.config), trained.data, trained.params)
     filling = dict.fromkeys(("serving_default", "fill_mask"), model.fill_mask)
     tf.saved_model.save(model, directory, signatures={**filling, "embed": model.embed})
     write_file(directory, "assets.extra/tokenizer.model", trained.tokenizer.model_bytes)
 
 
 class ServedModel(tf.Module):
-    """One checkpoint with free shapes, in float32."""
+    """Model of one checkpoint for inputs of any shape, in float32."""
 
     def __init__(self, config: Config, data: Data, params: dict[str, np.ndarray]) -> None:
         """Create variables from the parameters."""
@@ -44,7 +44,7 @@ class ServedModel(tf.Module):
 
     @tf.function(input_signature=[_IDS, _IDS])
     def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return embeddings of ids int32 [b, n], padded: `embeddings` float32 [b, n, hidden]."""
+        """Return `embeddings` float32 [b, n, hidden] of padded ids int32 [b, n]."""
         return {"embeddings": self._encode(input_ids, segment_ids)}
 
     @tf.function(input_signature=[_IDS, _IDS, _IDS])
@@ -63,11 +63,11 @@ class ServedModel(tf.Module):
         shape = tf.concat([tf.shape(positions), tf.shape(scores)[2:]], axis=0)
         return {"embeddings": hidden, "log_probabilities": tf.reshape(scores, shape)}
 
-    @tf.function  # traced once for both signatures
+    @tf.function  # It is traced once for both signatures.
     def _encode(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-        lengths = branch_lengths(self._config)
+        lengths = list_branch_lengths(self._config)
         given = tf.shape(input_ids)[1]
-        message = "more tokens than the model takes"
+        message = "more tokens than the model accepts"
         check = tf.debugging.assert_less_equal(given, lengths[-1], message=message)
         with tf.control_dependencies([check]):
             index = tf.searchsorted(tf.constant(lengths), given[None])[0]
@@ -91,12 +91,12 @@ class ServedModel(tf.Module):
         return tf.map_fn(encode_row, rows, fn_output_signature=signature)[:, :given]
 
 
-def branch_lengths(config: Config) -> list[int]:
-    """Return the lengths that have a branch: doubling, up to the model's maximum length."""
+def list_branch_lengths(config: Config) -> list[int]:
+    """List the lengths of branches, which double up to the model's maximum length."""
     model = config.model
     most = model.max_position_embeddings
     assert most is not None
-    full = pattern.shortest_sparse(model) - 1 if pattern.is_sparse(model) else most
+    full = pattern.find_shortest_sparse(model) - 1 if pattern.is_sparse(model) else most
     sparse = pattern.padded_length(model, full + 1)
     lengths = {min(full, most), most}
     for shortest, longest in ((_SHORTEST, min(full, most)), (sparse, most)):

@@ -1,4 +1,4 @@
-"""Files of sentence-transformers in an exported folder: modules, pooling, length limit, prompts."""
+"""Files of sentence-transformers in an exported folder."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +7,17 @@ from typing import Any
 MODULES = ("Transformer", "Pooling", "Normalize")
 
 
-def module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of sentence-transformers' files by name: the source's, else mean pooling.
+def make_module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of sentence-transformers' files by name.
 
-    The names are those that every version since 2 reads. A module with weights of its own is left
-    out. The source's length limit is left out if this model has more positions than the source.
+    They state the source's modules, pooling, length limit and prompts, or by default mean pooling.
+    Every version since 2 reads the names. A module with its own weights is left out. The source's
+    length limit is left out if this model has more positions than the source.
 
     Args:
         width: size of an embedding.
         most: maximum length of the model, in tokens.
-        source: result of `run_log.origin_folder`.
+        source: result of `run_log.find_origin_folder`.
     """
     stated = source.get("modules", ())
     stated = stated if "Transformer" in stated else MODULES[:2]

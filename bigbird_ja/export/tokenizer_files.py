@@ -1,19 +1,19 @@
-"""Files of a Hugging Face tokenizer that gives the same ids as our SentencePiece model.
+"""Files of a Hugging Face tokenizer with the same ids as a SentencePiece model.
 
 The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it unchanged, because
-`tokenizer_class` names the class that adds nothing of its own. BigBird's class does not: in
-transformers 5 it takes only the tokens and uses another normalizer (without NFKC); in transformers
-4 its conversion strips spaces in front of the markers and does not compose half-width kana with
-their voicing marks. The ids are the same because
+`tokenizer_class` names a class that adds nothing. BigBird's class cannot be used. In transformers 5
+it reads only the tokens, and uses another normalizer (without NFKC). In transformers 4 it strips
+spaces before the markers, and does not compose half-width kana with their voicing marks.
 
-- the whole text is normalized first (the model's own rules, then NFC, which composes characters
-  that the rules leave apart because Hugging Face applies them per character), and only then split
-  at the markers, as SentencePiece does;
-- a space is added in front of the text only, not after `[MASK]`;
-- scores are rounded by `text.model_proto.round_scores`, so that float32 and float64 sums agree.
+The ids are the same for three reasons:
 
-Control symbols written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens there, as
-everywhere in Hugging Face; for SentencePiece they are ordinary characters.
+- The whole text is normalized, and then divided at the markers, as SentencePiece does. The model's
+  own rules are followed by NFC, because Hugging Face applies the rules to single characters.
+- A space is added only in front of the text, and not after `[MASK]`.
+- `text.model_proto.round_scores` rounds scores, so that float32 and float64 sums are equal.
+
+Control symbols in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens for Hugging Face, and
+ordinary characters for SentencePiece.
 """
 
 import json
@@ -28,7 +28,7 @@ from bigbird_ja.text.tokenizer import CONTROL_TOKENS, SentencePieceTokenizer, To
 _ROLES = {role: token for token, (role, _) in model_proto.PARTS.items()}
 
 
-def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
+def make_files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
     """Return the content of a tokenizer's files by name.
 
     A Hugging Face tokenizer keeps its own files.
@@ -39,32 +39,32 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
     """
     if isinstance(tokenizer, FolderTokenizer):
         config = {**json.loads(tokenizer.files[CONFIG]), "model_max_length": model_max_length}
-        return {**tokenizer.files, CONFIG: to_json(config)}
+        return {**tokenizer.files, CONFIG: encode_json(config)}
     assert isinstance(tokenizer, SentencePieceTokenizer)
     return {
         "spiece.model": tokenizer.model_bytes,
-        "tokenizer.json": to_json(tokenizer_json(tokenizer), indent=None),
-        "tokenizer_config.json": to_json(_config(tokenizer, model_max_length)),
-        "special_tokens_map.json": to_json(
-            {role: _as_token(token) for role, token in _ROLES.items()}
+        "tokenizer.json": encode_json(make_tokenizer_json(tokenizer), indent=None),
+        "tokenizer_config.json": encode_json(_make_config(tokenizer, model_max_length)),
+        "special_tokens_map.json": encode_json(
+            {role: _describe_token(token) for role, token in _ROLES.items()}
         ),
     }
 
 
-def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """Return the content of `tokenizer.json`, the format of the `tokenizers` library."""
+def make_tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    """Return the content of `tokenizer.json` for the library `tokenizers`."""
     import tokenizers
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 
-    settings = model_proto.settings(tokenizer.model_bytes)
-    made = tokenizers.Tokenizer(_model(tokenizer, settings))
+    settings = model_proto.read_settings(tokenizer.model_bytes)
+    made = tokenizers.Tokenizer(_make_model(tokenizer, settings))
     steps: list[Any] = []
     if settings.charsmap:
         steps += [normalizers.Precompiled(settings.charsmap), normalizers.NFC()]
     if settings.remove_extra_whitespaces:
         steps += [normalizers.Strip(left=False), normalizers.Replace(Regex(" {2,}"), " ")]
     made.normalizer = normalizers.Sequence(steps)
-    # "first": only where the text begins, as SentencePiece adds its space.
+    # "first" adds a space only at the start of the text, as SentencePiece does.
     scheme = "first" if settings.add_dummy_prefix else "never"
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -82,35 +82,37 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     made.decoder = decoders.Metaspace("▁", scheme, split=False)
     if _has_bytes(tokenizer):
         made.decoder = decoders.Sequence([decoders.ByteFallback(), made.decoder])
-    made.add_special_tokens([tokenizers.AddedToken(**_as_token(token)) for token in CONTROL_TOKENS])
+    made.add_special_tokens(
+        [tokenizers.AddedToken(**_describe_token(token)) for token in CONTROL_TOKENS]
+    )
     return dict(json.loads(made.to_str()))
 
 
-def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSettings) -> Any:
+def _make_model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSettings) -> Any:
     from tokenizers import models
 
-    scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
+    scores = [piece.score for piece in model_proto.read_pieces(tokenizer.model_bytes)]
     if settings.model_type == model_proto.UNIGRAM:
         vocabulary = list(zip(tokenizer.tokens, scores, strict=True))
         return models.Unigram(vocabulary, tokenizer.special.unk, _has_bytes(tokenizer))
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}
     return models.BPE(
         ids,
-        _merges(ids, scores),
+        _list_merges(ids, scores),
         unk_token="<unk>",
         fuse_unk=True,
         byte_fallback=_has_bytes(tokenizer),
-        ignore_merges=True,  # a marker is one token that no merge makes
+        ignore_merges=True,  # A marker is a token that no merge produces.
     )
 
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
-    """Tell whether unknown characters become bytes, as in models of other projects."""
+    """Return whether unknown characters become bytes, as in models of other projects."""
     return "<0x00>" in tokenizer.tokens
 
 
-def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List the merges, in order, from their results, which SentencePiece ranks."""
+def _list_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
+    """List the merges in order, from the ranks of their results in SentencePiece's model."""
     merges = []
     for token, i in vocabulary.items():
         for cut in range(1, len(token)):
@@ -120,27 +122,27 @@ def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, 
     return [(left, right) for *_, left, right in sorted(merges)]
 
 
-def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[str, Any]:
+def _make_config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        # As in transformers' BigBird tokenizer: segments only on request.
+        # Segment ids are not listed, as in transformers' BigBird tokenizer.
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
-            str(tokenizer.tokens.index(token)): {**_as_token(token), "special": True}
+            str(tokenizer.tokens.index(token)): {**_describe_token(token), "special": True}
             for token in CONTROL_TOKENS
         },
         **_ROLES,
     }
 
 
-def _as_token(token: str) -> dict[str, Any]:
-    """Describe a special token: a mask also consumes the space before it."""
+def _describe_token(token: str) -> dict[str, Any]:
+    """Describe a special token. A mask also consumes the space before it."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": token, "lstrip": token == MASK, **plain}
 
 
-def to_json(value: Any, indent: int | None = 2) -> bytes:
-    """Encode a JSON file as Hugging Face's folders have it."""
+def encode_json(value: Any, indent: int | None = 2) -> bytes:
+    """Encode a JSON file in the style of Hugging Face's folders."""
     return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

@@ -1,1 +1,1 @@
-"""Hugging Face folders: config.json, weights, model card, and a trimmed vocabulary."""
+"""Hugging Face folders (config.json, weights, tokenizer, model card), the Hub, and `trim`."""

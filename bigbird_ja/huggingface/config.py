@@ -1,7 +1,7 @@
-"""The config.json of a Hugging Face folder, as settings of a run.
+"""Conversion of a Hugging Face folder's config.json to settings of a run.
 
-ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird, whose attention is full
-if the positions of a BERT or RoBERTa suffice for the data's sequences.
+A ModernBERT becomes a ModernBERT. A BERT, RoBERTa or BigBird becomes a BigBird. Its attention is
+full if the positions of the BERT or RoBERTa suffice for the data's sequences.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,19 @@ _ARCHITECTURES = {
     "modernbert": "modernbert",
     **dict.fromkeys(("bert", *ROBERTAS, "big_bird"), "bigbird"),
 }
-# Models equal to a BigBird with full attention, and transformers' names of them.
+# Types of models that equal a BigBird with full attention, and transformers' names of their
+# classes.
 STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 # Suffixes of supported classes.
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")
-# RoBERTa's positions start at its padding id + 1; the rows below are never read.
+# RoBERTa's positions start at its padding id + 1. The rows below are never read.
 FIRST_POSITION = 2
 _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
 }
-# Keys of config.json that become settings. Of two keys for one setting ModernBERT reads the later,
-# all others the earlier.
+# Keys of config.json that become settings. If two keys are for one setting, ModernBERT reads the
+# later one, and all others read the earlier one.
 _KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -44,8 +45,7 @@ _KEYS = (
     "global_rope_theta",
     "local_rope_theta",
 )
-# Keys with only one supported value. ModernBERT does not use the last, which differs from model to
-# model.
+# Keys with only one supported value. ModernBERT does not use the last one, whose value varies.
 _FIXED = {
     "norm_bias": False,
     "attention_bias": False,
@@ -74,7 +74,7 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """Keys of config.json that are not simply the value of one setting."""
+    """Keys of config.json that are not equal to one setting."""
 
     model_type: str = "unknown"
     architectures: list[str] | None = None
@@ -84,7 +84,7 @@ class FolderConfig:
     classifier_activation: str | None = None
     max_position_embeddings: decode.Count | None = None
     layer_types: list[str] | None = None
-    rope_parameters: _Ropes | None = None  # transformers 5's names
+    rope_parameters: _Ropes | None = None  # Key of transformers 5.
     quantization_config: dict[str, Any] | None = None
 
 
@@ -94,9 +94,9 @@ class Encoder:
 
     Attributes:
         model_type: Hugging Face's name of the architecture.
-        vocab_size: rows of the word embeddings.
-        settings: our settings `model.*` that config.json states; ranges are not checked.
-        positions: number of learned positions; 0 without them, or for a BigBird.
+        vocab_size: number of rows of the word embeddings.
+        settings: settings `model.*` that config.json states. Their ranges are not checked.
+        positions: number of learned positions, or 0 for a BigBird or without learned positions.
     """
 
     model_type: str
@@ -117,47 +117,48 @@ def read_config(folder: str) -> Encoder:
     config = decode.convert(content, FolderConfig, path, _ADVICE)
     if config.model_type not in _ARCHITECTURES:
         raise BadInput(
-            f"{path}: a {config.model_type} model; a run can start from {', '.join(_ARCHITECTURES)}"
+            f"{path}: a run cannot start from a {config.model_type} model, only from"
+            f" {', '.join(_ARCHITECTURES)}"
         )
     architecture = _ARCHITECTURES[config.model_type]
     if architecture == "modernbert":
         content.pop("position_embedding_type", None)
-    if problem := next(_problems(config, content), None):
+    if problem := next(_find_problems(config, content), None):
         raise BadInput(f"{path}: {problem}")
     stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
     settings = {state_dict.SETTINGS.get(key, key): value for key, value in stated.items()}
     settings["architecture"] = architecture
-    settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
+    settings["hidden_act"] = _ACTIVATIONS[_read_activations(config)[0]]
     if architecture == "modernbert":
-        settings |= _of_layers(config)
+        settings |= _read_layers(config)
     positions = (config.max_position_embeddings or 0) if config.model_type in STOCK else 0
     if config.model_type in ROBERTAS:
         positions -= FIRST_POSITION
     return Encoder(config.model_type, config.vocab_size, settings, positions)
 
 
-def stock_class(model_type: str | None, model: Model, nsp: bool) -> str | None:
-    """Return the class of transformers that computes the same as the model, or None."""
+def find_stock_class(model_type: str | None, model: Model, nsp: bool) -> str | None:
+    """Return the class of transformers that computes the same as a model, or None."""
     name = STOCK.get(model_type or "")
     if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
         return None
     return f"{name}For{'PreTraining' if nsp else 'MaskedLM'}"
 
 
-def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
+def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the reasons why a model of a known architecture cannot be used, with advice."""
     for key, value in _FIXED.items():
         if content.get(key, value) != value:
             yield f"{key}={content[key]!r}; only {value!r} is supported"
     if config.quantization_config is not None:
-        yield "quantized weights: take the folder of the full ones"
+        yield "quantized weights: use the folder of the unquantized model"
     classes = config.architectures or []
     if classes and not any(name.endswith(_HEADS) for name in classes):
         yield (
-            f"{', '.join(classes)}, a head that no run can start from: take the folder of the model"
-            " that it was fine-tuned from (...ForMaskedLM, ...ForPreTraining, ...Model)"
+            f"the class {', '.join(classes)}, whose head is not supported: use the folder of the"
+            " model before fine-tuning (...ForMaskedLM, ...ForPreTraining, ...Model)"
         )
-    layers, head = _activations(config)
+    layers, head = _read_activations(config)
     for activation in (layers, head):
         if activation not in _ACTIVATIONS:
             yield f"the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
@@ -169,14 +170,14 @@ def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]
     ropes = config.rope_parameters
     if ropes and {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
         yield "rope_parameters other than of rope_type 'default'"
-    if config.layer_types and _global_every(config.layer_types) == 0:
+    if config.layer_types and _find_global_interval(config.layer_types) == 0:
         yield "layer_types: only every n-th layer can be 'full_attention'"
 
 
-def _activations(config: FolderConfig) -> tuple[str, str]:
+def _read_activations(config: FolderConfig) -> tuple[str, str]:
     """Return the activations of the layers and of the masked-LM head, as transformers reads them.
 
-    Missing keys have its defaults, and RoBERTa's head has no key.
+    Missing keys mean its defaults. RoBERTa's head has no key.
     """
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
@@ -184,19 +185,19 @@ def _activations(config: FolderConfig) -> tuple[str, str]:
     return layers, "gelu" if config.model_type in ROBERTAS else layers
 
 
-def _of_layers(config: FolderConfig) -> dict[str, Any]:
-    """Return the length of a ModernBERT, and its layers' settings by transformers 5's keys."""
+def _read_layers(config: FolderConfig) -> dict[str, Any]:
+    """Return the settings of a ModernBERT's length and layers, from transformers 5's keys."""
     values: dict[str, Any] = {"max_position_embeddings": config.max_position_embeddings or None}
     if config.layer_types:
-        values["global_attn_every_n_layers"] = _global_every(config.layer_types)
+        values["global_attn_every_n_layers"] = _find_global_interval(config.layer_types)
     if ropes := config.rope_parameters:
         values["global_rope_theta"] = ropes.full_attention.rope_theta
         values["local_rope_theta"] = ropes.sliding_attention.rope_theta
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _global_every(layer_types: list[str]) -> int:
-    """Return n if every n-th layer is global, from the first on, else 0."""
+def _find_global_interval(layer_types: list[str]) -> int:
+    """Return n if the first layer and every n-th one after it are global, else 0."""
     places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(layer_types)
     return every if places == list(range(0, len(layer_types), every)) else 0

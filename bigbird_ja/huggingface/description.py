@@ -1,4 +1,4 @@
-"""Statements of a Hugging Face folder: config.json, model card, sentence-transformers' files."""
+"""Description of a Hugging Face folder: config.json, model card, sentence-transformers' files."""
 
 import contextlib
 import re
@@ -14,24 +14,24 @@ T = TypeVar("T")
 
 
 def describe(folder: str) -> dict[str, Any]:
-    """Return a folder's statements about itself, for the record of a run.
+    """Return a description of a folder, which a run records when it starts from it.
 
-    A model card needs them when the folder may no longer exist. Missing or damaged files state
-    nothing.
+    The model card of an export needs it, when the folder may no longer exist. Missing or damaged
+    files are ignored.
 
     Returns:
-        config: content of config.json; name: name on the Hub; license, language, tags: keys of its
-        model card; modules: sentence-transformers' modules, in order; Transformer, Pooling,
-        prompts: their settings. Only keys that are stated.
+        A dict with the keys that the folder states: `config` (content of config.json), `name` (on
+        the Hub), `license`, `language` and `tags` (of its model card), `modules` (of
+        sentence-transformers, in order), and their settings `Transformer`, `Pooling`, `prompts`.
     """
     config = _read_stated(folder, "config.json", dict[str, Any]) or {}
-    card, body = _model_card(folder)
+    card, body = _read_model_card(folder)
     modules = _read_stated(folder, "modules.json", list[dict[str, str | int]]) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     pooling = f"{kinds.index('Pooling') if 'Pooling' in kinds else ''}_Pooling/config.json"
     facts = {
         "config": config,
-        "name": _hub_name(folder, config, body),
+        "name": _find_hub_name(folder, config, body),
         **{key: card.get(key) for key in ("license", "language", "tags")},
         "modules": kinds,
         "Transformer": _read_stated(folder, "sentence_bert_config.json", dict[str, Any]),
@@ -42,14 +42,14 @@ def describe(folder: str) -> dict[str, Any]:
 
 
 def _read_stated(folder: str, name: str, kind: type[T]) -> T | None:
-    """Return the content of a JSON file, None if it is missing or damaged."""
+    """Return the content of a JSON file, or None if it is missing or damaged."""
     with contextlib.suppress(BadInput, FileNotFoundError):
         return decode.read_json(storage.join(folder, name), kind)
     return None
 
 
-def _model_card(folder: str) -> tuple[dict[str, Any], str]:
-    """Return the header and the text of README.md, empty if it is missing or damaged."""
+def _read_model_card(folder: str) -> tuple[dict[str, Any], str]:
+    """Return the header and the text of README.md, both empty if it is missing or damaged."""
     path = storage.join(folder, "README.md")
     with contextlib.suppress(BadInput, FileNotFoundError, UnicodeDecodeError):
         text = storage.read_text(path).replace("\r\n", "\n")
@@ -60,11 +60,11 @@ def _model_card(folder: str) -> tuple[dict[str, Any], str]:
     return {}, ""
 
 
-def _hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
-    """Return NAME/REPO by the client's cache, the card's code, or config.json."""
+def _find_hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
+    """Find NAME/REPO in the client's cache, the card's code, or config.json."""
     title = re.search(r"^# +(.+)", card, re.MULTILINE)
     titles = (title[1].strip() if title else "", storage.get_base_name(folder.rstrip("/")))
     loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)
     names = [name for name in loaded if name.rpartition("/")[2] in titles]
-    names = [hub.cached_name(folder)[0], *names, str(config.get("_name_or_path"))]
+    names = [hub.parse_cached_path(folder)[0], *names, str(config.get("_name_or_path"))]
     return next((name for name in names if hub.NAME.fullmatch(name)), None)

@@ -10,20 +10,20 @@ from bigbird_ja.process.classify import summarize_error
 from bigbird_ja.process.console import log
 from bigbird_ja.text.hub_source import NAME
 
-# Path of a model in the client's cache: NAME, REPO and the commit.
+# Path of a model in the client's cache, with NAME, REPO and the commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
-# Settings, tokenizer and model card.
+# Files to fetch without weights: settings, tokenizer and model card.
 _SMALL = ["*.json", "*.txt", "*.model", "README.md"]
 
 
-def cached_name(path: str) -> tuple[str, str]:
-    """Return NAME/REPO and the commit of a path in the client's cache, else two empty texts."""
+def parse_cached_path(path: str) -> tuple[str, str]:
+    """Return NAME/REPO and the commit of a path in the client's cache, or two empty texts."""
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
 
 
-def download_advice(path: str) -> str:
-    """Return the command that downloads a repository, "" if `path` cannot name one."""
+def advise_download(path: str) -> str:
+    """Return advice to download a repository, or "" if `path` cannot be its name."""
     owner, _, name = path.partition("/")
     if not NAME.fullmatch(path) or os.path.isdir(owner):
         return ""
@@ -37,12 +37,15 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
         The folder in the client's cache, or `path`.
 
     Raises:
-        BadInput: No client, no network, or no such repository; names the command to download it.
+        BadInput: The client or the network is missing, or there is no such repository. The message
+            states the command that downloads it.
     """
-    if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
+    if not (advice := advise_download(path)) or path.endswith((".model", ".index")):
         return path
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise BadInput(f"{parameter} {path}: no such path, and no huggingface_hub here. {advice}")
+        raise BadInput(
+            f"{parameter} {path} does not exist, and huggingface_hub is not installed. {advice}"
+        )
     import huggingface_hub
     from huggingface_hub.utils import disable_progress_bars
 
@@ -54,12 +57,12 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
         small = [*_SMALL, "*.safetensors"] if weights else _SMALL
         folder = huggingface_hub.snapshot_download(path, allow_patterns=small, **more)
         if weights and not any(name.endswith(".safetensors") for name in os.listdir(folder)):
-            more["revision"] = cached_name(folder)[1]
+            more["revision"] = parse_cached_path(folder)[1]
             huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
-    except Exception as error:  # of the client or its HTTP library
-        is_lost = type(error).__name__ == "LocalEntryNotFoundError"  # its cause is the network's
+    except Exception as error:  # The client, or its HTTP library, raises its own classes.
+        is_lost = type(error).__name__ == "LocalEntryNotFoundError"
         reason = summarize_error((is_lost and error.__cause__) or error)
-        why = f"no such path, and not fetched ({reason})"
+        why = f"no such path, and the Hub cannot provide it ({reason})"
         raise BadInput(f"{parameter} {path}: {why}. {advice}") from error
-    log(f"{parameter} {path}: commit {cached_name(folder)[1]}, in {folder}")
+    log(f"{parameter} {path}: commit {parse_cached_path(folder)[1]}, in {folder}")
     return folder

@@ -1,4 +1,4 @@
-"""The kinds of models that a run can start from."""
+"""Kinds of models from which a run can start."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.model import CONFIG
 
 
-def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:
+def find_kind(source: str) -> Literal["folder", "run", "checkpoint"]:
     """Return the kind of model that `init_from` names.
 
     Args:
@@ -17,15 +17,15 @@ def kind_of(source: str) -> Literal["folder", "run", "checkpoint"]:
             or without `.index`, on disk or gs://.
 
     Raises:
-        BadInput: None of the three.
+        BadInput: The source is none of the three.
     """
     if state_dict.has_weights(source):
         return "folder"
-    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
+    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).list_steps():
         return "run"
     if storage.exists(f"{source.removesuffix('.index')}.index"):
         return "checkpoint"
     raise BadInput(
-        f"`init_from` {source}: neither a Hugging Face folder with its weights, nor a MODEL_DIR,"
+        f"`init_from` {source} is neither a Hugging Face folder with weights, nor a MODEL_DIR,"
         " nor a TensorFlow checkpoint (give PREFIX of PREFIX.index)"
     )

@@ -1,4 +1,4 @@
-"""Settings that a run adopts from the Hugging Face folder it starts from."""
+"""Settings that a run adopts from the Hugging Face folder of `init_from`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,37 +6,37 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import hub, state_dict
-from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
-from bigbird_ja.huggingface.init_from import kind_of
+from bigbird_ja.huggingface.config import STOCK, Encoder, find_stock_class, read_config
+from bigbird_ja.huggingface.init_from import find_kind
 from bigbird_ja.huggingface.tokenizer import read_tokens
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.text.load import TOKENIZER_NAME, tokenizer_of
+from bigbird_ja.text.load import TOKENIZER_NAME, parse_tokenizer
 
-# Minimum fraction of a folder's tokens with the same ids in a data set made with its tokenizer:
-# special ones may be renamed (`text.model_proto.adapt`).
+# Minimum fraction of equal tokens in a folder's tokenizer and a data set's. They are the same
+# tokenizer, but special tokens may be renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 
 
-def attention_notice(source: str, config: Config, data: Data) -> str | None:
-    """Return a notice of the attention and class of a BERT or RoBERTa, None for others."""
+def make_attention_notice(source: str, config: Config, data: Data) -> str | None:
+    """Return a notice about the attention and class of a BERT or RoBERTa, or None."""
     theirs = read_config(source) if state_dict.has_weights(source) else None
     if theirs is None or theirs.model_type not in STOCK:
         return None
     has = f"{source} has {theirs.positions:,} positions, the data {data.seq_length:,} tokens"
-    if stock := stock_class(theirs.model_type, config.model, data.nsp):
+    if stock := find_stock_class(theirs.model_type, config.model, data.nsp):
         return (
-            f"attention: full, as the source's ({has}); `export` makes a {stock} again."
-            " model.attention_type=block_sparse takes BigBird's"
+            f"attention is full, like the source's ({has}), and `export` will write a {stock}."
+            " model.attention_type=block_sparse selects BigBird's attention"
         )
     return (
-        f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
+        f"attention is BigBird's ({has}), and `export` will write a BigBird with its own code."
         " model.attention_type=original_full keeps the source's attention and class"
     )
 
 
-def planned_settings(init_from: str | None, data: Data | None, data_dir: str) -> list[Layer]:
+def plan_settings(init_from: str | None, data: Data | None, data_dir: str) -> list[Layer]:
     """Return the settings that `init_from` fixes for a run that is only planned.
 
     Args:
@@ -45,32 +45,32 @@ def planned_settings(init_from: str | None, data: Data | None, data_dir: str) ->
         data_dir: path of the data set.
 
     Raises:
-        BadInput: As in `hub.fetch_model`, `adopted_settings` and `stated_settings`.
+        BadInput: As in `hub.fetch_model`, `adopt_settings` and `read_stated_settings`.
     """
     if not init_from:
         return []
     source = hub.fetch_model(init_from, "`init_from`")
     if data:
-        return adopted_settings(source, data, data_dir)
-    return stated_settings(source)
+        return adopt_settings(source, data, data_dir)
+    return read_stated_settings(source)
 
 
-def adopted_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
+def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     """Return the settings that a Hugging Face folder fixes for a new run.
 
     Other sources fix none.
 
     Args:
         source: the parameter `init_from`.
-        data: facts of the data set. The model may have more embeddings than it has tokens.
+        data: facts of the data set, which may have fewer tokens than the model has embeddings.
         data_dir: path of the data set.
 
     Raises:
-        BadInput: Nothing is there, it has no weights, no run can start from the model, or the data
-            set was made with another tokenizer than the folder's.
+        BadInput: The source does not exist or has no weights, a run cannot start from the model, or
+            the data set was made with another tokenizer.
     """
     if not state_dict.has_weights(source):
-        if stated_settings(source):
+        if read_stated_settings(source):
             raise BadInput(
                 f"`init_from` {source}: config.json without weights (model.safetensors or"
                 " pytorch_model.bin). Copy the whole folder"
@@ -80,67 +80,66 @@ def adopted_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     known, where = dict(theirs.settings), f"{source}/config.json"
     if storage.exists(tokenizer := storage.join(data_dir, TOKENIZER_NAME)):
         _check_tokenizer(source, theirs, tokenizer)
-    if known.get("max_position_embeddings", 0) < data.seq_length:  # rotary
+    if known.get("max_position_embeddings", 0) < data.seq_length:  # Rotary positions may be more.
         known.pop("max_position_embeddings", None)
-    if data.seq_length <= theirs.positions:  # within the source's length: its own attention
+    if data.seq_length <= theirs.positions:  # Within its length the source's attention is kept.
         known["max_position_embeddings"] = theirs.positions
         known["attention_type"] = "original_full"
     if theirs.vocab_size >= data.vocab_size:
         known["vocab_size"] = theirs.vocab_size
-    return [_layer(known, where)]
+    return [_make_layer(known, where)]
 
 
-def stated_settings(source: str) -> list[Layer]:
+def read_stated_settings(source: str) -> list[Layer]:
     """Return the settings that config.json states, for a run whose data set is not known yet.
 
-    Weights are not read, and need not be there. A model of ours or a TensorFlow checkpoint states
-    none, as its run has a config of its own.
+    Weights are not read, and need not exist. A MODEL_DIR or a TensorFlow checkpoint states no
+    settings.
 
     Raises:
-        BadInput: Nothing is there, or no run can start from the model.
+        BadInput: The source does not exist, or a run cannot start from the model.
     """
     if not storage.exists(storage.join(source, "config.json")):
         if not any(map(storage.exists, (source, f"{source.removesuffix('.index')}.index"))):
             raise BadInput(f"`init_from` {source}: no such folder or checkpoint. Check the path")
-        kind_of(source)
+        find_kind(source)
         return []
     theirs = read_config(source)
     known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
-    known.pop("max_position_embeddings", None)  # follows the data's length
-    return [_layer(known, f"{source}/config.json")]
+    known.pop("max_position_embeddings", None)  # It will be the data's length.
+    return [_make_layer(known, f"{source}/config.json")]
 
 
-def _layer(settings: Mapping[str, Any], source: str) -> Layer:
+def _make_layer(settings: Mapping[str, Any], source: str) -> Layer:
     return Layer(source, {f"model.{name}": value for name, value in settings.items()})
 
 
 def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
-    """Check that the data set's ids are for the same tokens as the rows of the embeddings.
+    """Check that the data set's ids mean the same tokens as the rows of the embeddings.
 
     Args:
-        source: the folder; without a tokenizer nothing is checked.
+        source: the folder. Without a tokenizer nothing is checked.
         encoder: encoder of the folder.
         path: path of the data set's tokenizer.
 
     Raises:
-        BadInput: The tokenizer is not the folder's, or the folder's has more tokens than
-            embeddings.
+        BadInput: The data was made with another tokenizer than the folder's, or the folder contains
+            fewer embeddings than tokens.
     """
     theirs = read_tokens(source)
     if not theirs:
         return
-    tokenizer = tokenizer_of(storage.read_bytes(path), path)
+    tokenizer = parse_tokenizer(storage.read_bytes(path), path)
     ours = {name: i for i, name in enumerate(tokenizer.names)}
     same = sum(name in ours and i in (None, ours[name]) for name, i in theirs.items())
     if same < _SAME_TOKENS * len(theirs):
         raise BadInput(
-            f"`init_from` {source}: the data was made with another tokenizer, so its ids stand for"
+            f"`init_from` {source}: the data was made with another tokenizer, so its ids mean"
             f" other tokens. Make it with `make-data` and the tokenizer {source}"
         )
     last = max((ours[name] for name in theirs if name in ours), default=0)
     if encoder.vocab_size <= last:
         raise BadInput(
-            f"{source}/config.json: embeddings of {encoder.vocab_size:,} tokens (vocab_size), and"
-            f" the folder's tokenizer, by which the data was made, has ids up to {last:,}. The"
-            " folder's files do not belong together"
+            f"{source}/config.json states {encoder.vocab_size:,} embeddings (vocab_size), but the"
+            f" folder's tokenizer has ids up to {last:,}. The folder's files do not belong together"
         )

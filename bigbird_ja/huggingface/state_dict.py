@@ -1,7 +1,7 @@
 """State dicts of Hugging Face's models: their names, and reading them.
 
 Weights are read from safetensors or, if PyTorch is installed, from its own format, in one file or
-several; no code of a folder is executed.
+several. No code of a folder is executed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
-# Other names in config.json of settings of `model`; all others have the same name.
+# Settings of `model` whose names in config.json differ.
 SETTINGS = {
     "num_hidden_layers": "num_layers",
     "hidden_activation": "hidden_act",
@@ -45,7 +45,7 @@ _BIGBIRD = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
-# Prefixes of BigBird's names -> prefixes in other classes from which a BigBird can start.
+# Prefixes of BigBird's names, and their prefixes in other classes from which a BigBird can start.
 _BERT = {"bert.pooler.": "bert.pooler.dense."}
 _ROBERTA = {
     "bert.pooler.": "roberta.pooler.dense.",
@@ -72,11 +72,11 @@ _MODERNBERT_LAYER = {
 }
 
 
-def hugging_face_name(model: ModelConfig, name: str) -> str:
+def to_hugging_face_name(model: ModelConfig, name: str) -> str:
     """Return the name in the state dict of transformers' BigBird or ModernBERT.
 
     Raises:
-        KeyError: The name is not one of our parameters.
+        KeyError: The name is not a parameter's.
     """
     is_modernbert = model.architecture == "modernbert"
     fixed = _MODERNBERT if is_modernbert else _BIGBIRD
@@ -93,17 +93,17 @@ def hugging_face_name(model: ModelConfig, name: str) -> str:
 
 
 def is_transposed(name: str) -> bool:
-    """Return whether PyTorch transposes this parameter: its linear layers are [out, in]."""
+    """Return whether PyTorch stores this parameter transposed, as [out, in]."""
     return name.endswith("/kernel")
 
 
 def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the weights as a state dict, without those that Hugging Face ties to others.
+    """Convert the weights to a state dict, without the ones that Hugging Face ties to others.
 
-    These are the decoder's kernel, which is the word embeddings, and its bias.
+    These are the decoder's kernel (equal to the word embeddings) and its bias.
     """
     return {
-        hugging_face_name(model, name): np.ascontiguousarray(
+        to_hugging_face_name(model, name): np.ascontiguousarray(
             value.T if is_transposed(name) else value
         )
         for name, value in params.items()
@@ -111,12 +111,12 @@ def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dic
 
 
 def to_stock(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return a BigBird's state dict as that of a BERT, RoBERTa or XLM-R.
+    """Convert a BigBird's state dict to a state dict of a BERT, RoBERTa or XLM-R.
 
     Args:
         state: result of `to_hugging_face`.
-        config: content of the model's config.json. RoBERTa's positions start at its padding id + 1;
-            the rows below are only for padding.
+        config: content of the model's config.json. RoBERTa's positions start at its padding id + 1.
+            The rows below are only for padding.
     """
     is_bert, named = config["model_type"] == "bert", {}
     for name, value in state.items():
@@ -139,16 +139,16 @@ class _Index:
 
 
 def has_weights(folder: str) -> bool:
-    """Return whether a folder has weights in a known format, by the names of its files."""
+    """Return whether a folder contains weights in a known format, by the names of its files."""
     names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
     return any(storage.exists(storage.join(folder, name)) for name in names)
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all weights by their names there, and the SHA-256 of each file of weights.
+    """Read all weights by their names in the folder, and the SHA-256 of each file of weights.
 
     Raises:
-        BadInput: Missing or damaged files, or tensors that are not plain numbers.
+        BadInput: Files are missing or damaged, or tensors are not plain numbers.
     """
     for name in _READERS:
         index = storage.join(folder, f"{name}.index.json")
@@ -163,7 +163,7 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
                 f"{index}: {odd[0]!r} is not a file in the same folder. Copy the folder again"
             )
         return _read_files(folder, name, names)
-    raise BadInput(f"{folder}: no {' or '.join(_READERS)}. Is this a Hugging Face folder?")
+    raise BadInput(f"{folder} contains no {' or '.join(_READERS)}. Is this a Hugging Face folder?")
 
 
 def _read_files(
@@ -181,10 +181,10 @@ def _read_files(
 
 
 def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
-    """Parse safetensors, so that a rented machine needs no package for it.
+    """Parse a safetensors file, so that a rented machine needs no package for it.
 
-    Eight bytes are the length of a JSON header, which states each tensor's place in the data after
-    it (huggingface/safetensors, README.md, "Format").
+    The first eight bytes are the length of a JSON header. The header states the place of each
+    tensor in the data after it (huggingface/safetensors, README.md, "Format").
     """
     start = 8 + int.from_bytes(data[:8], "little")
     header = msgspec.json.decode(data[8:start], type=dict[str, dict[str, Any]])
@@ -199,7 +199,7 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
         values = np.frombuffer(data[start + first : start + end], kind)
         if len(data) < start + end or first < 0:
             raise ValueError(f"{name} is cut off")
-        if known[1]:  # bfloat16, the first half of a float32
+        if known[1]:  # bfloat16 is the first half of a float32.
             values = (values.astype("u4") << 16).view("f4")
         state[name] = values.reshape(tensor["shape"])
     return state
@@ -208,14 +208,14 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
 def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     import torch
 
-    if data.startswith(b"PK"):  # a zip archive, which PyTorch itself never compresses
+    if data.startswith(b"PK"):  # PyTorch itself never compresses its zip archives.
         entries = zipfile.ZipFile(io.BytesIO(data)).infolist()
         if any(entry.compress_type for entry in entries):
             raise ValueError("its entries are compressed")
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message advises to execute the file
-        raise ValueError("it holds more than tensors") from error
+    except pickle.UnpicklingError as error:  # Its message advises to execute the file.
+        raise ValueError("it contains more than tensors") from error
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
         for name, value in state.items()
@@ -224,7 +224,7 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
 
 # Maximum size of a file of weights.
 _MAX_BYTES = 64 << 30
-# File of weights -> its parser, its name in messages, and advice if it cannot be read.
+# Parser of each file of weights, its name in messages, and advice if it cannot be read.
 _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
     "pytorch_model.bin": (

@@ -1,6 +1,6 @@
-"""Tokenizers as commands name them: a SentencePiece model, or a Hugging Face folder.
+"""Tokenizers that a path names: a SentencePiece model, or a Hugging Face folder.
 
-transformers loads a folder's tokenizer. The files that it is stored as: `text.folder_tokenizer`.
+transformers loads a folder's tokenizer. `text.folder_tokenizer` describes how it is stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bigbird_ja.text.folder_tokenizer import (
     VOCABULARY,
     FolderTokenizer,
     Vocabulary,
+    convert_load_errors,
     load,
-    loading,
     pack,
 )
-from bigbird_ja.text.load import tokenizer_of
+from bigbird_ja.text.load import parse_tokenizer
 from bigbird_ja.text.tokenizer import (
     CORE,
     SentencePieceTokenizer,
@@ -42,31 +42,34 @@ from bigbird_ja.text.tokenizer import (
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
 # Suffixes of files that a tokenizer may need.
 _SUFFIXES = (".json", ".txt", ".model")
-# Folders with padded or pruned vocabularies have fewer than two.
+# Maximum of the largest id relative to the number of tokens. Padded or pruned vocabularies are
+# below two.
 _MAX_IDS_PER_TOKEN = 16
-# Keys of tokenizer_config.json by which transformers overrides the special tokens around a text, or
-# loads code from the folder.
+# Keys of tokenizer_config.json to remove, by which transformers overrides the special tokens around
+# a text, or loads code from the folder.
 _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
-# With `model_type: modernbert`, transformers 5 rejects the class of a tokenizer in Python without
-# `auto_map`. It then loads its own class of that name; this module is for `trust_remote_code=True`.
+# Module that `auto_map` names for a tokenizer in Python. With `model_type: modernbert`,
+# transformers 5 rejects the tokenizer's class without `auto_map`. With it, transformers loads its
+# own class of that name, or this module for `trust_remote_code=True`.
 _MODULE = "tokenization_of_transformers"
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
+    """Load a tokenizer from a `.model` file, or from a Hugging Face folder by transformers.
 
-    A SentencePiece model in the folder with the special tokens of `tokenize`, such as one of
-    `export`, has priority.
+    If the folder contains a SentencePiece model with the special tokens of `tokenize`, as exported
+    folders do, that model is loaded.
 
     Raises:
-        BadInput: No tokenizer, or none that can be used.
+        BadInput: There is no tokenizer, or it cannot be used.
     """
     if not os.path.isdir(path) and (path.endswith(".model") or not storage.is_remote(path)):
         try:
-            return tokenizer_of(storage.read_bytes(path), path)
+            return parse_tokenizer(storage.read_bytes(path), path)
         except (FileNotFoundError, NotADirectoryError) as error:
             advice = "train one with `bigbird-ja tokenize`, which writes PREFIX.model"
-            raise BadInput(f"no tokenizer {path}: {hub.download_advice(path) or advice}") from error
+            advice = hub.advise_download(path) or advice
+            raise BadInput(f"no tokenizer {path}: {advice}") from error
     names = storage.list_files(path)
     for name in (name for name in model_proto.MODEL_NAMES if name in names):
         data = storage.read_bytes(storage.join(path, name))
@@ -76,7 +79,7 @@ def read_tokenizer(path: str) -> Tokenizer:
         return read_folder(path)
     models = [storage.join(path, name) for name in names if name.endswith(".model")]
     raise BadInput(
-        f"{path}: a folder: give the model in it, {models[0]}"
+        f"{path} is a folder: give the model in it, {models[0]}"
         if models
         else f"{path}: no tokenizer in this folder: let transformers write one, by"
         " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
@@ -87,8 +90,8 @@ def read_folder(folder: str) -> FolderTokenizer:
     """Load the tokenizer of a folder, on disk or gs://, with transformers.
 
     Raises:
-        BadInput: The package transformers is missing or cannot load it, or a special token that
-            training needs is missing.
+        BadInput: The package transformers is missing or cannot load the tokenizer, or a required
+            special token is missing.
     """
     content = {
         name: storage.read_bytes(storage.join(folder, name), MAX_BYTES)
@@ -107,7 +110,7 @@ def read_tokens(folder: str) -> dict[str, int | None]:
     """Read a folder's tokens without transformers.
 
     Returns:
-        Ids by token, None if an id is unknown; empty if the folder has no tokenizer.
+        Ids by token, where an unknown id is None, or {} if the folder contains no tokenizer.
 
     Raises:
         BadInput: A file is damaged.
@@ -119,8 +122,8 @@ def read_tokens(folder: str) -> dict[str, int | None]:
     path = storage.join(folder, name)
     with decode.convert_errors(path, "a vocabulary", "give a whole file"):
         data = storage.read_bytes(path, MAX_BYTES)
-        if name.endswith(".model"):  # some classes change the model's ids
-            return {piece.name: None for piece in model_proto.pieces(data)}
+        if name.endswith(".model"):  # Some classes change the model's ids.
+            return {piece.name: None for piece in model_proto.read_pieces(data)}
         if name.endswith(".txt"):
             return {
                 token: i for i, token in enumerate(re.split("\r?\n", data.decode().rstrip("\r\n")))
@@ -135,17 +138,17 @@ def read_tokens(folder: str) -> dict[str, int | None]:
 
 def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
     """Load a folder's files with `AutoTokenizer` and return the files of its archive."""
-    with loading(source):
+    with convert_load_errors(source):
         theirs, config = load(content, source)
-        names = _names(theirs, source)
-        ends = _surrounding_ids(theirs, source)
-        special = _special_ids(theirs, names, ends, source)
+        names = _list_names(theirs, source)
+        ends = _find_surrounding_ids(theirs, source)
+        special = _find_special_ids(theirs, names, ends, source)
         config = {**theirs.special_tokens_map, **config, "mask_token": names[special.mask]}
         for key in _OVERRIDES:
             config.pop(key, None)
         config["model_input_names"] = theirs.model_input_names
         if theirs.is_fast:
-            files = {DEFINITION: _definition(theirs, names, special, None in ends)}
+            files = {DEFINITION: _make_definition(theirs, names, special, None in ends)}
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
         else:
             kind = config["tokenizer_class"] = type(theirs).__name__
@@ -155,7 +158,7 @@ def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]
             files |= {name: content[name] for name in kept if name in content}
     definition = json.loads(files.get(DEFINITION, b"{}"))
     pre_tokenizer, model = definition.get("pre_tokenizer") or {}, definition.get("model") or {}
-    if "add_prefix_space" in pre_tokenizer:  # transformers 4 defaults to false
+    if "add_prefix_space" in pre_tokenizer:  # The default of transformers 4 is false.
         config["add_prefix_space"] = pre_tokenizer["add_prefix_space"]
     prefix = model.get("continuing_subword_prefix") if theirs.is_fast else "##"
     vocabulary = Vocabulary(
@@ -169,11 +172,11 @@ def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]
     return {**files, CONFIG: text.encode(), VOCABULARY: msgspec.json.encode(vocabulary)}
 
 
-def _names(theirs: Any, source: str) -> list[str]:
-    """Return the token of each id, an empty text for an unused id.
+def _list_names(theirs: Any, source: str) -> list[str]:
+    """List the token of each id, with "" for an unused id.
 
     Raises:
-        BadInput: An id far above the number of tokens, each of which would be a row of embeddings.
+        BadInput: An id is far above the number of tokens. Each id would be a row of embeddings.
     """
     names = {i: name for name, i in theirs.get_vocab().items()}
     last = max(names, default=-1)
@@ -185,11 +188,11 @@ def _names(theirs: Any, source: str) -> list[str]:
     return [names.get(i, "") for i in range(last + 1)]
 
 
-def _surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | None]:
-    """Return the ids that a tokenizer adds before and after a text, None if it adds none.
+def _find_surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | None]:
+    """Return the ids that a tokenizer adds before and after a text, or None for no id.
 
     Raises:
-        BadInput: It adds several tokens on one side.
+        BadInput: The tokenizer adds several tokens on one side.
     """
     inner = theirs("a", add_special_tokens=False)["input_ids"]
     whole = theirs("a")["input_ids"]
@@ -203,10 +206,10 @@ def _surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | None]:
     return (whole[0] if start else None), (whole[-1] if added > start else None)
 
 
-def _special_ids(
+def _find_special_ids(
     theirs: Any, names: Sequence[str], ends: tuple[int | None, int | None], source: str
 ) -> SpecialIds:
-    """Return the ids of special tokens: as the tokenizer states them, else by usual names.
+    """Return the ids of special tokens, as the tokenizer states them, or by usual names.
 
     cls and sep are the tokens that the tokenizer adds around a text, if it adds any.
     """
@@ -221,7 +224,7 @@ def _special_ids(
     lacking = [f"{part}_token" for part in CORE if ids[part] is None]
     if lacking:
         raise BadInput(
-            f"{source}: its vocabulary has no token for {', '.join(lacking)}. Name them in"
+            f"{source}: its vocabulary contains no token for {', '.join(lacking)}. Name them in"
             f" {CONFIG}, or use the tokenizer of a masked language model"
         )
     if len({ids[part] for part in CORE}) < len(CORE):
@@ -230,14 +233,16 @@ def _special_ids(
     return SpecialIds(**ids)  # type: ignore[arg-type]  # the required ones are there
 
 
-def _definition(theirs: Any, names: Sequence[str], special: SpecialIds, lacks_ends: bool) -> bytes:
-    """Return the tokenizer.json of a fast tokenizer, with both ends and the mask."""
+def _make_definition(
+    theirs: Any, names: Sequence[str], special: SpecialIds, lacks_ends: bool
+) -> bytes:
+    """Return the tokenizer.json of a fast tokenizer that adds cls and sep and knows the mask."""
     from tokenizers import processors
 
     engine = theirs.backend_tokenizer
     engine.no_truncation()
     engine.no_padding()
-    engine.add_special_tokens([names[special.mask]])  # no effect if it is one already
+    engine.add_special_tokens([names[special.mask]])
     if lacks_ends:
         first, last = names[special.cls], names[special.sep]
         engine.post_processor = processors.TemplateProcessing(

@@ -1,19 +1,17 @@
-"""Trim the vocabulary of an encoder to what a corpus needs.
+"""Trim the vocabulary of an encoder to the tokens that a corpus uses.
 
 A multilingual encoder has embeddings for 250,000 tokens, and Japanese text uses an eighth of them.
-The tokens that a corpus uses most often are kept, with their scores or merges, so that the same
-algorithm finds the same tokens in every text that needs no other. Rows of the embeddings are copied
-unchanged, so hidden states of such a text stay the same.
+The tokens that a corpus uses most often are kept, with their scores or merges. Rows of the
+embeddings are copied unchanged. A text that needs only kept tokens is divided into the same tokens
+as before, so its hidden states are unchanged, too:
 
-Why the tokens stay the same, by algorithm:
-
-- Unigram chooses the best of all ways to cut a text, and its choice remains possible. A character
-  that no token covers costs the lowest score of all and a penalty: the token with the lowest score
-  is always kept.
-- BPE joins pairs in the order of the merges. A token is kept with all tokens that it is merged
-  from.
-- WordPiece chooses the longest token that fits. A word of known tokens keeps them. A word that is
-  unknown because its rest fits no token may become known, in tokens that were kept.
+- Unigram chooses the segmentation with the highest score, which is still possible. The score of an
+  unknown character is the lowest score of all tokens minus a penalty, so the token with the lowest
+  score is always kept.
+- BPE joins pairs in the order of the merges. A token is kept together with all tokens from which it
+  is merged.
+- WordPiece chooses the longest token that fits, which is still possible. Only a word that was
+  unknown may change: it may now be divided into kept tokens.
 """
 
 from __future__ import annotations
@@ -45,21 +43,20 @@ from bigbird_ja.text.file_source import AUTO, UTF_8
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
 from bigbird_ja.version import VERSION
 
-# Number of lines that are encoded in one call.
+# Number of lines to encode in one call.
 _BATCH = 1000
-# One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
+# Interval and maximum number of held-out documents, on which the two tokenizers are compared.
 _HELD_OUT_EVERY, _MAX_HELD_OUT = 20, 2000
-# Share of the wanted tokens that a corpus must use.
+# Minimum share of the requested tokens that a corpus must use.
 _MIN_USED = 0.5
-# Vocabulary of a tokenizer in Python, a token in each line.
+# Vocabulary file of a tokenizer in Python, with a token in each line.
 _TABLE = "vocab.txt"
 # Weights with a row for each token: embeddings and the masked-LM head's output layer.
 _BY_TOKEN = re.compile(
     r"(.*\.)?((word|tok)_embeddings\.weight|decoder\.(weight|bias)|(predictions|lm_head)\.bias)"
 )
 _ID = re.compile(r"[a-z]+_token_id")
-# Files that a trimmed folder has in addition to weights and tokenizer, with the folders that
-# sentence-transformers' modules.json names.
+# Files to copy to a trimmed folder. Weights, tokenizer and config.json are written anew.
 _KEPT_FILES = re.compile(
     r"README\.md|LICENSE.*|modules\.json|sentence_bert_config\.json"
     r"|config_sentence_transformers\.json"
@@ -68,7 +65,7 @@ _KEPT_FILES = re.compile(
 
 @dataclass(frozen=True)
 class TrimResult:
-    """Trimmed encoder, without figures if it was finished before."""
+    """Trimmed encoder. Figures are missing if it was finished before."""
 
     output_dir: str
     vocab_size: int | None = None
@@ -90,21 +87,21 @@ def trim(
     tfds_data_dir: str | None = None,
     overwrite: bool = False,
 ) -> TrimResult:
-    """Trim an encoder's vocabulary to what a corpus needs, unless it is done.
+    """Trim an encoder's vocabulary to the tokens that a corpus uses, unless it is finished.
 
     Args:
         encoder: Hugging Face folder, on disk or gs://, or its name on the Hub.
-        inputs: corpora; the guide lists their forms.
-        output_dir: folder to make, on disk or gs://.
-        vocab_size: maximum number of tokens to keep, special tokens and bytes included.
-        text_fields: fields or columns of text; of each record the first that it has is read.
+        inputs: corpora. The guide lists their forms.
+        output_dir: folder to write, on disk or gs://.
+        vocab_size: maximum number of tokens to keep, including special tokens and bytes.
+        text_fields: fields or columns of text. The first one in a record is read.
         encoding: encoding of files of lines.
-        txt_documents: document in a .txt file.
+        txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
         overwrite: whether an existing, different folder is renamed to OUTPUT_DIR.replaced-N.
 
     Raises:
-        BadInput: See `read_encoder`, `check_size` and `trim_vocabulary`.
+        BadInput: As in `read_encoder`, `check_size` and `trim_vocabulary`.
     """
     folder, target = os.fspath(encoder), os.fspath(output_dir)
     check_is_list("inputs", inputs)
@@ -133,14 +130,14 @@ def trim(
 
 @dataclass(frozen=True)
 class TrimmableEncoder:
-    """An encoder whose vocabulary can be trimmed.
+    """Encoder whose vocabulary can be trimmed.
 
     Attributes:
-        folder: on disk or gs://.
+        folder: path on disk or gs://.
         config: content of config.json.
-        tokenizer: by transformers.
-        definition: content of tokenizer.json; empty for a tokenizer in Python.
-        weights: by their names in the folder.
+        tokenizer: tokenizer, loaded by transformers.
+        definition: content of tokenizer.json, or {} for a tokenizer in Python.
+        weights: weights by their names in the folder.
         checksums: SHA-256 of each file of weights.
     """
 
@@ -153,20 +150,20 @@ class TrimmableEncoder:
 
     @functools.cached_property
     def scores(self) -> list[float]:
-        """Scores of a Unigram model's tokens by id, empty for other models."""
+        """Scores of a Unigram model's tokens by id, or [] for other models."""
         vocabulary = self.definition.get("model", {}).get("vocab")
         return [score for _, score in vocabulary] if isinstance(vocabulary, list) else []
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A trimmed encoder.
+    """Trimmed encoder.
 
     Attributes:
         config: content of config.json.
-        tokenizer: files of its tokenizer.
-        weights: by the source's names.
-        changed: share of held-out tokens whose tokenization changes; None without text.
+        tokenizer: files of the tokenizer.
+        weights: weights by the source's names.
+        changed: share of the tokens of held-out text that change, or None without such text.
     """
 
     config: dict[str, Any]
@@ -179,32 +176,32 @@ def read_encoder(folder: str) -> TrimmableEncoder:
     """Read an encoder.
 
     Raises:
-        BadInput: No weights or no tokenizer, or damaged ones; a class that no run can start from; a
-            vocabulary that cannot be trimmed.
+        BadInput: Weights or tokenizer are missing or damaged, a run cannot start from the class, or
+            the vocabulary cannot be trimmed.
     """
     hf_config.read_config(folder)
     if not set(WITH_TOKENS) & set(storage.list_files(folder)):
-        raise BadInput(f"`encoder` {folder}: no tokenizer. Copy the whole folder")
+        raise BadInput(f"`encoder` {folder} contains no tokenizer. Copy the whole folder")
     weights, checksums = state_dict.read(folder)
     config = decode.read_json(storage.join(folder, "config.json"), dict[str, Any])
     tokenizer = read_folder(folder)
     definition = json.loads(tokenizer.files.get(DEFINITION, b"{}"))
     if problem := _find_obstacle(tokenizer.files, definition.get("model")):
         raise BadInput(
-            f"`encoder` {folder}: its vocabulary cannot be trimmed ({problem}). Only Unigram,"
-            " WordPiece, and BPE without marks of a word's middle or end"
+            f"`encoder` {folder}: its vocabulary cannot be trimmed ({problem}). Supported are"
+            " Unigram, WordPiece, and BPE without prefixes or suffixes of a word's parts"
         )
     for name, value in weights.items():
         if _BY_TOKEN.fullmatch(name) and len(value) < tokenizer.vocab_size:
             raise BadInput(
-                f"`encoder` {folder}: {name} has {len(value):,} rows, and the tokenizer"
+                f"`encoder` {folder}: {name} has {len(value):,} rows, but the tokenizer has"
                 f" {tokenizer.vocab_size:,} tokens. The folder's files do not belong together"
             )
     return TrimmableEncoder(folder, config, tokenizer, definition, weights, checksums)
 
 
 def _find_obstacle(files: Mapping[str, bytes], model: Mapping[str, Any] | None) -> str | None:
-    """Return the reason why a tokenizer's vocabulary cannot be trimmed, None if it can."""
+    """Return the reason why a tokenizer's vocabulary cannot be trimmed, or None if it can."""
     if model is None:
         others = {name for name in files if not name.endswith(".py")} - {CONFIG, _TABLE}
         return ", ".join(sorted(others)) or (None if _TABLE in files else f"no {_TABLE}")
@@ -216,72 +213,73 @@ def _find_obstacle(files: Mapping[str, bytes], model: Mapping[str, Any] | None) 
 
 
 def check_size(encoder: TrimmableEncoder, size: int) -> None:
-    """Refuse an impossible size of the new vocabulary, before the corpus is read.
+    """Check the size of the new vocabulary, before the corpus is read.
 
     Raises:
-        BadInput: The encoder contains no more tokens, or more special tokens and bytes.
+        BadInput: The size is not below the number of tokens, or is below the number of special
+            tokens and bytes.
     """
-    most, least = encoder.tokenizer.vocab_size, len(_needed(encoder))
+    most, least = encoder.tokenizer.vocab_size, len(_find_needed_ids(encoder))
     if size >= most:
         raise BadInput(
-            f"`vocab_size` {size}: {encoder.folder} has {most:,} tokens. Give a smaller number"
+            f"`vocab_size` {size}: {encoder.folder} has only {most:,} tokens. Give a smaller number"
         )
     if size < least:
         raise BadInput(
-            f"`vocab_size` {size}: {encoder.folder} cannot do without {least:,} special tokens and"
-            " bytes. Give a larger number"
+            f"`vocab_size` {size}: {encoder.folder} needs {least:,} special tokens and bytes. Give"
+            " a larger number"
         )
 
 
 def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: int) -> Trimmed:
-    """Keep the tokens that a corpus uses most often.
+    """Trim the vocabulary to the tokens that a corpus uses most often.
 
     Args:
-        encoder: the source.
-        documents: the corpus, in order.
+        encoder: source.
+        documents: documents of the corpus, in order.
         size: maximum size of the new vocabulary, checked by `check_size`.
 
     Raises:
-        BadInput: The corpus uses less than half as many tokens.
+        BadInput: The corpus uses fewer than half as many tokens.
     """
     held_out: list[str] = []
     counts = np.zeros(encoder.tokenizer.vocab_size, np.int64)
     with Progress(0, "documents") as progress:
-        lines = _lines(documents, held_out, progress)
+        lines = _split_lines(documents, held_out, progress)
         while batch := list(itertools.islice(lines, _BATCH)):
             tokens = np.concatenate(encoder.tokenizer.encode_arrays(batch))
             counts += np.bincount(tokens, minlength=len(counts))
     kept = _choose_tokens(encoder, counts, size)
     new = {old: place for place, old in enumerate(kept)}
-    tokenizer = _trimmed_tokenizer(encoder, new)
-    ids = {key: new[old] for key, old in _stated_ids(encoder).items()}
+    tokenizer = _trim_tokenizer(encoder, new)
+    ids = {key: new[old] for key, old in _read_stated_ids(encoder).items()}
     weights: dict[str, np.ndarray] = {
         name: value[kept] if _BY_TOKEN.fullmatch(name) else value
         for name, value in encoder.weights.items()
     }
-    changed = _changed_share(encoder.tokenizer, tokenizer, held_out)
+    changed = _measure_changed_share(encoder.tokenizer, tokenizer, held_out)
     return Trimmed(encoder.config | ids | {"vocab_size": len(kept)}, tokenizer, weights, changed)
 
 
 def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
-    """Return the ids of the tokens that are kept, ascending: a token's place is its new id.
+    """Return the ids of the kept tokens, ascending. The index of an id is its new id.
 
     Args:
-        encoder: the source.
-        counts: int64 [tokens of the source]: how often the corpus has each.
+        encoder: source.
+        counts: int64 [tokens of the source], number of occurrences in the corpus.
         size: maximum size of the new vocabulary.
     """
-    kept = _needed(encoder)
+    kept = _find_needed_ids(encoder)
     used = int(np.count_nonzero(counts))
     if used < _MIN_USED * (size - len(kept)):
         raise BadInput(
-            f"`vocab_size` {size}: the corpus uses only {used:,} tokens, too few to choose by. Give"
-            " a larger corpus or a smaller number"
+            f"`vocab_size` {size}: the corpus uses only {used:,} tokens. Give a larger corpus or a"
+            " smaller number"
         )
-    with_parts = _with_parts(encoder)
+    with_parts = _make_part_finder(encoder)
     for token in (
         *np.argsort(-counts, kind="stable")[:used].tolist(),
-        *_likely_tokens(encoder, counts),
+        *_rank_unused_tokens(encoder, counts),
     ):
         more = with_parts(token) - kept
         if len(kept) + len(more) <= size:
@@ -289,8 +287,8 @@ def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> 
     return sorted(kept)
 
 
-def _likely_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
-    """Return the tokens that a corpus does not use, the most likely in similar text first.
+def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
+    """Rank the tokens that a corpus does not use by their likelihood in similar text.
 
     The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
     Unigram model, its own probability. Tokens with other characters are left out.
@@ -310,8 +308,10 @@ def _likely_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
     return sorted(likelihood, key=lambda token: -likelihood[token])
 
 
-def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) -> Iterator[str]:
-    """Yield the lines of most documents, and append those of the others to `held_out`."""
+def _split_lines(
+    documents: Iterable[str], held_out: list[str], progress: Progress
+) -> Iterator[str]:
+    """Yield the lines of most documents, and append the lines of all others to `held_out`."""
     for number, text in enumerate(documents):
         progress.update()
         lines = [line for line in text.split("\n") if line]
@@ -322,8 +322,8 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
             yield from lines
 
 
-def _stated_ids(encoder: TrimmableEncoder) -> dict[str, int]:
-    """Return the token ids in config.json by key, without lists and ids outside the vocabulary."""
+def _read_stated_ids(encoder: TrimmableEncoder) -> dict[str, int]:
+    """Return the token ids in config.json by key, except lists and ids outside the vocabulary."""
     size = encoder.tokenizer.vocab_size
     return {
         key: value
@@ -332,14 +332,14 @@ def _stated_ids(encoder: TrimmableEncoder) -> dict[str, int]:
     }
 
 
-def _needed(encoder: TrimmableEncoder) -> set[int]:
-    """Return the ids that no vocabulary of this encoder can do without."""
+def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
+    """Return the ids that every vocabulary of this encoder needs."""
     tokenizer = encoder.tokenizer
-    needed = {*_stated_ids(encoder).values(), *tokenizer.special.by_name().values()}
+    needed = {*_read_stated_ids(encoder).values(), *tokenizer.special.to_dict().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
     if (
         encoder.config["model_type"] in hf_config.ROBERTAS
-    ):  # counts positions from its padding id on
+    ):  # RoBERTa counts positions from its padding id on.
         needed |= set(range(tokenizer.special.pad + 1))
     for i, name in enumerate(tokenizer.names):
         if BYTE.fullmatch(name) or (tokenizer.is_byte_level and len(name) == 1):
@@ -350,16 +350,16 @@ def _needed(encoder: TrimmableEncoder) -> set[int]:
     return needed
 
 
-def _with_parts(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
-    """Return a function from a token id to the ids that it is merged from, itself included."""
+def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
+    """Return a function from a token's id to the ids from which it is merged, and its own id."""
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":
         return lambda token: {token}
     names = encoder.tokenizer.names
     ids = {name: i for i, name in enumerate(names)}
-    ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
+    ranks = {pair: rank for rank, pair in enumerate(_list_merges(model))}
 
-    def with_parts(token: int) -> set[int]:
+    def find_parts(token: int) -> set[int]:
         symbols = list(names[token])
         found = {names[token], *symbols}
         while len(symbols) > 1:
@@ -371,17 +371,17 @@ def _with_parts(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
             found.add(symbols[place])
         return {ids[name] for name in found if name in ids}
 
-    return with_parts
+    return find_parts
 
 
-def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """List the merges of a BPE model, which older files join by a space."""
+def _list_merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the merges of a BPE model. In older files a merge is one text with a space."""
     pairs = (each.split(" ") if isinstance(each, str) else each for each in model["merges"])
     return [(first, second) for first, second in pairs]
 
 
-def _trimmed_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[str, bytes]:
-    """Return the files of a tokenizer with only the ids of `new`, which maps old to new ones."""
+def _trim_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[str, bytes]:
+    """Return the files of a tokenizer with only the ids in `new`, a map from old to new ids."""
     files = dict(encoder.tokenizer.files)
     names = encoder.tokenizer.names
     if not encoder.definition:
@@ -396,7 +396,7 @@ def _trimmed_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dic
     if model["type"] == "BPE":
         known = model["vocab"]
         model["merges"] = [
-            [a, b] for a, b in _merges(model) if a in known and b in known and a + b in known
+            [a, b] for a, b in _list_merges(model) if a in known and b in known and a + b in known
         ]
     for token in definition["added_tokens"]:
         token["id"] = new[token["id"]]
@@ -410,10 +410,10 @@ def _trimmed_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dic
     return files | {DEFINITION: json.dumps(definition, ensure_ascii=False).encode()}
 
 
-def _changed_share(
+def _measure_changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
-    """Return the share of a text's tokens whose tokenization changes."""
+    """Return the share of a text's tokens that change."""
     ours = build_tokenizer(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
@@ -428,7 +428,7 @@ def _changed_share(
 
 
 def measure(encoder: TrimmableEncoder, trimmed: Trimmed, output_dir: str = "") -> TrimResult:
-    """Return sizes before and after, and the share of changed tokens."""
+    """Return the sizes before and after, and the share of changed tokens."""
     return TrimResult(
         output_dir,
         vocab_size=trimmed.config["vocab_size"],
@@ -440,12 +440,10 @@ def measure(encoder: TrimmableEncoder, trimmed: Trimmed, output_dir: str = "") -
 
 
 def summarize(result: TrimResult) -> str:
-    """Format a result as one sentence without its full stop, for people and the model card."""
+    """Format a result as one sentence without a period, for the log and the model card."""
     changed = "no document was held out"
     if result.changed_share is not None:
-        changed = (
-            f"{result.changed_share:.3%} of the tokens of held-out documents are cut otherwise"
-        )
+        changed = f"{result.changed_share:.3%} of the tokens of held-out documents change"
     return (
         f"{result.vocab_size:,} of {result.vocab_size_before:,} tokens, {result.parameters:,} of"
         f" {result.parameters_before:,} parameters; {changed}"
@@ -456,9 +454,9 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
     """Write the trimmed encoder's files into an empty local directory.
 
     Args:
-        directory: the output folder.
-        encoder: the source, whose model card and sentence-transformers' files are kept.
-        trimmed: the result of `trim_vocabulary`.
+        directory: output folder.
+        encoder: source, whose model card and sentence-transformers' files are copied.
+        trimmed: result of `trim_vocabulary`.
     """
     from safetensors.numpy import save_file
 
@@ -475,7 +473,7 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
 
 
 def _read_copied_files(folder: str) -> dict[str, bytes]:
-    """Read the files that the trimmed folder contains unchanged."""
+    """Read the files to copy: `_KEPT_FILES`, and the folders that modules.json names."""
     tree = storage.list_tree(folder)
     modules: list[dict[str, Any]] = []
     if "modules.json" in tree:

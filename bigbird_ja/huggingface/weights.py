@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face folder by our names."""
+"""Weights of a Hugging Face folder by this package's names."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import FIRST_POSITION, ROBERTAS, read_config
-from bigbird_ja.model.initialization import initial_value
+from bigbird_ja.model.initialization import draw_parameter
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.settings.schema import Config
 
@@ -19,14 +19,14 @@ _BY_TOKEN = (WORDS, "cls/predictions/output_bias")
 
 @dataclass(frozen=True)
 class Source:
-    """Variables of another model, by our names if these are known."""
+    """Variables of another model, by this package's names if these are known."""
 
     kind: str
-    weights: Mapping[str, str]  # file of weights -> SHA-256, or CRC32C for a checkpoint
+    weights: Mapping[str, str]  # SHA-256 (or a checkpoint's CRC32C) by file of weights.
     values: Mapping[str, np.ndarray]
-    names: Mapping[str, str]  # our name -> the source's
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the source's settings of `model`
-    origin: dict[str, Any] | None = None  # record of `init_from` of the source's own run
+    names: Mapping[str, str]  # The source's names by this package's names.
+    settings: Mapping[str, Any] = field(default_factory=dict)  # The source's settings of `model`.
+    origin: dict[str, Any] | None = None  # The record of `init_from`, if the source is a run.
 
 
 def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
@@ -38,21 +38,21 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
         specs: parameters of the new run.
 
     Raises:
-        BadInput: See `read_config` and `state_dict.read`; or the encoder has another architecture,
-            or tensors without a parameter here.
+        BadInput: As in `read_config` and `state_dict.read`, or the encoder has another architecture
+            or surplus tensors.
     """
     encoder, model = read_config(folder), config.model
     if (architecture := encoder.settings["architecture"]) != model.architecture:
         raise BadInput(
-            f"`init_from` {folder}: a {encoder.model_type} model becomes a {architecture}, and"
-            f" model.architecture is {model.architecture}. Leave it out"
+            f"`init_from` {folder}: a {encoder.model_type} model becomes a {architecture}, but"
+            f" model.architecture is {model.architecture}. Leave that setting out"
         )
     state, checksums = state_dict.read(folder)
-    theirs = {_usual(name): name for name in state}
+    theirs = {_normalize_name(name): name for name in state}
     values: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
     for name in specs:
-        usual = _usual(state_dict.hugging_face_name(model, name))
+        usual = _normalize_name(state_dict.to_hugging_face_name(model, name))
         names[name] = theirs.get(usual, usual)
         if usual in theirs:
             value = state[names[name]]
@@ -60,14 +60,14 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
     if encoder.model_type in ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][FIRST_POSITION:]
-        if SEGMENT_TABLE in values:  # one row, for every token
+        if SEGMENT_TABLE in values:  # RoBERTa has one row, for every token.
             values[SEGMENT_TABLE] = np.repeat(values[SEGMENT_TABLE][:1], SEGMENTS, axis=0)
     surplus = [n for n in state if _IN_LAYER.fullmatch(n) and n not in names.values()]
     if surplus:
         raise BadInput(
-            f"{folder}: {len(surplus)} tensors of its encoder have no place in"
-            f" model.architecture={model.architecture} with {model.num_layers} layers, first"
-            f" {surplus[0]}. Use its model.* settings"
+            f"{folder}: {len(surplus)} tensors of its encoder, such as {surplus[0]}, have no place"
+            f" in model.architecture={model.architecture} with {model.num_layers} layers. Use the"
+            " folder's model.* settings"
         )
     _add_tokens(values, names, config, specs)
     kind = f"a Hugging Face folder, {encoder.model_type}"
@@ -80,22 +80,22 @@ def _add_tokens(
     config: Config,
     specs: Mapping[str, ParameterSpec],
 ) -> None:
-    """Add random rows for tokens that `make-data --tokenizer` added after the folder's own."""
+    """Add random rows for tokens that `make-data` added after the folder's tokens."""
     for name in (n for n in _BY_TOKEN if n in values):
         old = values[name]
-        new = initial_value(config, name, specs[name], config.training.seed)
+        new = draw_parameter(config, name, specs[name], config.training.seed)
         if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
             new[: len(old)] = old
             values[name] = new
             names[name] = f"{names[name]}: {len(old):,} of {len(new):,} tokens"
 
 
-# Name of a weight in a layer, in contrast to position ids and other buffers.
+# Name of a weight in a layer. Position ids and other buffers do not match.
 _IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
 
 
-# Other names of parameters -> the usual ones: a model that was saved without its heads has no
-# prefix, BERT's pooler is a layer deeper, old ones have TensorFlow's names of layer norms.
+# Other names of parameters, and the usual ones. A model that was saved without heads has no prefix,
+# BERT's pooler is a layer deeper, and old models have TensorFlow's names of layer norms.
 _RENAMED = {
     r"^(bert|roberta|model)\.": "",
     r"^pooler\.dense\.": "pooler.",
@@ -107,7 +107,7 @@ _RENAMED = {
 }
 
 
-def _usual(name: str) -> str:
+def _normalize_name(name: str) -> str:
     for form, usual in _RENAMED.items():
         name = re.sub(form, usual, name)
     return name

@@ -221,7 +221,7 @@ class RunFiles:
 
     def find_checkpoint_step(self) -> int:
         """Return the step of the newest checkpoint, or -1 if there is none."""
-        return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
+        return max(CheckpointStore(self._run.model_dir).list_steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
         """Renew a machine's lease. Its watcher accepts every new value as a renewal."""

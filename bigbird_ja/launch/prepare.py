@@ -351,12 +351,12 @@ def check_data(
         BadInput: The data set is missing or damaged, a setting contradicts it or the machine, or
             MODEL_DIR contains another run.
     """
-    manifest = data_check.fast_check(run.data_dir)
+    manifest = data_check.check_files(run.data_dir)
     if run.mode == "train_and_eval":
         data_check.check_held_out(manifest, run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
     # Raises BadInput if statically masked data has another mask unit or rate.
-    manifest.rule(fitted.data.mask_unit, train_predictions(fitted, manifest))
+    manifest.make_rule(fitted.data.mask_unit, train_predictions(fitted, manifest))
     check_machine(run, fitted, manifest)
     # For an existing run, `session.store` compares the config.
     if read_run(run.bucket, run.name) is None:
@@ -386,5 +386,5 @@ def check_machine(run: LaunchedRun, config: Config, data: Data) -> None:
         cores = machine.devices
         # Kernels require jax, which the machine installs but this computer may lack.
         if importlib.util.find_spec("jax"):
-            kernels.resolved(config, data, "tpu", machine.chip)
+            kernels.resolve_attention(config, data, "tpu", machine.chip)
     check_divides(training.global_batch_size, cores, training.gradient_accumulation_steps)

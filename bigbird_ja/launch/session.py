@@ -170,7 +170,7 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
     # With the data set, more settings of the model are known: its tokenizer is the model's.
     if model:
         manifest = manifest_lib.load(run.data_dir)
-        known = run_settings.adopted_settings(model, manifest, run.data_dir)
+        known = run_settings.adopt_settings(model, manifest, run.data_dir)
         config, overrides = _resolve(request, known)
     echo = echo_settings(config, overrides, used_by("launch"))
     config, data = prepare.check_data(run, config, overrides)
@@ -214,7 +214,7 @@ def _find_model(request: Request) -> tuple[str, list[Layer]]:
     if request.dry_run and storage.is_remote(path):
         warn([f"a dry run does not read {path}: it uses the sizes in the config"])
         return path, []
-    return path, run_settings.stated_settings(path)
+    return path, run_settings.read_stated_settings(path)
 
 
 def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:

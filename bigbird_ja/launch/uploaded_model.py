@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.huggingface.init_from import kind_of
+from bigbird_ja.huggingface.init_from import find_kind
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore
 from bigbird_ja.model_dir.model import CONFIG, TOKENIZER
@@ -53,7 +53,7 @@ def find(source: str, bucket: str) -> UploadedModel:
     """
     prefix = source.rstrip("/").removesuffix(".index")
     root, base = prefix, ""
-    kind = kind_of(prefix)
+    kind = find_kind(prefix)
     if kind == "folder":
         names = [n for n in storage.list_files(prefix) if n.endswith(_SUFFIXES)]
         names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
@@ -64,7 +64,7 @@ def find(source: str, bucket: str) -> UploadedModel:
             )
     elif kind == "run":
         known = (CONFIG, TOKENIZER, run_log.EVENTS)
-        newest = f"model.ckpt-{CheckpointStore(prefix).steps()[-1]}."
+        newest = f"model.ckpt-{CheckpointStore(prefix).list_steps()[-1]}."
         names = [n for n in storage.list_files(prefix) if n in known or n.startswith(newest)]
     else:
         root, base = storage.get_directory(prefix), storage.get_base_name(prefix)

@@ -1,7 +1,7 @@
 """BigBird's encoder, post-norm like BERT, with embeddings, then layers of attention and MLP.
 
 Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
-the keys that a query sees; full attention with its mask is the reference for the others.
+the keys that a query sees. Full attention with that mask is the reference implementation.
 """
 
 import functools
@@ -25,7 +25,7 @@ from bigbird_ja.model.layers import (
 )
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS
 from bigbird_ja.model.tiled import tiled_attention
-from bigbird_ja.model.tiling import random_tiles
+from bigbird_ja.model.tiling import make_random_tiles
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
@@ -45,7 +45,7 @@ def encode(
     """Compute hidden states of all positions, or of some.
 
     Args:
-        params: parameters of `parameter_specs`, float32.
+        params: parameters of `make_parameter_specs`, float32.
         config: config of the run.
         data: data of the run.
         input_ids: int32 [b, S], static shape. No token attends to `data.pad_id`.
@@ -62,20 +62,20 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # Rotated by one block, as rolled attention needs the global blocks next to each other.
-    offset = pattern.sparse_model(config).block_size if is_tiled(config, length) else 0
+    # Tokens are rotated by one block, as rolled attention needs the global blocks to be adjacent.
+    offset = pattern.get_sparse_model(config).block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
     tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
     hidden = _embed(params, config, input_ids, segment_ids, dropout_key, offset)
-    if rows := rows_of_tiles(config, length):
-        # Tiles are kept throughout, as each reshape between a layer's parts costs a relayout.
+    if rows := count_tile_rows(config, length):
+        # All layers use tiles, as each reshape between a layer's parts would cost a relayout.
         hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     places = None
     if positions is not None:
         places = (positions + offset) % length + tf.range(batch)[:, None] * length
-    run = functools.partial(_layer, config, tokens, places, dropout_key)
+    run = functools.partial(_run_layer, config, tokens, places, dropout_key)
     hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
     return tf.roll(hidden, -offset, 1) if offset and positions is None else hidden
@@ -91,13 +91,13 @@ def _embed(
 ) -> tf.Tensor:
     """Sum and normalize word, segment and position embeddings, with dropout: [b * S, hidden].
 
-    The given ids are rotated by `offset` places.
+    The arguments are rotated by `offset` places.
     """
     model = config.model
     batch, length = (int(size) for size in input_ids.shape)
     with tf.name_scope("embedding"):
         words = tf.gather(params[WORDS], input_ids)
-        # With few rows a matmul is cheaper than a gather, and its gradient than a scatter.
+        # For a table with few rows a matmul is cheaper than a gather and its gradient, a scatter.
         rows = tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS)
         segments = tf.matmul(rows, params[SEGMENT_TABLE])
         positions = params[POSITIONS][:length]
@@ -110,7 +110,7 @@ def _embed(
         return layer_norm(params, "bert/encoder/LayerNorm", hidden, model.layer_norm_eps)
 
 
-def _layer(
+def _run_layer(
     config: Config,
     tokens: Tokens,
     places: tf.Tensor | None,
@@ -121,8 +121,8 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places`, if given, continue: positions
-    among all tokens of the batch.
+    After the last layer's attention only the tokens at `places` are computed further. These are
+    positions among all tokens of the batch, or None for all.
     """
     scope = f"bert/encoder/layer_{layer}"
     model, rate = config.model, config.model.hidden_dropout_prob
@@ -146,13 +146,13 @@ def is_tiled(config: Config, length: int) -> bool:
     """Return whether sequences of this length are processed in tiles, rotated by one block."""
     if pattern.is_full(config, length):
         return False
-    return pattern.sparse_model(config).attention_type == "block_sparse"
+    return pattern.get_sparse_model(config).attention_type == "block_sparse"
 
 
-def rows_of_tiles(config: Config, length: int) -> int:
+def count_tile_rows(config: Config, length: int) -> int:
     """Return the number of tokens in a tile of `attend`, or 0 if it processes whole sequences."""
     if is_tiled(config, length):
-        return 2 * pattern.sparse_model(config).block_size
+        return 2 * pattern.get_sparse_model(config).block_size
     is_kernel = config.model.attention_implementation == "kernel"
     return tile_rows(length, None) if is_kernel and pattern.is_full(config, length) else 0
 
@@ -162,15 +162,16 @@ def attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer.
 
-    If `is_tiled`, everything per token is rotated by one block. In tiles the projections write
-    [b, tiles, heads, size, rows] at once and the output projection reads it: no relayout between.
+    If `is_tiled`, all arrays of tokens are rotated by one block. In tiles the projections directly
+    write [b, tiles, heads, size, rows], which the output projection reads, so no relayout is
+    needed.
 
     Args:
         params: the layer's kernels and biases.
         config: config of the run.
         scope: the layer's prefix in the names of `params`.
-        hidden: [b * S, hidden] in the compute dtype, or cheaper [b, tiles, rows, hidden] if
-            `rows_of_tiles` is not 0.
+        hidden: [b * S, hidden] in the compute dtype, or [b, tiles, rows, hidden] if
+            `count_tile_rows` is not 0, which is cheaper.
         tokens: tokens of the sequences.
         layer: number of the layer.
 
@@ -181,12 +182,12 @@ def attend(
         ValueError: The sequence length does not suit the block-sparse pattern.
     """
     batch, length = (int(size) for size in tokens.mask.shape)
-    rows = rows_of_tiles(config, length)
+    rows = count_tile_rows(config, length)
     if not rows:
         return _attend_whole(params, config, scope, hidden, tokens, layer)
     tiles = [batch, length // rows, rows]
     with tf.name_scope("attention/projections"):
-        query, key, value = _projected_in_tiles(params, config, scope, hidden, tiles)
+        query, key, value = _project_in_tiles(params, config, scope, hidden, tiles)
         tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
     plans = pattern.random_plan(config, length)
     plan: np.ndarray | None = None if plans is None else plans[layer]
@@ -196,7 +197,7 @@ def attend(
         context = kernel_attention(query, key, value, tokens, plan)
     else:
         assert plan is not None
-        context = tiled_attention(query, key, value, tokens, random_tiles(plan, tiles[1]))
+        context = tiled_attention(query, key, value, tokens, make_random_tiles(plan, tiles[1]))
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.cast(params[f"{output}/kernel"], hidden.dtype)
@@ -205,7 +206,7 @@ def attend(
         return projected + tf.cast(params[f"{output}/bias"], hidden.dtype)
 
 
-def _projected_in_tiles(
+def _project_in_tiles(
     params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tiles: list[int]
 ) -> list[tf.Tensor]:
     """Return query, scaled, key and value: [b, tiles, heads, size, rows]."""
@@ -235,7 +236,7 @@ def _attend_whole(
             for name in ("query", "key", "value")
         )
     is_full = pattern.is_full(config, length)
-    mask = None if is_full else pattern.dense_mask(config, layer, length)
+    mask = None if is_full else pattern.make_dense_mask(config, layer, length)
     context = dense_attention(query, key, value, tokens, mask)
     with tf.name_scope("attention/output"):
         context = tf.reshape(context, hidden.shape)

@@ -7,22 +7,27 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 
 
-def model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
-    """Return the FLOPs of one core's step, with the forward pass once and the backward twice.
+def count_model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
+    """Return the FLOPs of one core's step, as three times the FLOPs of the forward pass.
 
-    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i if it is gated),
-    the last layer's MLP only for the predicted tokens; 4 h per visible pair of query and key
-    (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP
-    2 x (h^2 + 2 h) per sequence. Sparse attention counts only the pairs in its pattern; full
-    attention a fraction `share` of its pairs, as the others are of different documents. Additions,
-    softmax, norms and the optimizer are not counted.
+    The forward pass, with hidden size h, MLP size i and vocabulary size v, takes
+
+    - 2 x (4 h^2 + 2 h i) per token and layer for the projections and the MLP (3 h i if it is
+      gated), where the last layer's MLP runs only for predicted tokens;
+    - 4 h per layer and visible pair of query and key, for scores and context;
+    - 2 x (h^2 + h v) per prediction for the masked-LM head;
+    - 2 x (h^2 + 2 h) per sequence for next-sentence prediction.
+
+    Sparse attention counts the pairs in its pattern. Full attention counts a fraction `share` of
+    all pairs, which are the pairs within a document. Additions, softmax, norms and the optimizer
+    are not counted.
     """
     model = config.model
     hidden, length = model.hidden_size, data.seq_length
     predictions = train_predictions(config, data)
     is_gated = model.architecture == "modernbert"
     projections = model.num_layers * length * 2 * 4 * hidden**2
-    visible = [visible_pairs(config, layer, length) for layer in range(model.num_layers)]
+    visible = [count_visible_pairs(config, layer, length) for layer in range(model.num_layers)]
     pairs = sum(pairs * share if pairs == length**2 else pairs for pairs in visible)
     tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
     mlps = tokens * 2 * (3 if is_gated else 2) * hidden * model.intermediate_size
@@ -36,7 +41,7 @@ def check_length(config: Config, seq_length: int) -> None:
     """Check that a sequence length suits the attention pattern.
 
     Raises:
-        BadInput: It does not. The message names the nearest lengths that do.
+        BadInput: The length does not suit. The message names the nearest ones that do.
     """
     try:
         pattern.is_full(config, seq_length)
@@ -44,7 +49,7 @@ def check_length(config: Config, seq_length: int) -> None:
         raise BadInput(str(error)) from error
 
 
-def visible_pairs(config: Config, layer: int, length: int) -> int:
+def count_visible_pairs(config: Config, layer: int, length: int) -> int:
     """Return the number of pairs of query and key in one head of a layer, without padding.
 
     Raises:
@@ -58,4 +63,6 @@ def visible_pairs(config: Config, layer: int, length: int) -> int:
     if pattern.is_full(config, length):
         return length * length
     blocks = pattern.block_mask(config, 0, length)
-    return round(float(blocks.sum()) / len(blocks)) * pattern.sparse_model(config).block_size ** 2
+    return (
+        round(float(blocks.sum()) / len(blocks)) * pattern.get_sparse_model(config).block_size ** 2
+    )

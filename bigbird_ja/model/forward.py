@@ -1,7 +1,7 @@
 """The whole model, with losses for training, and for evaluation without dropout.
 
-From the encoder's hidden states it predicts masked tokens, and whether segment B follows A.
-Evaluation runs in float32, without recomputation, compiled per shape.
+The heads predict masked tokens, and whether segment B follows A. Evaluation runs in float32,
+without recomputation, and is compiled for each shape.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def encode(
 
 
 @tf.autograph.experimental.do_not_convert
-def pretraining_metrics(
+def compute_pretraining_metrics(
     params: Parameters,
     config: Config,
     data: Data,
@@ -36,7 +36,7 @@ def pretraining_metrics(
     *,
     dropout_key: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Compute the loss of each prediction of a batch, which the caller adds up.
+    """Compute the loss of each prediction of a batch.
 
     Args:
         params: parameters, float32.
@@ -48,8 +48,8 @@ def pretraining_metrics(
 
     Returns:
         float32 [b, P]: masked_lm_losses (cross-entropy, nats) and masked_lm_correct (whether the
-        best token is right, 0 or 1), to be weighted by `masked_lm_weights`; with next-sentence
-        prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
+        best token is right, 0 or 1), which the caller weights by `masked_lm_weights`. With
+        next-sentence prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
     if data.nsp:  # The pooler reads the first position.
@@ -68,7 +68,7 @@ def pretraining_metrics(
     logits, ids = masked_lm_logits(params, config, masked), batch["masked_lm_ids"]
     with tf.name_scope("mlm_head"):
         losses = cross_entropy(logits, ids)
-        correct = tf.cast(tf.equal(first_best(logits), ids), tf.float32)
+        correct = tf.cast(tf.equal(find_first_best(logits), ids), tf.float32)
     metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
     if data.nsp:
         labels = batch["next_sentence_labels"]
@@ -103,7 +103,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
 
 
 def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
-    """Compute the scores of the order of two segments.
+    """Compute the scores of the two classes of next-sentence prediction.
 
     Args:
         params: parameters, float32.
@@ -121,7 +121,7 @@ def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
 
 
 def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Compute -log softmax(logits)[ids] over the last axis, keeping no float32 copies.
+    """Compute -log softmax(logits)[ids] over the last axis, without storing float32 copies.
 
     Args:
         logits: [..., classes], float32 or bfloat16.
@@ -150,16 +150,16 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return run(logits)
 
 
-def first_best(logits: tf.Tensor) -> tf.Tensor:
+def find_first_best(logits: tf.Tensor) -> tf.Tensor:
     """Return the first position of the maximum along the last axis: int32 [...].
 
-    It equals `tf.argmax`, by two reductions that fuse with others over the logits.
+    It equals `tf.argmax`, but its two reductions fuse with others over the logits.
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-    # Positions as float32, exact below 2^24: reductions of one type share a pass over the logits.
+    # Positions are float32 (exact below 2^24), as reductions of one type share a pass over logits.
     places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
-    # NaN equals nothing, so any position is right.
+    # The minimum is for NaN, which equals nothing.
     return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
 
 
@@ -167,8 +167,8 @@ def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.equal(tf.range(int(logits.shape[-1]), dtype=tf.int32), ids[..., None])
 
 
-def inference_config(config: Config) -> Config:
-    """Return the settings of the same model in float32 and by XLA, so that runs are comparable."""
+def make_inference_config(config: Config) -> Config:
+    """Return the config of evaluation: in float32 and by XLA, so that runs are comparable."""
     inference = {
         "model.attention_implementation": "xla",
         "training.dtype": "float32",
@@ -191,7 +191,7 @@ def masked_log_probabilities(
         config: config of the run.
         data: data of the run.
         params: parameters by name, float32.
-        input_ids: int32 [b, S], token ids, padded as the attention pattern needs it.
+        input_ids: int32 [b, S], token ids, padded by `pad_ids`.
         positions: int32 [b, P].
         documents: int32 [b, S], document numbers, or None if each row is one document.
 
@@ -204,11 +204,11 @@ def masked_log_probabilities(
     return tf.nn.log_softmax(tf.cast(logits, tf.float32))
 
 
-def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
+def pad_ids(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
     """Pad ids, int32 [b, S], to a length that suits the attention pattern.
 
     Raises:
-        ValueError: More tokens than the model takes.
+        ValueError: There are more tokens than the model accepts.
     """
     given, most = input_ids.shape[1], config.model.max_position_embeddings
     assert most is not None
@@ -221,10 +221,10 @@ def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
 class Model(Protocol):
     """Interface between evaluation and a model on some device."""
 
-    def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """Return `pretraining_metrics` of one batch, without dropout."""
+    def compute_metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+        """Return `compute_pretraining_metrics` of one batch, without dropout."""
 
-    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def compute_log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return `masked_log_probabilities` of ids of any length."""
 
 
@@ -233,37 +233,38 @@ class Forward:
 
     def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
         """Store the parameters, float32, and compile nothing yet."""
-        self.config, self._data = inference_config(config), data
+        self.config, self._data = make_inference_config(config), data
         given = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(
-            lambda batch: pretraining_metrics(given, self.config, data, batch), autograph=False
+            lambda batch: compute_pretraining_metrics(given, self.config, data, batch),
+            autograph=False,
         )
         self._log_probabilities = tf.function(
             lambda *inputs: masked_log_probabilities(self.config, data, given, *inputs),
             autograph=False,
         )
 
-    def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """Implement `Model.metrics`."""
+    def compute_metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+        """Implement `Model.compute_metrics`."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
-    def log_probabilities(
+    def compute_log_probabilities(
         self, input_ids: np.ndarray, positions: np.ndarray, documents: tf.Tensor | None = None
     ) -> np.ndarray:
         """Compute log-probabilities of all tokens of the vocabulary at `positions`.
 
         Args:
-            input_ids: int [b, n], token ids, which are padded as the attention pattern needs it.
+            input_ids: int [b, n], token ids of any length.
             positions: int [b, P].
-            documents: int32 [b, n], document numbers of packed records, which need no padding;
+            documents: int32 [b, n], document numbers of packed records, which need no padding, or
                 None if each row is one document.
 
         Returns:
             float32 [b, P, vocabulary], natural logarithms.
 
         Raises:
-            ValueError: More tokens than the model takes.
+            ValueError: There are more tokens than the model accepts.
         """
-        ids = tf.constant(padded(self.config, self._data, input_ids))
+        ids = tf.constant(pad_ids(self.config, self._data, input_ids))
         places = tf.constant(np.asarray(positions, np.int32))
         return np.asarray(self._log_probabilities(ids, places, documents).numpy())

@@ -1,7 +1,8 @@
 """Layers that both encoders share.
 
 Dense layers, activations, layer norm, attention over all keys, dropout by a counter, and gradient
-checkpointing, which keeps a function's inputs and computes it again in the backward pass.
+checkpointing, which stores only the inputs of a function and computes it again in the backward
+pass.
 """
 
 import math
@@ -14,7 +15,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
 from bigbird_ja.model import head_attention
-from bigbird_ja.model.params import layer_parameter_names
+from bigbird_ja.model.params import list_layer_parameters
 from bigbird_ja.settings.schema import Config
 
 Parameters = Mapping[str, tf.Tensor]
@@ -36,13 +37,12 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
 def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> tf.Tensor:
     """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
-    With `save_derivative` both gelus save their values and their derivatives, in the dtype of
-    `inputs`, for the backward pass, instead of only `inputs`. Without it a TPU's compiler computes
-    them inside the matmuls that read them, again for each tile of the result, which can take longer
-    than the matmul.
+    For the backward pass both gelus save `inputs`, or with `save_derivative` their values and
+    derivatives in the dtype of `inputs`. Without it a TPU's compiler computes these inside the
+    matmuls that read them, once for each tile of the result, which can take longer than the matmul.
     """
     if name in FORMS and (save_derivative or name == "gelu_new"):
-        return _with_saved_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
+        return _apply_with_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
     values = tf.cast(inputs, tf.float32)
     values = tf.nn.relu(values) if name == "relu" else tf.nn.gelu(values, approximate=False)
     return tf.cast(values, inputs.dtype)
@@ -50,7 +50,7 @@ def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> 
 
 @tf.custom_gradient
 def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    """Compute the tanh form by the sigmoid, as few operations run once per matmul tile."""
+    """Compute the tanh form by the sigmoid, which needs few operations."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         _, slope = _tanh_form(inputs)
@@ -59,7 +59,7 @@ def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
     return tf.cast(_tanh_form(inputs)[0], inputs.dtype), gradient
 
 
-def _with_saved_derivative(name: str, inputs: tf.Tensor) -> tf.Tensor:
+def _apply_with_derivative(name: str, inputs: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def run(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
         value, slope = barrier([tf.cast(one, inputs.dtype) for one in FORMS[name](inputs)])
@@ -125,9 +125,9 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
 class Tokens(NamedTuple):
     """Tokens of a batch, and the documents that they belong to."""
 
-    # float32 [b, S]: 1 for a token, 0 for padding, which no query sees.
+    # float32 [b, S], 1 for a token, 0 for padding, which no query sees.
     mask: tf.Tensor
-    # int32 [b, S], document numbers: a query sees only keys of its document. None: unlimited.
+    # int32 [b, S], document numbers, if a query sees only keys of its own document, or None.
     documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
@@ -136,9 +136,9 @@ class Tokens(NamedTuple):
         return Tokens(change(self.mask), documents)
 
 
-# Score of a hidden key. Far below any real score, and finite: a row with only these still has a
-# maximum to subtract. The probabilities are then multiplied by the 0/1 mask, so that hidden keys
-# get exactly zero even in such a row.
+# Score of a hidden key, far below any real score. It is finite, so that a row of hidden keys has a
+# maximum to subtract. Probabilities are also multiplied by the 0/1 mask, so that hidden keys get
+# exactly zero even in such a row.
 HIDDEN = -1e9
 
 
@@ -158,7 +158,7 @@ def dense_attention(
         value: [b, S, heads, size].
         tokens: tokens of the keys, [b, S].
         static_mask: bool [heads or 1, Q, S], keys that queries see, or None for all.
-        query_documents: int32 [b, Q], documents of the queries, or None for those of the keys.
+        query_documents: int32 [b, Q], documents of the queries, or None if they are the keys' ones.
 
     Returns:
         Context [b, Q, heads, size], which is zero for a query that sees no key.
@@ -189,12 +189,13 @@ def dense_attention(
 
 
 # Dropout by a counter: the mask is a hash of (key, element's position), so nothing is stored.
-# TensorFlow's stateless random numbers are Philox: some ten rounds of multiplications per number,
-# kept in memory until the backward pass. Here every row and every column of the last dimension gets
-# a well mixed 32-bit number, and two rounds of a finalizer (multiply and shift; the constants of
-# Chris Wellons' `lowbias32`) join them per element. XLA fuses that into the op that uses the mask,
-# forward and backward, and gives the same bits on a CPU and on a TPU.
-# 2^32 / golden ratio spreads small integers over the range.
+# Every row and every column of the last dimension gets a well mixed 32-bit number, and two rounds
+# of a finalizer (multiply and shift, with the constants of Chris Wellons' `lowbias32`) join them
+# for each element. XLA fuses this into the op that uses the mask, forward and backward, with the
+# same bits on a CPU and on a TPU. TensorFlow's stateless random numbers (Philox) would take some
+# ten rounds of multiplications per number, and memory until the backward pass.
+
+# 2^32 / golden ratio, which spreads small integers over the range.
 _GOLDEN = 0x9E3779B9
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B
@@ -209,11 +210,11 @@ def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
 def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
     """Derive a key, uint32 [2], for one place (micro-batch, replica, layer, ...).
 
-    Only the low 32 bits of `place`, a Python integer or a scalar tensor, count.
+    `place` is a Python integer or a scalar tensor, of which the low 32 bits are used.
     """
     number = tf.cast(tf.cast(place, tf.int64) & 0xFFFFFFFF, tf.uint32)
-    first = _mix(key[0] ^ _mix(number + _constant(_GOLDEN)))
-    second = _mix(key[1] + first * _constant(_GOLDEN) + number)
+    first = _mix(key[0] ^ _mix(number + _make_constant(_GOLDEN)))
+    second = _mix(key[1] + first * _make_constant(_GOLDEN) + number)
     return tf.stack([first, second])
 
 
@@ -227,7 +228,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
         place: number of this place in the model, different for each use of a key.
 
     Returns:
-        Tensor like `x`. The gradient uses the same mask, computed again.
+        Tensor like `x`. The gradient computes the same mask again.
     """
     if key is None or rate <= 0.0:
         return x
@@ -235,9 +236,9 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
     @tf.custom_gradient
     def apply(x: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, object]:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
-            return _masked(upstream, rate, key), None
+            return _apply_mask(upstream, rate, key), None
 
-        return _masked(x, rate, key), gradient
+        return _apply_mask(x, rate, key), gradient
 
     place_key = fold_in(key, place)
     with tf.name_scope("dropout"):
@@ -249,39 +250,39 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     rows = tf.constant(0, tf.uint32)
     stride = 1
     for axis in reversed(range(len(shape) - 1)):
-        place = tf.cast(tf.range(shape[axis]), tf.uint32) * _constant(stride)
+        place = tf.cast(tf.range(shape[axis]), tf.uint32) * _make_constant(stride)
         rows += tf.reshape(place, [-1] + [1] * (len(shape) - 1 - axis))
         stride *= shape[axis]
     row_bits = _mix(_mix(rows + key[0]) ^ key[1])
     columns = tf.cast(tf.range(shape[-1]), tf.uint32)
-    column_bits = _mix(columns * _constant(_GOLDEN) + key[1])
+    column_bits = _mix(columns * _make_constant(_GOLDEN) + key[1])
     # With XOR alone, three corners of a rectangle of elements would determine the fourth.
     bits = row_bits ^ column_bits
-    bits = (bits ^ _shift(bits, 16)) * _constant(_FIRST)
-    bits = (bits ^ _shift(bits, 15)) * _constant(_SECOND)
-    return bits >= _constant(min(round(rate * 2**32), 2**32 - 1))
+    bits = (bits ^ _shift(bits, 16)) * _make_constant(_FIRST)
+    bits = (bits ^ _shift(bits, 15)) * _make_constant(_SECOND)
+    return bits >= _make_constant(min(round(rate * 2**32), 2**32 - 1))
 
 
-def _masked(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
+def _apply_mask(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
     with tf.name_scope("dropout"):
         keep = keep_mask(x.shape.as_list(), rate, key)
-        # In float32, as 1 / (1 - rate) is not a bfloat16 number.
+        # bfloat16 cannot represent 1 / (1 - rate).
         scaled = tf.cast(x, tf.float32) * (1.0 / (1.0 - rate))
         return tf.cast(tf.where(keep, scaled, 0.0), x.dtype)
 
 
 def _mix(x: tf.Tensor) -> tf.Tensor:
-    """Mix a uint32 by a bijection in which flipping any bit changes half of the bits."""
-    x = (x ^ _shift(x, 16)) * _constant(_FIRST)
-    x = (x ^ _shift(x, 15)) * _constant(_SECOND)
+    """Mix the bits of a uint32 by a bijection."""
+    x = (x ^ _shift(x, 16)) * _make_constant(_FIRST)
+    x = (x ^ _shift(x, 15)) * _make_constant(_SECOND)
     return x ^ _shift(x, 16)
 
 
 def _shift(x: tf.Tensor, places: int) -> tf.Tensor:
-    return tf.bitwise.right_shift(x, _constant(places))
+    return tf.bitwise.right_shift(x, _make_constant(places))
 
 
-def _constant(value: int) -> tf.Tensor:
+def _make_constant(value: int) -> tf.Tensor:
     return tf.constant(value, tf.uint32)
 
 
@@ -297,7 +298,7 @@ def run_layers(
     With gradient checkpointing the backward pass computes each layer again.
     """
     for layer in range(config.model.num_layers):
-        names = layer_parameter_names(config, layer)
+        names = list_layer_parameters(config, layer)
 
         def of_layer(
             hidden: tf.Tensor, *weights: tf.Tensor, layer: int = layer, names: Sequence[str] = names
@@ -316,9 +317,9 @@ def run_layers(
 def recompute(
     function: Callable[..., tf.Tensor], inputs: tf.Tensor, weights: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """Compute `function(inputs, *weights)`, keeping no intermediate results for the gradients.
+    """Compute `function(inputs, *weights)` without storing intermediate results for gradients.
 
-    Unlike `tf.recompute_grad` it works in graph mode, on tensors.
+    Unlike `tf.recompute_grad` it works on tensors in graph mode.
 
     Args:
         function: deterministic function, called twice. It may close over tensors without
@@ -330,8 +331,8 @@ def recompute(
     @tf.custom_gradient
     def run(inputs: tf.Tensor, *weights: tf.Tensor):  # type: ignore[no-untyped-def]
         def gradient(upstream: tf.Tensor):  # type: ignore[no-untyped-def]
-            # The barrier keeps the compiler from merging the second computation with the first, and
-            # ties it to the moment when it is needed.
+            # Without the barrier the compiler would merge this computation with the first one. It
+            # also delays the computation until its result is needed.
             again, upstream = barrier([inputs, upstream])
             with tf.GradientTape() as tape:
                 tape.watch([again, *weights])
@@ -344,15 +345,16 @@ def recompute(
 
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the same tensors, across which a TPU's compiler merges and moves nothing.
+    """Return the same tensors, behind a barrier for a TPU's compiler.
 
-    A CPU's compiler removes barriers early, so that they save no memory there.
+    It merges no operations across the barrier, and moves none. A CPU's compiler removes barriers
+    early, so that they save no memory there.
     """
-    if compiled_by_xla():
+    if is_compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))
     return [tf.identity(tensor) for tensor in tensors]
 
 
-def compiled_by_xla() -> bool:
+def is_compiled_by_xla() -> bool:
     """Return whether XLA compiles the traced function (a TPU's graph, or `jit_compile=True`)."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

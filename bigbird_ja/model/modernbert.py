@@ -3,7 +3,7 @@
 It is pre-norm, with rotary positions and gated MLPs.
 
 Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbors.
-Values and gradients are those of transformers' `ModernBertModel`.
+Values and gradients equal the ones of transformers' `ModernBertModel`.
 """
 
 import functools
@@ -32,7 +32,7 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config, ModernBertModel
 
-# Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves: [tiles, 1, 2, ...].
+# Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves, [tiles, 1, 2, ...].
 _Angles = tuple[tf.Tensor, tf.Tensor]
 
 
@@ -50,7 +50,7 @@ def encode(
 ) -> tf.Tensor:
     """Compute hidden states of all positions, or of some, as `bigbird.encode` does.
 
-    Segments are ignored: the architecture has no embeddings of them.
+    Segments are ignored, as the architecture has no embeddings of them.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
@@ -59,20 +59,22 @@ def encode(
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = _embed(params, config, input_ids, dropout_key)
-    # Once for all layers, as each constant takes room in the program.
-    model = modernbert_model(config)
+    # All layers share the angles, as each constant enlarges the program.
+    model = get_modernbert_model(config)
     thetas = {True: model.global_rope_theta, False: model.local_rope_theta}
     angles = {
-        is_global: _angles(config, length, _rows(config, length, is_global), theta)
+        is_global: _compute_angles(
+            config, length, _count_tile_rows(config, length, is_global), theta
+        )
         for is_global, theta in thetas.items()
     }
-    run = functools.partial(_layer, config, tokens, places, dropout_key, angles)
+    run = functools.partial(_run_layer, config, tokens, places, dropout_key, angles)
     hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
 
 
-def modernbert_model(config: Config) -> ModernBertModel:
+def get_modernbert_model(config: Config) -> ModernBertModel:
     """Return the settings of a ModernBERT."""
     return cast(ModernBertModel, config.model)
 
@@ -89,14 +91,16 @@ def _embed(
         return dropout(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
 
 
-def _rows(config: Config, length: int, is_global: bool) -> int:
-    """Return the number of tokens in a layer's tile, the whole sequence for XLA."""
+def _count_tile_rows(config: Config, length: int, is_global: bool) -> int:
+    """Return the number of tokens in a layer's tile, which for XLA is the whole sequence."""
     if config.model.attention_implementation != "kernel":
         return length
-    return tile_rows(length, None if is_global else modernbert_model(config).local_attention // 2)
+    return tile_rows(
+        length, None if is_global else get_modernbert_model(config).local_attention // 2
+    )
 
 
-def _layer(
+def _run_layer(
     config: Config,
     tokens: Tokens,
     places: tf.Tensor | None,
@@ -108,10 +112,10 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places`, if given, continue: positions
-    among all tokens of the batch.
+    After the last layer's attention only the tokens at `places` are computed further. These are
+    positions among all tokens of the batch, or None for all.
     """
-    scope, model = f"bert/encoder/layer_{layer}", modernbert_model(config)
+    scope, model = f"bert/encoder/layer_{layer}", get_modernbert_model(config)
     inputs = hidden
     if layer:  # The embeddings are already normalized.
         inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
@@ -122,7 +126,7 @@ def _layer(
     with tf.name_scope("mlp"):
         inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
         both = dense(params, f"{scope}/mlp/Wi", inputs)
-        inner = gated(model.hidden_act, both, save_product=saves_derivatives(config))
+        inner = apply_gate(model.hidden_act, both, save_product=saves_derivatives(config))
         inner = dropout(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
         return hidden + dense(params, f"{scope}/mlp/Wo", inner)
 
@@ -137,10 +141,11 @@ def _attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer: [b * S, hidden].
 
-    The projections write queries, keys and values as [b, tiles, heads, size, rows]: so tokens fill
-    the TPU's 128 lanes, of which a head's 64 numbers would fill half. XLA's attention has one tile.
+    The projections write queries, keys and values as [b, tiles, heads, size, rows], so that tokens
+    fill the TPU's 128 lanes. A head's 64 numbers would fill half of them. XLA's attention has one
+    tile.
     """
-    model = modernbert_model(config)
+    model = get_modernbert_model(config)
     batch, length = (int(size) for size in tokens.mask.shape)
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     scope = f"bert/encoder/layer_{layer}/attention"
@@ -151,11 +156,12 @@ def _attend(
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
         rows = tf.reshape(inputs, [*tiles, model.hidden_size])
-        # Three matmuls: splitting the result of one, and joining its gradients, would be copies.
+        # There are three matmuls, as splitting the result of one, and joining its gradients, would
+        # copy them.
         each = (tf.einsum("btri,ihd->bthdr", rows, part) for part in tf.unstack(kernel, axis=1))
         query, key, value = each
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
-        query, key = rotated(query, angles, scale), rotated(key, angles)
+        query, key = rotate(query, angles, scale), rotate(key, angles)
     if is_kernel:
         from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # This imports jax.
 
@@ -175,10 +181,10 @@ def _attend(
 def banded_attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, reach: int | None
 ) -> tf.Tensor:
-    """Compute `dense_attention` to keys within `reach` tokens, or to all keys for None.
+    """Compute `dense_attention` to keys within `reach` tokens, or to all keys if it is None.
 
-    Each query block sees three key blocks. Sequences of at most three blocks, or whose length is no
-    multiple of `reach`, are computed densely.
+    Each query block of `reach` tokens sees three key blocks. Sequences of at most three blocks, or
+    of a length that is not a multiple of `reach`, are computed densely.
     """
     if reach is None:
         return dense_attention(query, key, value, tokens, None)
@@ -189,8 +195,8 @@ def banded_attention(
         band = abs(places[:, None] - places[None, :]) <= reach
         return dense_attention(query, key, value, tokens, band[None])
 
-    def with_neighbors(rows: tf.Tensor, beyond: float) -> tf.Tensor:
-        """Join each block with its neighbors: [b, S, ...] -> [b * blocks, 3 * reach, ...]."""
+    def join_neighbors(rows: tf.Tensor, beyond: float) -> tf.Tensor:
+        """Join each block with its neighbors: [b, S, ...] becomes [b * blocks, 3 * reach, ...]."""
         sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
         split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
         padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
@@ -201,11 +207,11 @@ def banded_attention(
     documents = tokens.documents
     context = dense_attention(
         tf.reshape(query, [-1, reach, heads, size]),
-        with_neighbors(key, 0.0),
-        with_neighbors(value, 0.0),
+        join_neighbors(key, 0.0),
+        join_neighbors(value, 0.0),
         Tokens(
-            with_neighbors(tokens.mask, 0.0),
-            None if documents is None else with_neighbors(documents, -1),
+            join_neighbors(tokens.mask, 0.0),
+            None if documents is None else join_neighbors(documents, -1),
         ),
         (abs(queries - keys) <= reach)[None],
         None if documents is None else tf.reshape(documents, [-1, reach]),
@@ -213,11 +219,11 @@ def banded_attention(
     return tf.reshape(context, [batch, length, heads, size])
 
 
-def gated(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
+def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
     With `save_product` the result and `both` are saved for the backward pass, which then computes
-    each gradient once. It has the purpose of `save_derivative`, and takes less memory.
+    each gradient once. The purpose is the same as of `save_derivative`, with less memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
     if not save_product or name not in FORMS:
@@ -237,19 +243,19 @@ def gated(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tenso
     return run(inner, gate)
 
 
-def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
-    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864), [b, tiles, heads, size, rows].
+def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
+    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) to [b, tiles, heads, size, rows].
 
-    Number d of a head's first half and number d of its second are rotated together, and scaled, in
-    float32. Barriers keep a TPU's compiler from fusing this into the products before it, and from
-    rotating gradients again in each product that reads them.
+    Element d of a head's first half and element d of its second half are rotated together, and
+    scaled, in float32. Because of barriers a TPU's compiler does not fuse this into the products
+    before it, and does not rotate gradients again in each product that reads them.
     """
     cosine, sine = angles
     halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]
 
-    def turned(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
+    def turn(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
         split = tf.reshape(values, halves)
-        # Reversed before the cast: a TPU would write reversed float32 numbers to HBM.
+        # The order is reversed before the cast, as a TPU would write reversed float32 to HBM.
         straight, crossed = (
             tf.cast(part, tf.float32) * scale for part in (split, tf.reverse(split, [3]))
         )
@@ -259,12 +265,12 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
     @tf.custom_gradient
     def run(values: tf.Tensor):  # type: ignore[no-untyped-def]
         (values,) = barrier([values])
-        return turned(values, sine), lambda upstream: barrier([turned(upstream, -sine)])[0]
+        return turn(values, sine), lambda upstream: barrier([turn(upstream, -sine)])[0]
 
     return run(values)
 
 
-def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
+def _compute_angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
     """Return cosines and sines of position * theta^(-2d / size), as transformers does."""
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)

@@ -1,9 +1,8 @@
 """Names and shapes of the model's parameters.
 
-The names are those of Google's BigBird checkpoints, for ModernBERT too as far as parameters are the
-same. Kernels are two-dimensional, [in, out] (the checkpoints split the head axis of the attention
-kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
-[2, hidden], as there.
+The names are from Google's BigBird checkpoints, also for ModernBERT's parameters if BigBird has the
+same ones. Kernels are [in, out]. In Google's checkpoints the head axis of the attention kernels is
+split, so they are reshaped. `cls/seq_relationship/output_weights` is [2, hidden], as there.
 """
 
 from dataclasses import dataclass
@@ -28,38 +27,38 @@ class ParameterSpec:
 
     @property
     def decay(self) -> bool:
-        """Return whether AdamW decays it, which excludes biases and layer norms."""
+        """Whether AdamW decays the parameter, which excludes biases and layer norms."""
         return len(self.shape) > 1
 
 
-def parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
-    """Return all parameters in order of use, float32.
+def make_parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
+    """Return the specs of all parameters, float32, in order of use.
 
     The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
     """
-    specs, hidden = _specs(config), config.model.hidden_size
+    specs, hidden = _make_specs(config), config.model.hidden_size
     if data.nsp:
-        specs |= _dense("bert/pooler/dense", hidden, hidden)
+        specs |= _make_dense("bert/pooler/dense", hidden, hidden)
         specs["cls/seq_relationship/output_weights"] = ParameterSpec((2, hidden), "normal")
         specs["cls/seq_relationship/output_bias"] = ParameterSpec((2,), "zeros")
     return specs
 
 
-def _specs(config: Config) -> dict[str, ParameterSpec]:
-    """Return the parameters of the encoder and the masked-LM head."""
+def _make_specs(config: Config) -> dict[str, ParameterSpec]:
+    """Return the specs of the encoder and the masked-LM head."""
     if config.model.architecture == "modernbert":
-        return _modernbert_specs(config)
-    return _bigbird_specs(config)
+        return _make_modernbert_specs(config)
+    return _make_bigbird_specs(config)
 
 
-def layer_parameter_names(config: Config, layer: int) -> list[str]:
+def list_layer_parameters(config: Config, layer: int) -> list[str]:
     """Return the names of one layer's parameters, in order of use."""
     scope = f"bert/encoder/layer_{layer}/"
-    return [name for name in _specs(config) if name.startswith(scope)]
+    return [name for name in _make_specs(config) if name.startswith(scope)]
 
 
-def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
-    """Return ModernBERT's parameters, shaped and initialized as in transformers' class.
+def _make_modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
+    """Return the specs of ModernBERT, with shapes and initialization of transformers' class.
 
     Only the decoder has a bias. Query, key and value share one kernel, and so do both halves of the
     gated MLP.
@@ -74,7 +73,7 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
     }
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}"
-        if layer:  # The first layer gets normalized embeddings.
+        if layer:  # The first layer's inputs, the embeddings, are already normalized.
             specs[f"{scope}/attention/LayerNorm/gamma"] = norm
         specs[f"{scope}/attention/Wqkv/kernel"] = ParameterSpec((hidden, 3 * hidden), "normal")
         specs[f"{scope}/attention/Wo/kernel"] = square
@@ -89,35 +88,35 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
     return specs
 
 
-def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
-    """Return BigBird's parameters."""
+def _make_bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
+    """Return the specs of BigBird."""
     model, hidden = config.model, config.model.hidden_size
     assert model.vocab_size is not None and model.max_position_embeddings is not None
     specs = {
         WORDS: ParameterSpec((model.vocab_size, hidden), "normal"),
         SEGMENT_TABLE: ParameterSpec((SEGMENTS, hidden), "normal"),
         POSITIONS: ParameterSpec((model.max_position_embeddings, hidden), "normal"),
-        **_layer_norm("bert/encoder/LayerNorm", hidden),
+        **_make_layer_norm("bert/encoder/LayerNorm", hidden),
     }
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}"
         for name in ("self/query", "self/key", "self/value", "output/dense"):
-            specs |= _dense(f"{scope}/attention/{name}", hidden, hidden)
-        specs |= _layer_norm(f"{scope}/attention/output/LayerNorm", hidden)
-        specs |= _dense(f"{scope}/intermediate/dense", hidden, model.intermediate_size)
-        specs |= _dense(f"{scope}/output/dense", model.intermediate_size, hidden)
-        specs |= _layer_norm(f"{scope}/output/LayerNorm", hidden)
-    specs |= _dense("cls/predictions/transform", hidden, hidden)
-    specs |= _layer_norm("cls/predictions/transform", hidden)
+            specs |= _make_dense(f"{scope}/attention/{name}", hidden, hidden)
+        specs |= _make_layer_norm(f"{scope}/attention/output/LayerNorm", hidden)
+        specs |= _make_dense(f"{scope}/intermediate/dense", hidden, model.intermediate_size)
+        specs |= _make_dense(f"{scope}/output/dense", model.intermediate_size, hidden)
+        specs |= _make_layer_norm(f"{scope}/output/LayerNorm", hidden)
+    specs |= _make_dense("cls/predictions/transform", hidden, hidden)
+    specs |= _make_layer_norm("cls/predictions/transform", hidden)
     specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros")
     return specs
 
 
-def _dense(scope: str, rows: int, columns: int) -> dict[str, ParameterSpec]:
+def _make_dense(scope: str, rows: int, columns: int) -> dict[str, ParameterSpec]:
     kernel, bias = ParameterSpec((rows, columns), "normal"), ParameterSpec((columns,), "zeros")
     return {f"{scope}/kernel": kernel, f"{scope}/bias": bias}
 
 
-def _layer_norm(scope: str, size: int) -> dict[str, ParameterSpec]:
+def _make_layer_norm(scope: str, size: int) -> dict[str, ParameterSpec]:
     gamma, beta = ParameterSpec((size,), "ones"), ParameterSpec((size,), "zeros")
     return {f"{scope}/gamma": gamma, f"{scope}/beta": beta}

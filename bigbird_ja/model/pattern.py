@@ -1,20 +1,20 @@
 """Key blocks that each query block sees (window, global and the static random plan).
 
-With n blocks of `block_size` tokens, block rows 0 and n-1 see everything. Every other row r sees
+With n blocks of `block_size` tokens, block rows 0 and n-1 see all blocks. Every other row r sees
 blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
 
-- `independent`: `num_random_blocks` blocks drawn for each row, head and layer, never one of the
-  row's window or global blocks;
-- `rolled`: blocks 1..n-2 form m tiles of two, tile i holding blocks 2i+1 and 2i+2; with static
-  shifts s of the head and layer, both rows of tile i see tiles (i + s) mod m. Shifts lie in 2..m-2,
-  so that they never meet the window, and differ within a head.
+- `independent`: `num_random_blocks` blocks are drawn for each row, head and layer, without the
+  row's window and global blocks.
+- `rolled`: blocks 1..n-2 form m tiles of two, where tile i consists of blocks 2i+1 and 2i+2. With
+  static shifts s of the head and layer, both rows of tile i see tiles (i + s) mod m. Shifts are in
+  2..m-2, so that they never overlap the window, and are different within a head.
 
-Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging
-Face's BigBird, so that an exported model computes the same; so do the few longer ones that have too
-few different shifts. Others must be a multiple of two blocks.
+Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, as in Hugging Face's
+BigBird, so that an exported model computes the same. Slightly longer ones that allow too few
+different shifts get full attention, too. All others must be a multiple of two blocks.
 """
 
-# An exported folder contains this file without our imports, which are only for types.
+# An exported folder contains this file, without our imports, which are for types only.
 from __future__ import annotations
 
 import functools
@@ -29,12 +29,12 @@ def is_full(config: Config, seq_length: int) -> bool:
     """Return whether sequences of this length get full attention.
 
     Raises:
-        ValueError: The length is neither short nor a multiple of two blocks.
+        ValueError: The length is too long for full attention and not a multiple of two blocks.
     """
     model = config.model
     if not is_sparse(model):
         return True
-    if seq_length <= shortest_sparse(model) - 1:
+    if seq_length <= find_shortest_sparse(model) - 1:
         return True
     tile = 2 * model.block_size
     if seq_length % tile:
@@ -49,18 +49,20 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 def is_sparse(model: Model) -> TypeGuard[BigBirdModel]:
     """Return whether long sequences get BigBird's sparse pattern."""
-    # By the attribute, not the class, as exported code also calls this with its own config.
+    # The attribute decides, not the class, as exported code calls this with its own config.
     return getattr(model, "attention_type", "original_full") != "original_full"
 
 
-def sparse_model(config: Config) -> BigBirdModel:
-    """Return the settings of a model that `is_sparse`."""
+def get_sparse_model(config: Config) -> BigBirdModel:
+    """Return the settings of a model for which `is_sparse` is true."""
     return cast("BigBirdModel", config.model)
 
 
 def is_full_throughout(model: Model) -> bool:
     """Return whether sequences of every length that the model accepts get full attention."""
-    return not is_sparse(model) or (model.max_position_embeddings or 0) < shortest_sparse(model)
+    return not is_sparse(model) or (model.max_position_embeddings or 0) < find_shortest_sparse(
+        model
+    )
 
 
 def is_global(model: ModernBertModel, layer: int) -> bool:
@@ -68,23 +70,23 @@ def is_global(model: ModernBertModel, layer: int) -> bool:
     return layer % model.global_attn_every_n_layers == 0
 
 
-def shortest_sparse(model: BigBirdModel) -> int:
+def find_shortest_sparse(model: BigBirdModel) -> int:
     """Return the shortest length in tokens for which attention is not full."""
     blocks = 5 + 2 * model.num_random_blocks
-    if model.random_pattern == "rolled" and num_shifts(model):
+    if model.random_pattern == "rolled" and count_shifts(model):
         # m - 3 shifts exist, and n = 2 * m + 2.
-        blocks = max(blocks, 2 * (num_shifts(model) + 3) + 1)
+        blocks = max(blocks, 2 * (count_shifts(model) + 3) + 1)
     return blocks * model.block_size + 1
 
 
-def num_shifts(model: BigBirdModel) -> int:
+def count_shifts(model: BigBirdModel) -> int:
     """Return the number of random tiles per query tile: `num_random_blocks` / 2, rounded up."""
     return (model.num_random_blocks + 1) // 2
 
 
 def padded_length(model: Model, length: int) -> int:
     """Return the shortest length, at least `length`, that suits the pattern."""
-    if not is_sparse(model) or length < shortest_sparse(model):
+    if not is_sparse(model) or length < find_shortest_sparse(model):
         return length
     tile = 2 * model.block_size
     return -(-length // tile) * tile
@@ -93,7 +95,7 @@ def padded_length(model: Model, length: int) -> int:
 def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     """Return the static random connections of all layers, or None if attention is full.
 
-    A pure function of (pattern_seed, layer, head, number of blocks), by an instance of NumPy's
+    They are a pure function of (pattern_seed, layer, head, number of blocks), drawn by NumPy's
     legacy generator, whose stream never changes.
 
     Args:
@@ -106,17 +108,17 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     """
     if is_full(config, seq_length):
         return None
-    model = sparse_model(config)
+    model = get_sparse_model(config)
     is_rolled = model.random_pattern == "rolled"
-    count = num_shifts(model) if is_rolled else model.num_random_blocks
+    count = count_shifts(model) if is_rolled else model.num_random_blocks
     shape = (model.num_layers, model.num_attention_heads, count)
-    draw = _rolled if is_rolled else _independent
+    draw = _draw_rolled if is_rolled else _draw_independent
     return draw(model.pattern_seed, shape, seq_length // model.block_size)
 
 
-# Cached, as every layer needs the plan, and again when it is recomputed.
+# Cached, as every layer needs the plan, and needs it again for recomputation.
 @functools.lru_cache(maxsize=8)
-def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
+def _draw_independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     num_layers, heads, count = shape
     plan = np.zeros((num_layers, heads, num_blocks - 2, count), np.int32)
     for layer, head in np.ndindex(num_layers, heads):
@@ -128,7 +130,7 @@ def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.
 
 
 @functools.lru_cache(maxsize=8)
-def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
+def _draw_rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     """Draw shifts from a shuffled pool, so that all are used equally often over the model."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
@@ -146,7 +148,7 @@ def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarr
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
     """Return the blocks that see each other, bool [heads, n, n], with queries as rows."""
-    model = sparse_model(config)
+    model = get_sparse_model(config)
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
     heads = model.num_attention_heads
@@ -166,16 +168,16 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """Return the inner blocks that see each other by one shift, bool [n - 2, n - 2]."""
+    """Return the pairs of inner blocks of one shift, bool [n - 2, n - 2], with queries as rows."""
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
-def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return the tokens that see each other, bool [heads, S, S], without padding.
+def make_dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
+    """Return the keys that each query sees, bool [heads, S, S], without padding.
 
     It is the reference for the other implementations.
     """
-    size = sparse_model(config).block_size
+    size = get_sparse_model(config).block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
     return mask[:, :seq_length, :seq_length]

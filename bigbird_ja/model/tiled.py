@@ -1,21 +1,21 @@
 """Block-sparse attention in tiles, in plain TensorFlow ops that are fast on a TPU.
 
-Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences are rotated by one
-block, so that tile 0 has the last and the first block, the global ones, and any other tile j has
-blocks 2j-1 and 2j. Queries of tile j see
+Two blocks of 64 form a tile of 128 rows, the width of the matrix unit. Sequences are rotated by one
+block, so that tile 0 consists of the last and the first block (the global ones), and any other tile
+j of blocks 2j-1 and 2j. Queries of tile 0 see all keys. Queries of tile j see
 
-- own: tile j, whole (two neighboring blocks see each other);
+- own: tile j (two neighboring blocks see each other);
 - outer: the blocks on both sides, joined to one tile: lanes 0..63 from tile j+1, 64..127 from j-1;
 - global: tile 0;
-- random: tiles 1 + (j - 1 + s) mod (T - 1), one for each shift s of the head;
+- random: tiles 1 + (j - 1 + s) mod (T - 1), one for each shift s of the head.
 
-and tile 0 sees everything. The scores of these parts are never joined: they share one row maximum
-and one row sum. Slices and selections fuse into the matmuls; only random tiles are copied (gathered
-whole). The gradient is written by hand: it saves the bfloat16 probabilities.
+The scores of these parts are not concatenated, but share one row maximum and one row sum. Slices
+and selections fuse into the matmuls, and only random tiles are copied (gathered). The gradient is
+written by hand, and saves the probabilities in bfloat16.
 
-Arrays are [b, T, heads, size, rows]: 64 numbers by 128 rows fill the TPU's (8, 128) layout, while
-[rows, 64] would be padded to twice its size, and projections write heads next to size. Tile 0 takes
-part in all computations, so that no array needs to be cut; its results there are dropped.
+Arrays are [b, T, heads, size, rows]. In this order 64 numbers by 128 rows fill the TPU's (8, 128)
+layout, while [rows, 64] would be padded to twice its size. Tile 0 is included in the computations
+of all tiles, so that no array needs to be cut, and these results of tile 0 are dropped.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from functools import reduce
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.layers import Tokens, barrier, compiled_by_xla
-from bigbird_ja.model.tiling import RandomTiles, is_first, low
+from bigbird_ja.model.layers import Tokens, barrier, is_compiled_by_xla
+from bigbird_ja.model.tiling import RandomTiles, is_first, mark_low
 
-# Added to the score of a hidden key. Half of it is the minimum of row maxima: then a row without
-# any key gets probabilities of exactly zero.
+# Term that hides a key. The maximum of a row is at least half of it, so that the probabilities of a
+# row without visible keys are exactly zero.
 _UNSEEN = -1e9
 
 
@@ -54,7 +54,7 @@ def tiled_attention(
             context, kept = _forward(random, query, key, value, tokens)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                # The name is absolute, within the layer's.
+                # The final slash makes the name absolute, so it stays within the layer's scope.
                 with tf.name_scope(f"{scope}gradient/"):
                     return _backward(random, query, key, value, context, kept, upstream)
 
@@ -63,13 +63,15 @@ def tiled_attention(
         return run(query, key, value)
 
 
-# Saved for the gradient, besides inputs and output: each part's probabilities, not divided by their
-# sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
+# Tensors that are saved for the gradient, in addition to inputs and output: each part's
+# probabilities in the compute dtype, not divided by their sum, and the sums, float32 [b, T, heads,
+# rows].
 _Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _PARTS = ("own", "outer", "global", "random")
 
-# b batch, t tiles, h heads, d size, r query rows, c key rows, m random tiles.
+# Letters of the equations: b batch, t tiles, h heads, d size, r query rows, c key rows, m random
+# tiles.
 _SCORES = {
     "own": "bthdr,bthdc->bthrc",
     "outer": "bthdr,bthdc->bthrc",
@@ -94,10 +96,10 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract two arrays in float32, which a TPU's matrix unit reads as bfloat16 anyway."""
+    """Contract two arrays in float32. A TPU's matrix unit reads them as bfloat16."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
-    if not compiled_by_xla() and _comes_first(equation):
-        # TensorFlow's kernel writes the left operand's axes first, and then transposes.
+    if not is_compiled_by_xla() and _comes_first(equation):
+        # TensorFlow's CPU kernel writes the left operand's axes first, and then transposes.
         inputs, output = equation.split("->")
         equation = ",".join(reversed(inputs.split(","))) + "->" + output
         left, right = right, left
@@ -112,38 +114,38 @@ def _comes_first(equation: str) -> bool:
     return own[0]
 
 
-def _neighbors(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return tiles t + 1 and t - 1 in the place of tile t of [b, T, ...], `edge` at the ends.
+def _shift_tiles(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return [b, T, ...] shifted to tile t + 1 and to tile t - 1, with `edge` at the ends.
 
-    Padded once and sliced twice, as slices fuse into their readers and a shift does not.
+    The array is padded once and sliced twice, as slices fuse into their readers, unlike shifts.
     """
     padded = tf.concat([edge, values, edge], axis=1)
     return padded[:, 2:], padded[:, :-2]
 
 
-def _views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the keys (or values) of every part, from [b, T, heads, size, rows]."""
-    after, before = _neighbors(keys, tf.zeros_like(keys[:, :1]))
+def _gather_views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the keys (or values) of each part, from [b, T, heads, size, rows]."""
+    after, before = _shift_tiles(keys, tf.zeros_like(keys[:, :1]))
     return {
         "own": keys,
-        "outer": tf.where(low(keys), after, before),
+        "outer": tf.where(mark_low(keys), after, before),
         "global": keys[:, 0],
         "random": random.keys(keys),
         "rows": keys,
     }
 
 
-def _row_views(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
-    """Lay out a number per token like the keys of every part, to be combined with its scores.
+def _lay_out_rows(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
+    """Arrange a number per token like the keys of each part, for operations on the part's scores.
 
     Args:
         random: random connections of the layer.
         rows: [b, T, rows], the numbers.
-        edge: number for an outer tile without a block, or with a global one.
+        edge: number for an outer block that is missing or global.
     """
     edges = tf.fill(tf.shape(rows[:, :1]), tf.cast(edge, rows.dtype))
-    after, before = _neighbors(tf.concat([edges, rows[:, 1:]], axis=1), edges)
-    outer = tf.where(low(rows), after, before)
+    after, before = _shift_tiles(tf.concat([edges, rows[:, 1:]], axis=1), edges)
+    outer = tf.where(mark_low(rows), after, before)
     return {
         "own": rows[:, :, None, None],
         "outer": outer[:, :, None, None],
@@ -153,19 +155,19 @@ def _row_views(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[
     }
 
 
-def _biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
-    """Return the term to add to every part's scores: 0, or `_UNSEEN` to hide a key."""
+def _compute_biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
+    """Return the term to add to each part's scores: 0, or `_UNSEEN` to hide a key."""
     mask, documents = tokens
-    biases = _row_views(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
+    biases = _lay_out_rows(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
     # A block of the tile sees only the outer block on its own side.
-    first = low(mask)
+    first = mark_low(mask)
     biases["outer"] += np.where(first[:, None] == first, np.float32(_UNSEEN), np.float32(0.0))
     unseen = random.unseen(len(first))
     if unseen is not None:
         biases["random"] += np.where(unseen, np.float32(_UNSEEN), np.float32(0.0))
     if documents is None:
         return biases
-    keys = _row_views(random, documents, -1)
+    keys = _lay_out_rows(random, documents, -1)
     queries = dict.fromkeys(_PARTS, documents[:, :, None, :, None])
     queries["random"] = queries["own"][..., None]
     queries["rows"] = documents[:, 0, None, :, None, None]
@@ -178,8 +180,8 @@ def _forward(
     random: RandomTiles, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens
 ) -> tuple[tf.Tensor, _Kept]:
     with tf.name_scope("scores"):
-        keys = _views(random, key)
-        biases = _biases(random, tokens)
+        keys = _gather_views(random, key)
+        biases = _compute_biases(random, tokens)
         scores = {
             p: tf.cast(_contract(_SCORES[p], query, keys[p]) + biases[p], query.dtype)
             for p in _PARTS
@@ -187,10 +189,10 @@ def _forward(
         scores = {p: tf.cast(s, tf.float32) for p, s in scores.items()}
         rows = _contract(_SCORES["rows"], query[:, 0], keys["rows"]) + biases["rows"]
     with tf.name_scope("softmax"):
-        maximum = reduce(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PARTS])
+        maximum = reduce(tf.maximum, [_reduce_over_keys(tf.reduce_max, scores[p]) for p in _PARTS])
         maximum = tf.maximum(maximum, _UNSEEN / 2)
-        exact = {p: tf.exp(scores[p] - _beside(maximum, scores[p])) for p in _PARTS}
-        totals = reduce(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PARTS])
+        exact = {p: tf.exp(scores[p] - _broadcast_rows(maximum, scores[p])) for p in _PARTS}
+        totals = reduce(tf.add, [_reduce_over_keys(tf.reduce_sum, exact[p]) for p in _PARTS])
         rows_maximum = tf.maximum(tf.reduce_max(rows, axis=[3, 4]), _UNSEEN / 2)
         exact["rows"] = tf.exp(rows - rows_maximum[..., None, None])
         rows_total = tf.reduce_sum(exact["rows"], axis=[3, 4])
@@ -198,12 +200,13 @@ def _forward(
         totals = tf.maximum(totals, 1e-30)
         probabilities = {p: tf.cast(exact[p], query.dtype) for p in exact}
     with tf.name_scope("context"):
-        values = _views(random, value)
+        values = _gather_views(random, value)
         parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PARTS]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
         context = tf.where(is_first(query), first[:, None], reduce(tf.add, parts))
-        # The reciprocal of the few totals: a division per element costs more than the rest. The
-        # barrier keeps the float32 parts from being stored until the backward pass.
+        # A division per element would cost more than the rest, so the reciprocal of the few totals
+        # is computed. Without the barrier the float32 parts would be stored until the backward
+        # pass.
         context = context * (1.0 / totals)[:, :, :, None]
         (context,) = barrier([tf.cast(context, query.dtype)])
     return context, (probabilities, totals)
@@ -220,61 +223,61 @@ def _backward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     probabilities, totals = kept
     with tf.name_scope("softmax"):
-        # Probabilities were not divided by their sum: the upstream gradient is, instead.
+        # The upstream gradient is divided by the sums, instead of the probabilities.
         exact = tf.cast(upstream, tf.float32)
         inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / totals
         first_inner = inner[:, 0]
         shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
-        # Results of the parts in tile 0 were dropped: their gradient is zero.
+        # The results of tile 0 in these parts were dropped, so their gradient is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(is_first(query)[..., 0], 0.0, inner)
-    keys, values = _views(random, key), _views(random, value)
+    keys, values = _gather_views(random, key), _gather_views(random, value)
     d_scores = {}
     with tf.name_scope("scores"):
         for part, p in probabilities.items():
             side = (first_scaled, first_inner) if part == "rows" else (scaled, inner)
             d_p = _contract(_SCORES[part], side[0], values[part])
-            d_p = tf.cast(p, tf.float32) * (d_p - _beside(side[1], d_p))
+            d_p = tf.cast(p, tf.float32) * (d_p - _broadcast_rows(side[1], d_p))
             d_scores[part] = tf.cast(d_p, query.dtype)
         d_query = reduce(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PARTS])
         d_first = _contract(_CONTEXT["rows"], d_scores["rows"], keys["rows"])
         d_query = tf.cast(tf.where(is_first(query), d_first[:, None], d_query), query.dtype)
-        d_key = _to_keys(random, d_scores, query, query[:, 0])
+        d_key = _compute_key_gradient(random, d_scores, query, query[:, 0])
     with tf.name_scope("context"):
-        d_value = _to_keys(random, probabilities, scaled, first_scaled)
+        d_value = _compute_key_gradient(random, probabilities, scaled, first_scaled)
     d_query, d_key, d_value = barrier([d_query, d_key, d_value])
     return d_query, d_key, d_value
 
 
-def _to_keys(
+def _compute_key_gradient(
     random: RandomTiles, weights: dict[str, tf.Tensor], queries: tf.Tensor, first: tf.Tensor
 ) -> tf.Tensor:
-    """Compute the gradient of keys (or values) from the weights by which each query used them.
+    """Compute the gradient of keys (or values) from weights of each pair of query and key.
 
     Args:
         random: random connections of the layer.
-        weights: weights of every part.
+        weights: weights of each part.
         queries: [b, T, heads, size, rows].
         first: [b, heads, size, rows], tile 0 for "rows".
     """
     dtype = queries.dtype
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PARTS}
     total = _contract(_KEYS["rows"], weights["rows"], first) + tf.cast(parts["own"], tf.float32)
-    after, before = _neighbors(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
-    outer = tf.where(low(total), before, after)
+    after, before = _shift_tiles(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
+    outer = tf.where(mark_low(total), before, after)
     total += tf.cast(outer, tf.float32)
     total += tf.cast(tf.add_n(random.keys_back(parts["random"])), tf.float32)
     shared = tf.cast(parts["global"], tf.float32)[:, None]
     return tf.cast(total + tf.where(is_first(total), shared, 0.0), dtype)
 
 
-def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
+def _reduce_over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
     """Reduce a part's scores over its keys: [b, T, heads, rows]."""
     return reduce(scores, axis=list(range(4, len(scores.shape))))
 
 
-def _beside(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
+def _broadcast_rows(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     """Reshape a number per query row so that it broadcasts over a part's keys."""
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 
-def random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
-    """Return the random keys of a layer's plan (`pattern.random_plan`) as tiles."""
+def make_random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
+    """Convert a layer's plan (`pattern.random_plan`) to connections of tiles."""
     return RolledTiles(plan, tiles) if plan.ndim == 2 else IndependentTiles(plan, tiles)
 
 
@@ -22,29 +22,34 @@ class RolledTiles:
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the m tiles that each tile sees, [b, T, heads, m, ...], any ones for tile 0."""
-        return tf.gather(_flatten(keys, 3), _flat(int(keys.shape[0]), self.tiles, self._others(1)))
+        """Return the m tiles that each tile sees, [b, T, heads, m, ...], arbitrary for tile 0."""
+        return tf.gather(
+            _flatten(keys, 3), _flatten_places(int(keys.shape[0]), self.tiles, self._find_others(1))
+        )
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`: return terms of a sum, each [b, T, heads, size, rows]."""
-        # The gradient of a gather would be a scatter; a permutation's is a gather too. Tile 0's own
-        # parts are zero, so it may see itself.
+        """Apply the adjoint of `keys`, and return terms of a sum: [b, T, heads, size, rows]."""
+        # The adjoint of a gather is a scatter, but the adjoint of a permutation is a gather, too.
+        # The parts of tile 0 are zero, so it may see itself.
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
-        seen_by = _flat(batch, self.tiles, self._others(-1))
+        seen_by = _flatten_places(batch, self.tiles, self._find_others(-1))
         places = seen_by * shifts + np.arange(shifts, dtype=np.int32)
         flat = _flatten(parts, 4)
         back = [tf.gather(flat, places[..., shift]) for shift in range(shifts)]
         return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """Lay out a number per token, [b, T, rows], as [b, T, heads or 1, m, rows]."""
-        return tf.gather(rows, self._others(1), axis=1)
+        """Arrange a number per token, [b, T, rows], as [b, T, heads or 1, m, rows]."""
+        return tf.gather(rows, self._find_others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
-        """Return the keys to hide, bool for [b, T, heads, query rows, m, key rows] (here none)."""
+        """Return a mask of the keys to hide, or None.
+
+        It is bool, and broadcasts to [b, T, heads, query rows, m, key rows].
+        """
         return None
 
-    def _others(self, sign: int) -> np.ndarray:
+    def _find_others(self, sign: int) -> np.ndarray:
         """Return the tiles that each tile sees (1) or is seen by (-1), int32 [T, heads, m]."""
         middle = np.arange(self.tiles - 1)[:, None, None]
         others = 1 + (middle + sign * self.shifts) % (self.tiles - 1)
@@ -52,16 +57,16 @@ class RolledTiles:
 
 
 class IndependentTiles:
-    """Connections of every block to random blocks of its own.
+    """Connections of each block to its own random blocks.
 
-    Whole tiles are gathered for each of a tile's two blocks, and the halves of both are joined by
-    selection, which costs less than moving half tiles. The first half of the lanes is for the first
-    block, the second for the second. Where a wanted block lies in the other half of its tile, the
+    The first half of a joined tile's lanes is for the tile's first block, and the second half for
+    its second block. For each of them a whole tile is gathered, and a selection joins the halves,
+    which costs less than moving half tiles. If a random block is in the wrong half of its tile, the
     tile is gathered from a copy of the keys with exchanged halves.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:
-        """Prepare the places.
+        """Compute the indices of the tiles.
 
         Args:
             blocks: int32 [heads, n - 2, m], for rows 1..n-2.
@@ -70,7 +75,7 @@ class IndependentTiles:
         heads, _, self._slots = blocks.shape
         self._tiles = tiles
         wanted = blocks.reshape(heads, tiles - 1, 2, self._slots).transpose(1, 0, 2, 3)
-        # Block c lies in tile (c + 1) // 2, half (c + 1) % 2; tiles T.. are the exchanged ones.
+        # Block c is half (c + 1) % 2 of tile (c + 1) // 2. Tiles from T on have exchanged halves.
         exchanged = (wanted + 1) % 2 != np.arange(2)[:, None]
         source = (wanted + 1) // 2 + tiles * exchanged
         source = np.concatenate([np.zeros_like(source[:1]), source]).astype(np.int32)
@@ -80,16 +85,18 @@ class IndependentTiles:
         """Implement the method of `RolledTiles`."""
         both = tf.concat([keys, _exchange(keys)], axis=1)
         batch = int(keys.shape[0])
-        places = (_flat(batch, 2 * self._tiles, source) for source in self._source)
+        places = (_flatten_places(batch, 2 * self._tiles, source) for source in self._source)
         first, second = (tf.gather(_flatten(both, 3), place) for place in places)
-        return tf.where(low(keys), first, second)
+        return tf.where(mark_low(keys), first, second)
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
         """Implement the method of `RolledTiles`."""
         batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
         zero = tf.zeros([], parts.dtype)
-        halves = (tf.where(low(parts), parts, zero), tf.where(low(parts), zero, parts))
-        places = [_flat(batch, 2 * self._tiles, source).reshape(-1) for source in self._source]
+        halves = (tf.where(mark_low(parts), parts, zero), tf.where(mark_low(parts), zero, parts))
+        places = [
+            _flatten_places(batch, 2 * self._tiles, source).reshape(-1) for source in self._source
+        ]
         summed = tf.math.unsorted_segment_sum(
             tf.cast(tf.concat([_flatten(half, 4) for half in halves], axis=0), tf.float32),
             tf.constant(np.concatenate(places)),
@@ -103,7 +110,7 @@ class IndependentTiles:
         """Implement the method of `RolledTiles`."""
         both = tf.concat([rows, _exchange(rows)], axis=1)
         first, second = (tf.gather(both, source, axis=1) for source in self._source)
-        return tf.where(low(rows), first, second)
+        return tf.where(mark_low(rows), first, second)
 
     def unseen(self, rows: int) -> np.ndarray:
         """Implement the method of `RolledTiles`."""
@@ -114,8 +121,8 @@ class IndependentTiles:
 RandomTiles = RolledTiles | IndependentTiles
 
 
-def _flat(batch: int, tiles: int, tile: np.ndarray) -> np.ndarray:
-    """Turn tiles [T, heads, m] into places in [b * tiles * heads]: int32 [b, T, heads, m]."""
+def _flatten_places(batch: int, tiles: int, tile: np.ndarray) -> np.ndarray:
+    """Convert tiles [T, heads, m] to indices of [b * tiles * heads]: int32 [b, T, heads, m]."""
     heads = tile.shape[1]
     sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * tiles
     return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
@@ -126,8 +133,8 @@ def _exchange(values: tf.Tensor) -> tf.Tensor:
     return tf.roll(values, int(values.shape[-1]) // 2, axis=-1)
 
 
-def low(values: tf.Tensor) -> np.ndarray:
-    """Mark the first block of a tile, for [..., rows]: bool [rows]."""
+def mark_low(values: tf.Tensor) -> np.ndarray:
+    """Mark the lanes of a tile's first block, for [..., rows]: bool [rows]."""
     rows = int(values.shape[-1])
     return np.arange(rows) < rows // 2
 

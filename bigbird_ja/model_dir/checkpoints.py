@@ -2,17 +2,19 @@
 
 A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's own
 format) and, written last, its metadata `model.ckpt-N.json` with sizes and checksums. TensorFlow's
-`checkpoint` file is written after that, for TensorFlow's tools and as the list of complete
-checkpoints. We find checkpoints by their metadata and never by `tf.train.latest_checkpoint`, which
-returns None (start over!) if a bucket cannot be read.
+`checkpoint` file is written after that, for TensorFlow's tools, and as the list of complete
+checkpoints. Checkpoints are found by their metadata. `tf.train.latest_checkpoint` is not used,
+because it returns None if a bucket cannot be read, and the run would start over.
 
-The order matters, as a kill can come between any two files:
-- saving: data, index, metadata, `checkpoint`. Without metadata nothing was saved.
-- removing: `checkpoint` (no longer listed), metadata, index, data. Files that a kill leaves of a
-  save or a removal are not listed there: they are removed at the next start.
+A kill can come between any two files, so their order matters:
 
-Only files in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. It lists all three
-files of a checkpoint before they appear.
+- A save writes data, index, metadata, then `checkpoint`. A checkpoint without metadata is not
+  saved.
+- A removal updates `checkpoint`, then removes metadata, index, data.
+
+After a kill the next start removes files of checkpoints that `checkpoint` does not list. Only files
+in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. The three files of a checkpoint
+are added to it before they are written.
 """
 
 import contextlib
@@ -38,7 +40,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 # TensorFlow's name for the pointer file.
 STATE = "checkpoint"
-# In the order of writing.
+# Suffixes of TensorFlow's files, in the order of writing.
 SUFFIXES = (".data-00000-of-00001", ".index")
 _ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
@@ -54,19 +56,19 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Meta:
-    """Metadata of a checkpoint, with its files, config and data, and the run's totals so far."""
+    """Metadata of a checkpoint, and the run's totals so far."""
 
     step: Count
     config_fingerprint: str
     data_fingerprint: str
     train_seconds: Amount  # Seconds of training, over all restarts.
     tokens_seen: Count
-    interruptions: Count  # Number of ends other than `finished` so far.
+    interruptions: Count  # Number of earlier starts that did not finish the run.
     time: Time  # UNIX seconds.
     next_batch: Count  # Position in the data's order, in batches.
     global_batch_size: Positive  # Size of these batches.
-    tokenizer_sha256: str = ""  # Hex, for the data set's tokenizer, or empty.
-    files: dict[str, StoredFile] = field(default_factory=dict)  # By name.
+    tokenizer_sha256: str = ""  # SHA-256 (hex) of the data set's tokenizer, or "".
+    files: dict[str, StoredFile] = field(default_factory=dict)
     format_version: str = decode.FORMAT_VERSION
 
 
@@ -81,7 +83,7 @@ class Damaged(BadInput):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoint in local files, verified in full."""
+    """Verified checkpoint in local files."""
 
     prefix: str  # Argument of `tf.train.load_checkpoint`.
     meta: Meta
@@ -102,25 +104,25 @@ class CheckpointStore:
     scratch: str | None = None
     report: Callable[[str, int, str], None] = lambda event, step, text: None
     owned: Owned | None = None
-    # Changes that `latest_good` has found to be due.
+    # Changes that `find_latest_good` has found to be due.
     _repairs: list[Callable[[], None]] = field(default_factory=list, init=False)
 
-    def steps(self) -> list[int]:
-        """Return the ascending steps with metadata, or raise if the directory cannot be listed."""
-        parts = _parts(storage.list_files(self.model_dir))
+    def list_steps(self) -> list[int]:
+        """Return the ascending steps of checkpoints with metadata."""
+        parts = _group_parts(storage.list_files(self.model_dir))
         return sorted(step for step, endings in parts.items() if ".json" in endings)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
         """Make a checkpoint in local scratch files the latest one of MODEL_DIR.
 
-        The scratch files are moved (disk) or uploaded and removed (bucket). After a failure the
-        latest one before is untouched.
+        The scratch files are moved (disk) or uploaded and removed (bucket). A failure does not
+        affect the previous checkpoint.
 
         Returns:
             The metadata as written.
         """
         scratch_files = {
-            name: prefix + end for name, end in zip(_names(meta.step), SUFFIXES, strict=True)
+            name: prefix + end for name, end in zip(_list_names(meta.step), SUFFIXES, strict=True)
         }
         files = {}
         for name, path in scratch_files.items():
@@ -128,24 +130,24 @@ class CheckpointStore:
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
         sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
-        steps = sorted({*self.steps(), meta.step})
-        removable = to_remove(steps, keep_last, keep_every)
-        listed = [step for step in removable if _metadata_name(step) in self._ours.files]
+        steps = sorted({*self.list_steps(), meta.step})
+        removable = select_removed(steps, keep_last, keep_every)
+        listed = [step for step in removable if _name_metadata(step) in self._ours.files]
         self._ours.note(
-            {**dict.fromkeys(files), _metadata_name(meta.step): FileVersion.from_bytes(sidecar)}
+            {**dict.fromkeys(files), _name_metadata(meta.step): FileVersion.from_bytes(sidecar)}
         )
         try:
             for name, path in scratch_files.items():
-                storage.take(path, self._path(name))
-            storage.write_bytes(self._path(_metadata_name(meta.step)), sidecar)
+                storage.take(path, self._join(name))
+            storage.write_bytes(self._join(_name_metadata(meta.step)), sidecar)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._ours.remove(scratch_files)
             raise
         self._write_state([step for step in steps if step not in removable])
         for step in listed:
-            self._ours.remove([_metadata_name(step)])
-            self._ours.remove(_names(step))
+            self._ours.remove([_name_metadata(step)])
+            self._ours.remove(_list_names(step))
         return meta
 
     def read_meta(self, step: int) -> Meta:
@@ -155,54 +157,52 @@ class CheckpointStore:
             Damaged: The file is missing or damaged.
             BadInput: Another version wrote it.
         """
-        path = self._path(_metadata_name(step))
+        path = self._join(_name_metadata(step))
         try:
             data = storage.read_bytes(path)
         except FileNotFoundError as error:
             raise Damaged(f"{path}: no such checkpoint") from error
         if self.owned is not None and not self.owned.has_version(
-            _metadata_name(step), FileVersion.from_bytes(data)
+            _name_metadata(step), FileVersion.from_bytes(data)
         ):
-            raise Damaged(f"{path}: not the file that this run's {MANIFEST_NAME} states")
+            raise Damaged(f"{path} is not the file that this run's {MANIFEST_NAME} states")
         version = _decode(data, _Versioned, path).format_version
         decode.check_format(version, path, "train again, or use the version that wrote it")
         meta = _decode(data, Meta, path)
         if meta.step != step:
-            raise Damaged(f"{path} is damaged: it is of step {meta.step}")
+            raise Damaged(f"{path} is damaged: it states step {meta.step}")
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
-        """Verify a checkpoint in full, in place on disk, or downloaded from a bucket.
+        """Verify all files of a checkpoint, in place on disk, or after download from a bucket.
 
         Raises:
             Damaged: The checkpoint is missing, incomplete or damaged.
             BadInput: Another version wrote it.
         """
         meta = self.read_meta(step)
-        if meta.files.keys() != set(_names(step)):
+        if meta.files.keys() != set(_list_names(step)):
             listed = ", ".join(sorted(meta.files))
             raise Damaged(
-                f"{self._path(_metadata_name(step))} is damaged: it lists {listed or 'no files'}"
+                f"{self._join(_name_metadata(step))} is damaged: it lists {listed or 'no files'}"
             )
         for name, expected in meta.files.items():
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
-    def latest_good(self, names: Collection[str]) -> Checkpoint | None:
-        """Return the newest checkpoint that is good.
+    def find_latest_good(self, names: Collection[str]) -> Checkpoint | None:
+        """Return the newest undamaged checkpoint, or None if nothing was ever saved here.
 
         Nothing is changed before `repair`.
-
-        It is None if nothing was ever saved here.
 
         Args:
             names: names of the files in MODEL_DIR.
 
         Raises:
-            StorageError: There are checkpoints but none is good, or MODEL_DIR cannot be read.
+            StorageError: All checkpoints are damaged, or MODEL_DIR cannot be read.
         """
-        parts = _parts(names)
-        listed = self._listed()
+        parts = _group_parts(names)
+        listed = self._read_listed()
         self._find_leftovers(parts, listed)
         complaint = ""
         for step in sorted(parts, reverse=True):
@@ -217,23 +217,24 @@ class CheckpointStore:
             return checkpoint
         if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
-                f"In {self.model_dir} no good checkpoint is left ({complaint or 'see damaged-*'}):"
-                " restore one from a copy, or start over in another `model_dir`"
+                f"{self.model_dir} contains no undamaged checkpoint"
+                f" ({complaint or 'see damaged-*'}): restore one from a copy, or start over in"
+                " another `model_dir`"
             )
         return None
 
     def repair(self) -> None:
         """Rename damaged checkpoints aside, and remove files that a kill has left.
 
-        The caller holds the lock.
+        The caller owns the lock.
         """
         while self._repairs:
             self._repairs.pop(0)()
 
-    def _listed(self) -> list[int]:
+    def _read_listed(self) -> list[int]:
         """Read the steps that the `checkpoint` file lists, or return [] if it does not exist."""
         try:
-            text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
+            text = storage.read_bytes(self._join(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:
             return []
         steps = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
@@ -246,7 +247,7 @@ class CheckpointStore:
         return self.owned
 
     def _find_leftovers(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Remove files that a kill has left of saves and removals from `parts`."""
+        """Find files that a kill has left, and take them out of `parts`."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
@@ -261,12 +262,12 @@ class CheckpointStore:
             self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
-        # The .json file is moved first, as without it there is no checkpoint.
+        # The .json file is moved first, as a checkpoint without it is not used.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
         for name in names:
-            aside = self._path(f"damaged-{name}")
+            aside = self._join(f"damaged-{name}")
             aside = storage.find_free_name(aside) if storage.exists(aside) else aside
-            storage.rename(self._path(name), aside)
+            storage.rename(self._join(name), aside)
         self._ours.forget(names)
         self.report(
             "set_aside",
@@ -276,7 +277,7 @@ class CheckpointStore:
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
         """Return a local path of a verified file, a copy if MODEL_DIR is on a bucket."""
-        path = self._path(name)
+        path = self._join(name)
         try:
             local = storage.fetch(path, self.scratch or "")
             crc, size = storage.compute_file_crc32c(local)
@@ -285,23 +286,23 @@ class CheckpointStore:
         if size != expected.bytes:
             raise Damaged(f"{path} has {size} bytes instead of {expected.bytes}")
         if crc != expected.crc32c:
-            raise Damaged(f"{path} has another checksum than its metadata (.json)")
+            raise Damaged(f"the checksum of {path} differs from its metadata (.json)")
         return local
 
     def _write_state(self, steps: Sequence[int]) -> None:
         lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
         lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
-        storage.write_bytes(self._path(STATE), ("\n".join(lines) + "\n").encode())
+        storage.write_bytes(self._join(STATE), ("\n".join(lines) + "\n").encode())
 
-    def _path(self, name: str) -> str:
+    def _join(self, name: str) -> str:
         return storage.join(self.model_dir, name)
 
 
-def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
-    """Return the ascending `steps` that retention removes.
+def select_removed(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
+    """Return the checkpoints among the ascending `steps` that retention removes.
 
     The last `keep_last` are kept, and with `keep_every` > 0 the first one at or after each multiple
-    of it (saves come between device loops, so rarely at a multiple).
+    of it. Saves are between device loops, so rarely exactly at a multiple.
     """
     kept = set(steps[-keep_last:])
     if keep_every:
@@ -312,8 +313,8 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
     return [step for step in steps if step not in kept]
 
 
-def _parts(names: Iterable[str]) -> dict[int, set[str]]:
-    """Group the names of checkpoints' files, as endings by step."""
+def _group_parts(names: Iterable[str]) -> dict[int, set[str]]:
+    """Group the names of checkpoints' files, as suffixes by step."""
     parts: dict[int, set[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
@@ -321,8 +322,8 @@ def _parts(names: Iterable[str]) -> dict[int, set[str]]:
     return parts
 
 
-def _names(*steps: int) -> list[str]:
-    """Return the files of checkpoints, without their metadata, in the order of writing."""
+def _list_names(*steps: int) -> list[str]:
+    """List the files of checkpoints, without their metadata, in the order of writing."""
     return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
 
 
@@ -334,5 +335,5 @@ def _decode(data: bytes, kind: type[T], path: str) -> T:
         raise Damaged(str(error)) from error
 
 
-def _metadata_name(step: int) -> str:
+def _name_metadata(step: int) -> str:
     return f"model.ckpt-{step}.json"

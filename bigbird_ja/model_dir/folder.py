@@ -1,9 +1,9 @@
 """MODEL_DIR of a run, checked before any write, and locked while the run writes to it.
 
-A run may continue with another length, and with other settings that are stated. The optimizer's
-state is kept. If the batch size changes, the order of the data is cut into batches of the new size.
-The next batch begins at the first multiple of that size after every record that was seen, so none
-is seen twice and less than one batch is skipped.
+A run may continue with another length, and with other settings if they are stated explicitly. The
+optimizer's state is kept. If the batch size changes, the order of the data is divided into batches
+of the new size. The next batch is the first one without any record that was seen. So no record is
+seen twice, and less than one batch is skipped.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
 from bigbird_ja.model_dir.log_schema import Evaluation, EventRecord
-from bigbird_ja.model_dir.model import CONFIG, TOKENIZER, check_config, earlier_configs
+from bigbird_ja.model_dir.model import CONFIG, TOKENIZER, check_config, list_earlier_configs
 from bigbird_ja.process import console
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
@@ -38,8 +38,8 @@ _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL
 _FOLDERS = ("eval", "plugins", "compiled")
 _KIND = "run"
 _ADVICE = (
-    f"a copied run needs its {MANIFEST_NAME} (`cp -r RUN/. DIR`); else give `model_dir` an empty"
-    " folder; `init_from` takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
+    f"give an empty folder as `model_dir`. A copied run needs its {MANIFEST_NAME} (`cp -r RUN/."
+    " DIR`). To start from a TensorFlow checkpoint or a Hugging Face folder, use `init_from`"
 )
 
 
@@ -48,7 +48,7 @@ class Resumption:
     """The point at which training continues."""
 
     checkpoint: Checkpoint | None
-    interruptions: int  # Number of ends other than `finished` in the whole run.
+    interruptions: int  # Number of earlier starts that did not finish the run.
     next_batch: int = 0  # Position in the data's order, in batches of the config.
 
     @property
@@ -65,9 +65,9 @@ class Resumption:
 class ModelDir:
     """MODEL_DIR, with its files, ownership manifest, lock, scratch folder, checkpoints and logs.
 
-    Its folder is listed once, and its manifest read once, when it is opened. Every file of a
-    checkpoint is in the manifest before it appears, so both are read again only if the manifest has
-    changed by the time that the folder is locked.
+    The folder is listed, and its manifest read, when it is opened. If the manifest has changed by
+    the time that the folder is locked, both are read again. This is sufficient, as every file of a
+    checkpoint is added to the manifest before it is written.
 
     Args:
         path: MODEL_DIR, on disk or gs://.
@@ -79,10 +79,10 @@ class ModelDir:
         files: size and version of its files, by name.
         settings: config and data of the run in it, or None without a run.
         events: events of that run, read once the folder is locked, since a supervisor may add some.
-        lease: the lock, or None before it is held, and in a process of a pod that does not write.
-        scratch: empty local folder, once the folder is locked or joined.
-        checkpoints: store of checkpoints, once the folder is locked or joined.
-        evaluations: evaluations in eval.jsonl, also of lost work, after `open_logs`.
+        lease: lock of the folder. It is None before `lock`, and in a process that does not write.
+        scratch: empty local folder, after `lock` or `follow_writer`.
+        checkpoints: store of checkpoints, after `lock` or `follow_writer`.
+        evaluations: evaluations in eval.jsonl, including lost work, after `open_logs`.
         heartbeat: writer of heartbeat.json, after `open_logs`.
 
     Raises:
@@ -123,25 +123,25 @@ class ModelDir:
 
     @property
     def has_begun(self) -> bool:
-        """Whether files of the run may have changed, as a refused start changes none."""
+        """Whether files of the run may have changed."""
         return self._has_begun
 
     @property
     def has_work(self) -> bool:
-        """Whether it contains a checkpoint, good or damaged, or a logged step."""
+        """Whether the folder contains a checkpoint (damaged or not), or a logged step."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Whether the run in it is to be continued from a checkpoint."""
+        """Whether training continues from a checkpoint of the run in the folder."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
-        """Return whether it has or had a checkpoint, good or damaged."""
+        """Return whether there is, or was, a checkpoint (damaged or not)."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
-    def last_start(self) -> EventRecord | None:
+    def find_last_start(self) -> EventRecord | None:
         """Return the event of the last start of a run, or None."""
         starts = [e for e in self.events.records if e["event"] in ("started", "resumed")]
         return starts[-1] if starts else None
@@ -154,15 +154,16 @@ class ModelDir:
     # Checks, before anything is written.
 
     def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
-        """Check settings against those of the run that is there.
+        """Compare settings with the run in the folder.
 
         Args:
             config: config to continue with.
             data: data to continue with.
-            stated: keys that the caller set explicitly, of which settings of `training` may differ.
+            stated: keys that the caller set explicitly. Among them, settings of `training` may
+                differ.
 
         Raises:
-            BadInput: Settings differ. The message names them.
+            BadInput: Other settings differ. The message names them.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -170,20 +171,20 @@ class ModelDir:
         if not different:
             return
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
-        advice = f"to start another run from its weights, `init_from` {self.path} with another"
+        advice = f"to start another run from its weights, use `init_from` {self.path} with another"
         advice += " `model_dir`"
         if all(is_change[key] for key in different):
             changed = " ".join(f"`overrides` {key}={new}" for key, (_, new) in different.items())
-            advice = f"to change them in mid run, {changed}"
+            advice = f"to change them for the rest of the run, use {changed}"
         raise BadInput(
-            f"{self.path} holds a run of other settings ({named}): use those; {advice}; or"
-            " `overwrite` to move that run aside"
+            f"{self.path} contains a run of other settings ({named}): use the same settings;"
+            f" {advice}; or use `overwrite` to move that run aside"
         )
 
     def find_resumption(self, config: Config, data: Data, fingerprint: str) -> Resumption:
-        """Find the newest good checkpoint, and the place in the data where training continues.
+        """Find the newest undamaged checkpoint, and the place in the data where training continues.
 
-        The caller holds the lock. The checkpoint is checked against the config and the data set.
+        The caller owns the lock. The checkpoint is compared with the config and the data set.
 
         Args:
             config: config to continue with, allowed by `check_settings`.
@@ -192,10 +193,10 @@ class ModelDir:
 
         Raises:
             BadInput: The checkpoint belongs to another config or data set.
-            StorageError: Checkpoints exist and none is good.
+            StorageError: All checkpoints are damaged.
         """
-        checkpoint = self.checkpoints.latest_good(self.files)
-        interruptions = run_log.unfinished_starts(self.events.records)
+        checkpoint = self.checkpoints.find_latest_good(self.files)
+        interruptions = run_log.count_unfinished_starts(self.events.records)
         if checkpoint is None:
             return Resumption(None, interruptions)
         meta = checkpoint.meta
@@ -205,34 +206,34 @@ class ModelDir:
                 f" {meta.data_fingerprint[:12]}, not {fingerprint[:12]}): give that `data_dir`, or"
                 " another `model_dir`, or `overwrite` to move that run aside"
             )
-        # The new settings were compared with the run's, and those must be the checkpoint's.
+        # The new settings were compared with the run's settings, which must equal the checkpoint's.
         own = self.settings or (config, data)
-        check_config(*own, meta, self.join(CONFIG), earlier_configs(self.events.records))
+        check_config(*own, meta, self.join(CONFIG), list_earlier_configs(self.events.records))
         return Resumption(
-            checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
+            checkpoint, max(interruptions, meta.interruptions), compute_next_batch(meta, config)
         )
 
     # The lock.
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Create MODEL_DIR and hold its lock, after moving its run aside with `overwrite`.
+    def lock(self) -> Iterator[None]:
+        """Create MODEL_DIR and lock it, after moving its run aside with `overwrite`.
 
-        At the end all of this is undone if the run has not begun.
+        At the end of the context all of this is undone if the run has not begun.
 
         On a local disk the scratch folder is inside MODEL_DIR, so that checkpoints are moved and
         not copied.
 
         Raises:
-            BadInput: A trainer is at work there, the run cannot be moved aside, or its events
+            BadInput: Another trainer owns the lock, the run cannot be moved aside, or its events
                 cannot be read.
         """
         parent = None if storage.is_remote(self.path) else self.path
-        with self._moved_aside(), outputs.create_folder(self.path):
+        with self._move_aside_if_overwritten(), outputs.create_folder(self.path):
             is_new, mark = self.manifest is None, self.join(MANIFEST_NAME)
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
-            with self._held() as self.lease:
+            with self._acquire_lease() as self.lease:
                 if not self.manifest.is_current():  # Another process has trained here.
                     self.files = storage.list_stats(self.path)
                 self.lease.expect({self.join(name): s.token for name, s in self.files.items()})
@@ -252,12 +253,12 @@ class ModelDir:
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
 
     def _check_entries(self) -> None:
-        """Check that each name that the run writes to is free, a plain file, or a folder.
+        """Check that no other kind of file has the name of one of the run's files and folders.
 
-        A FIFO or a folder in a file's place would be met only after other files were changed.
+        Without this check other files would be changed before the run fails at a FIFO or a folder.
 
         Raises:
-            BadInput: Something else is there.
+            BadInput: There is one. The message names it.
         """
         if storage.is_remote(self.path):
             return
@@ -272,14 +273,12 @@ class ModelDir:
                 )
 
     def open_logs(self, step: int, num_train_steps: int) -> None:
-        """Read the logs of a run that continues from `step`.
-
-        Nothing is changed.
+        """Read the logs of a run that continues from `step`, without changing them.
 
         In a process that does not write, only the heartbeat's fields are kept.
 
         Raises:
-            BadInput: A line does not belong there.
+            BadInput: A log contains an invalid line.
         """
         self.heartbeat = run_log.Heartbeat(
             self.path,
@@ -296,7 +295,7 @@ class ModelDir:
     def begin(self) -> None:
         """Begin to change the run's files, at the first call.
 
-        What a kill has left of checkpoints is repaired, and the lines of lost work leave the logs.
+        Checkpoints are repaired after a kill, and the lines of lost work are removed from the logs.
         Only the process that has locked the folder changes anything.
         """
         if self._has_begun:
@@ -314,12 +313,12 @@ class ModelDir:
     def write_heartbeat(self) -> None:
         """Write heartbeat.json.
 
-        Until the run has begun, while a step compiles, only a continued run has heartbeats, and
-        `undo` puts the old file back.
+        Before the run begins, while a step compiles, only a continued run writes heartbeats. `undo`
+        then restores the old file.
         """
         if not self._has_begun:
             if self._heartbeat_before is None:
-                self._heartbeat_before = run_log.heartbeat_bytes(self.path)
+                self._heartbeat_before = run_log.read_heartbeat_bytes(self.path)
             if not self._heartbeat_before:
                 return
         self.heartbeat.write()
@@ -331,14 +330,14 @@ class ModelDir:
             self._heartbeat_before = None
 
     @contextlib.contextmanager
-    def joined(self, owner: str) -> Iterator[None]:
+    def follow_writer(self, owner: str) -> Iterator[None]:
         """Open the folder that the writer has locked, in a process of a pod that does not write.
 
         Args:
             owner: id of the lock's holder.
 
         Raises:
-            BadInput: The writer's lock is not seen here: this is another folder.
+            BadInput: The writer's lock is not visible here, so this is another folder.
         """
         end = self._clock() + _VISIBLE_SECONDS
         while (holder := read_holder(self.join(LOCK_NAME))) is None or holder.id != owner:
@@ -353,7 +352,7 @@ class ModelDir:
             yield
 
     def check_lock(self) -> None:
-        """Check that this process still holds the lock.
+        """Check that this process still owns the lock.
 
         Raises:
             LeaseLost: MODEL_DIR belongs to another process.
@@ -367,7 +366,7 @@ class ModelDir:
         assert self.manifest is not None
         return self.manifest
 
-    def _held(self) -> contextlib.AbstractContextManager[Lease]:
+    def _acquire_lease(self) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
         return keep_lease(Lease(self.join(LOCK_NAME), busy, self._log))
@@ -378,13 +377,13 @@ class ModelDir:
         self.events.append(event, self._clock, global_step=step, message=text)
 
     @contextlib.contextmanager
-    def _moved_aside(self) -> Iterator[None]:
-        """Move the run aside if it is to be overwritten, and back if no other begins."""
+    def _move_aside_if_overwritten(self) -> Iterator[None]:
+        """Move the run aside with `overwrite`, and move it back if the new run does not begin."""
         is_half_moved = self.manifest is not None and bool(self.manifest.moving_to)
         if not (is_half_moved or (self._overwrite and self.has_work)):
             yield
             return
-        with self._held():
+        with self._acquire_lease():
             moved = self._move_aside()
         self._log(f"{self.path}: the run that was there is now {moved}")
         try:
@@ -396,7 +395,7 @@ class ModelDir:
 
     def _move_back(self, moved: str) -> None:
         if storage.is_remote(self.path):
-            with self._held():
+            with self._acquire_lease():
                 Owned.open(moved).move_back(self.path)
         else:
             path = os.path.realpath(self.path)
@@ -410,14 +409,14 @@ class ModelDir:
             BadInput: It cannot be renamed.
         """
         if storage.is_remote(self.path):
-            # By copies on the bucket's side. The lock stays, and the manifest moves last.
+            # The bucket copies the files. The lock stays, and the manifest moves last.
             names = set(storage.list_tree(self.path)) - {LOCK_NAME, MANIFEST_NAME}
             moved = self.owned.set_aside(sorted(names), is_whole=True)
             storage.delete(self.join(MANIFEST_NAME))
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another `model_dir`, or move it yourself"
-        path = os.path.realpath(self.path)  # The target of a link is renamed, and created again.
+        path = os.path.realpath(self.path)  # If it is a link, its target is renamed.
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path} cannot be renamed while it is a mount point, or is or contains the"
@@ -426,7 +425,7 @@ class ModelDir:
         moved = storage.find_free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            # The lock is ours, as no process trains the old run.
+            # The lock belongs to this process, as no other process trains the old run.
             os.unlink(os.path.join(moved, LOCK_NAME))
         os.mkdir(path)
         self.files, self.manifest = {}, None
@@ -451,6 +450,6 @@ def _is_plain_file(path: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path) and os.access(path, os.R_OK | os.W_OK)
 
 
-def next_batch(meta: Meta, config: Config) -> int:
+def compute_next_batch(meta: Meta, config: Config) -> int:
     """Return the position in the data's order, in batches, at which a checkpoint continues."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

@@ -1,9 +1,8 @@
 """Log files of a run (heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl).
 
-TensorFlow is not imported, as the supervisor on a workstation reads and appends too. On disk a line
-is appended by one write. A bucket has no append: events, which are few, are replaced by
-compare-and-swap; metrics are kept in memory and written whole by `sync` (with each save, and every
-minute).
+TensorFlow is not imported, as the supervisor on a workstation uses this module, too. On disk a line
+is appended by one write. A bucket cannot append. There, events are replaced by compare-and-swap.
+Metrics are kept in memory, and `sync` writes the whole file (at each save, and every minute).
 """
 
 import contextlib
@@ -56,7 +55,7 @@ class EventLog:
         with contextlib.suppress(FileNotFoundError):
             self._known = storage.read_with_token(self._path)
             lines = decode.decode_lines(self._known[0], EventRecord, self._path, _ADVICE)
-            self.records = [_whole(line, record) for line, record in lines]
+            self.records = [_add_extra_keys(line, record) for line, record in lines]
 
     def append(self, event: str, clock: Callable[[], float] = time.time, **fields: Any) -> None:
         """Add one line."""
@@ -81,7 +80,7 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 def drop_evaluations(model_dir: str, last_step: int) -> None:
     """Remove evaluations after a step, which belong to lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
-    lines = decode.decode_lines(_data(path), Evaluation, path, _ADVICE)
+    lines = decode.decode_lines(_read_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
     storage.write_bytes(path, b"".join(kept))
 
@@ -100,30 +99,34 @@ def read_events(model_dir: str) -> list[EventRecord]:
     return _read(model_dir, EVENTS, EventRecord)
 
 
-def counted_usd(events: Iterable[EventRecord]) -> float | None:
-    """Return the run's cost in the supervisor's newest event that has one, or None."""
+def find_cost_usd(events: Iterable[EventRecord]) -> float | None:
+    """Return the run's cost from the supervisor's newest event that states one, or None."""
     counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
     return counted[-1] if counted else None
 
 
-def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
+def find_origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
     """Return the record of `init_from` at the run's start, or None without it."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
 
-def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
+def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the description of the Hugging Face folder at the end of a chain of `init_from`.
 
-    It is empty without one (`huggingface.description`).
+    Returns:
+        Result of `huggingface.description`, or {} without such a folder.
     """
     while record and "folder" not in record:
         record = record.get("init_from")
     return dict(record["folder"]) if record else {}
 
 
-def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of starts that no `finished` followed, since kills leave no event."""
+def count_unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
+    """Count the starts that did not finish the run.
+
+    These are starts without a later event `finished`, since kills leave no event.
+    """
     count, running = 0, False
     for event in events:
         if event.get("event") in ("started", "resumed"):
@@ -147,7 +150,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     """Read all evaluations on held-out records, in the order of writing.
 
     Raises:
-        BadInput: A line of `eval.jsonl` does not belong there.
+        BadInput: A line of `eval.jsonl` is not an evaluation.
     """
     return _read(model_dir, EVAL, Evaluation)
 
@@ -159,23 +162,23 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         BadInput: The file is not a heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
-    if not (data := heartbeat_bytes(model_dir)):
+    if not (data := read_heartbeat_bytes(model_dir)):
         return None
-    return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
+    return _add_extra_keys(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
 
 
-def heartbeat_bytes(model_dir: str) -> bytes:
-    """Read the bytes of `heartbeat.json`, which are empty before the first heartbeat."""
-    return _data(storage.join(model_dir, HEARTBEAT))
+def read_heartbeat_bytes(model_dir: str) -> bytes:
+    """Read the bytes of `heartbeat.json`, or return b"" before the first heartbeat."""
+    return _read_data(storage.join(model_dir, HEARTBEAT))
 
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
     path = storage.join(model_dir, name)
-    lines = decode.decode_lines(_data(path), kind, path, _ADVICE)
-    return [_whole(line, record) for line, record in lines]
+    lines = decode.decode_lines(_read_data(path), kind, path, _ADVICE)
+    return [_add_extra_keys(line, record) for line, record in lines]
 
 
-def _data(path: str) -> bytes:
+def _read_data(path: str) -> bytes:
     """Read a file, or return b"" if there is none."""
     try:
         return storage.read_bytes(path)
@@ -183,13 +186,13 @@ def _data(path: str) -> bytes:
         return b""
 
 
-def _whole(line: bytes, checked: T) -> T:
-    """Add the keys of the data that the record's type does not declare."""
+def _add_extra_keys(line: bytes, checked: T) -> T:
+    """Add the keys of a line that the record's type does not declare."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line for each logged step, none twice.
+    """Writer of `metrics.jsonl`, with one line for each logged step.
 
     Args:
         path: path of the file, which has one writer.
@@ -200,7 +203,7 @@ class MetricsLog:
     def __init__(self, path: str, last_step: int) -> None:
         self._path = path
         self._lock = threading.Lock()
-        data = _data(path)
+        data = _read_data(path)
         lines = decode.decode_lines(data, MetricsRecord, path, _ADVICE)
         kept = {r["step"]: (line, r) for line, r in lines if r["step"] <= last_step}
         self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
@@ -214,7 +217,7 @@ class MetricsLog:
             storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step, later than all before."""
+        """Add a step, which must be later than all others."""
         if storage.is_remote(self._path):
             with self._lock:
                 self._lines.append(encode_line(record))
@@ -223,7 +226,7 @@ class MetricsLog:
             _append_local(self._path, encode_line(record))
 
     def sync(self) -> None:
-        """Write the file to a bucket if it has changed, since on disk it is up to date."""
+        """Write the file to a bucket if it has changed. On disk it is always up to date."""
         with self._lock:
             if not self._unsynced:
                 return
@@ -236,7 +239,7 @@ class MetricsLog:
 
 
 class Heartbeat:
-    """`heartbeat.json`, written at each change of state and every few seconds.
+    """Writer of `heartbeat.json`, at each change of state and every few seconds.
 
     Args:
         model_dir: MODEL_DIR.
@@ -250,7 +253,7 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        # Only for writes, so that an update never waits for a bucket.
+        # Lock of writes. Updates do not acquire it, so that they never wait for a bucket.
         self._lock = threading.Lock()
         self._fields: JsonRecord = {
             "run": run,
@@ -298,7 +301,8 @@ def _append(
     Args:
         path: path on disk or gs://.
         line: line to append.
-        known: content and version that this process knows. They are read if None or outdated.
+        known: content and version as this process knows them. The object is read if it is None or
+            outdated.
 
     Returns:
         New content and version of an object, or None.
@@ -320,4 +324,4 @@ def _append(
         if (new := storage.replace_if(path, data + line, token)) is not None:
             return data + line, new
         known = None
-    raise StorageError(f"{path}: other writers kept changing it, so rerun the same command")
+    raise StorageError(f"{path} was changed by other writers at each try: rerun the same command")

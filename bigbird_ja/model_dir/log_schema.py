@@ -1,7 +1,7 @@
 """Lines of a run's log files, with the keys that readers rely on, and their ranges.
 
-The records are dictionaries, checked when they are read (`run.log`). Keys that are not declared are
-kept as they are. `None` stands for a number that JSON cannot represent (NaN, infinity).
+The records are dictionaries, which `log` checks when it reads them. Keys that are not declared are
+kept unchanged. `None` stands for a number that JSON cannot represent (NaN, infinity).
 """
 
 from typing import Annotated, Any, TypedDict
@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from bigbird_ja.storage.decode import Count
 
-# UNIX seconds up to the year 3000, or a duration in seconds.
+# UNIX time up to the year 3000, or a duration, in seconds.
 Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Usd = Annotated[float, Meta(ge=0, le=1e12)]
@@ -71,7 +71,7 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-# In tokens. `to` is exclusive, and None for tokens that occur nowhere else.
+# Range in tokens. `to` is exclusive. Both ends are None for tokens that occur nowhere else.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 

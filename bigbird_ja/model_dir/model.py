@@ -1,7 +1,7 @@
 """Model of a MODEL_DIR, with its parameters, config and tokenizer.
 
-The checkpoint's metadata states the config and the tokenizer that it was trained with. Other files
-in their place are refused, as everything that reads the model would be wrong without an error.
+The checkpoint's metadata states the config and the tokenizer that it was trained with. A changed
+config or tokenizer is refused, as otherwise all results would be wrong without an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import CheckpointStore, Meta
-from bigbird_ja.model_dir.variables import parameters_of, read_variables
+from bigbird_ja.model_dir.variables import read_variables, select_parameters
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
-NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"
+NO_CHECKPOINT = "no checkpoint here: give the folder of a run, not the result of `export`"
 # Event of a run whose settings were changed.
 CONTINUED = "continued_with"
 
@@ -76,25 +76,25 @@ def load_parameters(
         BadInput: There is no such checkpoint, it is damaged, or `config.yaml` is not its config.
     """
     store = CheckpointStore(model_dir)
-    steps = store.steps()
+    steps = store.list_steps()
     if not steps:
         raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
     if step is not None and step not in steps:
-        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
+        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_shorten(steps)}")
     step = steps[-1] if step is None else step
     path, meta = storage.join(model_dir, CONFIG), store.read_meta(step)
     config, data = read_config(path)
-    check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
+    check_config(config, data, meta, path, list_earlier_configs(run_log.read_events(model_dir)))
     with create_scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_variables(checkpoint.prefix)
-    return config, data, parameters_of(values), checkpoint.meta
+    return config, data, select_parameters(values), checkpoint.meta
 
 
-def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return fingerprints of the configs that a run had before `pretrain` changed their settings.
+def list_earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return fingerprints of the configs that a run had before its settings were changed.
 
-    All have the same model.
+    The settings of the model are equal in all of them.
     """
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
@@ -102,14 +102,14 @@ def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
 def check_config(
     config: Config, data: Data, meta: Meta, where: str, earlier: Collection[str] = ()
 ) -> None:
-    """Check that a config is the checkpoint's.
+    """Check that a checkpoint was trained with a config.
 
     Args:
         config: config of the run.
         data: data of the run.
         meta: metadata of the checkpoint.
         where: path of the config, for the message.
-        earlier: fingerprints of earlier configs of the run, see `earlier_configs`.
+        earlier: fingerprints of earlier configs of the run, see `list_earlier_configs`.
 
     Raises:
         BadInput: The fingerprints differ.
@@ -118,8 +118,7 @@ def check_config(
     if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
-            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): put the changed"
-            " settings back as they were"
+            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): undo the changes of the file"
         )
 
 
@@ -127,13 +126,13 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     """Load MODEL_DIR's tokenizer, checked against the checkpoint.
 
     Raises:
-        BadInput: It is missing, or not the one that the checkpoint was trained with.
+        BadInput: The tokenizer is missing, or is not the one that the checkpoint was trained with.
     """
-    from bigbird_ja.text.load import tokenizer_of
+    from bigbird_ja.text.load import parse_tokenizer
 
     check_tokenizer(model_dir, meta.tokenizer_sha256)
     path = storage.join(model_dir, TOKENIZER)
-    return tokenizer_of(storage.read_bytes(path), path)
+    return parse_tokenizer(storage.read_bytes(path), path)
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
@@ -158,6 +157,6 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
         )
 
 
-def _short(steps: Sequence[int]) -> str:
+def _shorten(steps: Sequence[int]) -> str:
     texts = [str(step) for step in steps]
     return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])

@@ -15,7 +15,7 @@ from bigbird_ja.process.console import shorten
 T = TypeVar("T")
 
 STEP = "global_step"
-# `train.optimizer.slot_parameters` describes them.
+# `train.optimizer.list_slot_parameters` describes them.
 SLOTS = ("m", "v")
 
 
@@ -23,7 +23,7 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
     """Read all variables of a TensorFlow checkpoint in local files.
 
     Raises:
-        Damaged: Files are missing, cut off, or not of a checkpoint.
+        Damaged: Files are missing or truncated, or are not a checkpoint.
     """
     import tensorflow as tf
 
@@ -32,13 +32,13 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         why = shorten(str(error), 200)
-        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
+        raise Damaged(f"{prefix} cannot be read as a TensorFlow checkpoint ({why})") from error
 
 
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
     """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
 
-    It runs outside of graphs, so it needs a thread of its own while a session trains.
+    It must run outside of graphs, so it needs a separate thread while a session trains.
 
     Raises:
         StorageError: The disk is full, or fails.
@@ -54,20 +54,20 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
             tensors=[tf.convert_to_tensor(values[name]) for name in names],
         )
     except tf.errors.OpError as error:
-        # A StorageError, as TensorFlow turns EFBIG into OutOfRangeError, which a session
-        # takes for the end of the data, without an error.
+        # TensorFlow converts EFBIG to OutOfRangeError, after which a session ends without an error
+        # as if the data had ended. So it is raised as a StorageError.
         known = classify(error)
         raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
 
 
-def slot_name(parameter: str, slot: str) -> str:
+def name_slot(parameter: str, slot: str) -> str:
     """Return the name of the variable for one of a parameter's slots."""
     return f"{parameter}/adam_{slot}"
 
 
-def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
+def select_parameters(variables: Mapping[str, T]) -> dict[str, T]:
     """Return the parameters among a checkpoint's variables."""
-    endings = tuple(slot_name("", slot) for slot in SLOTS)
+    endings = tuple(name_slot("", slot) for slot in SLOTS)
     return {
         name: value
         for name, value in variables.items()

@@ -10,7 +10,7 @@ from bigbird_ja.accelerators import chips, environment, measured
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.errors import BadInput
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.flops import count_model_flops
 from bigbird_ja.preflight.results import PreflightResult
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -105,7 +105,7 @@ def estimate_rate(machine: Accelerator, run: Plan) -> MachineRate:
         return MachineRate(rate, slower, faster, f"{where}, {step.basis}", True)
     model = run.config.model
     share = measured.predict_share_of_peak(model.architecture, machine.chip, model.hidden_size)
-    flops_per_token = model_flops(run.config, run.data, 1) / run.data.seq_length
+    flops_per_token = count_model_flops(run.config, run.data, 1) / run.data.seq_length
     tokens = count_tokens_per_step(run.config, run.data)
     seconds = tokens * flops_per_token / (machine.peak_flops * share) + measured.HOST_SECONDS
     ends = measured.UNCOMPILED_INTERVAL

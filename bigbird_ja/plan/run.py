@@ -112,7 +112,7 @@ def plan(
     manifest = manifest_lib.load(data_dir) if data_dir else None
     layers = [
         *base_layers(config),
-        *run_settings.planned_settings(init_from, manifest, data_dir or ""),
+        *run_settings.plan_settings(init_from, manifest, data_dir or ""),
         *given_layers(overrides, {"training.num_train_steps": num_train_steps}),
     ]
     resolved, given = resolve_config(layers, used_by("plan"))

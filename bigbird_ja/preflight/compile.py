@@ -363,7 +363,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     import numpy as np
     from jax.sharding import Mesh
 
-    from bigbird_ja.train.engines.lowering.device_step import AXIS, make_step, shapes
+    from bigbird_ja.train.engines.lowering.device_step import AXIS, make_shapes, make_step
 
     compat.skip_default_layouts()
     if job.kept_in:
@@ -373,7 +373,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
         os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
     began = time.monotonic()
-    lowered = make_step(job.step, "tpu", mesh).lower(*shapes(job.step, mesh))
+    lowered = make_step(job.step, "tpu", mesh).lower(*make_shapes(job.step, mesh))
     lowering = time.monotonic() - began
     compiled = lowered.compile()
     compiling = time.monotonic() - began - lowering

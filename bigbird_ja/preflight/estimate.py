@@ -17,7 +17,7 @@ from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.flops import count_model_flops
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.kernels.layer_shape import LayerShape, tile_rows
 from bigbird_ja.preflight import costs, figures, hlo, roofline
@@ -126,7 +126,7 @@ def examine(
         BadInput: The step does not support these shapes, or the extra is not installed.
         CompilerFailed: The compiler crashed or took too long.
     """
-    resolved = kernels.resolved(config, data, "tpu", target.chip.name)
+    resolved = kernels.resolve_attention(config, data, "tpu", target.chip.name)
 
     def attempt(config: Config) -> tuple[LoweredStep, float, Program | Shortage]:
         began = time.monotonic()
@@ -140,7 +140,7 @@ def examine(
     try:
         step, seconds, compiled = attempt(resolved)
     except CompilerFailed as error:
-        resolved = kernels.without_kernels(config, resolved, error)
+        resolved = kernels.fall_back_to_xla(config, resolved, error)
         step, seconds, compiled = attempt(resolved)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
@@ -153,7 +153,7 @@ def _compute_figures(
 ) -> StepResult:
     accumulated = config.training.gradient_accumulation_steps
     _, stated = measure_documents(config, data)
-    flops = model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
+    flops = count_model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
     result = StepResult(
         chip=target.chip.name,
         topology=target.name if target.is_slice else None,
@@ -365,7 +365,7 @@ def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[
     """
     import tensorflow as tf
 
-    from bigbird_ja.model.kernels.kernel_attention import bounds
+    from bigbird_ja.model.kernels.kernel_attention import find_bounds
 
     length = shape.tiles * shape.rows
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
@@ -381,6 +381,6 @@ def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[
             row[end - (number == 0) : end + fragment.cost] = number + 1
             end += fragment.cost
     tiled = tf.constant(documents.reshape(-1, shape.tiles, shape.rows))
-    first, left = np.moveaxis(bounds(tiled, tiled > 0).numpy(), -1, 0)
+    first, left = np.moveaxis(find_bounds(tiled, tiled > 0).numpy(), -1, 0)
     means = tuple(float(trips.mean()) for _, _, trips in shape.loops(first, left))
     return means, float(left.mean()) / shape.tiles

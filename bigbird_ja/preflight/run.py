@@ -78,7 +78,7 @@ def preflight(
     manifest = manifest_lib.load(data_dir) if data_dir else None
     layers = [
         *base_layers(config),
-        *run_settings.planned_settings(init_from, manifest, data_dir or ""),
+        *run_settings.plan_settings(init_from, manifest, data_dir or ""),
         *given_layers(overrides),
     ]
     resolved, given = resolve_config(layers, used_by("preflight"))

@@ -1,7 +1,7 @@
 """Charts as inline SVG by matplotlib, with colors of the page's style sheet.
 
-The same run gives the same bytes: no dates, and ids in the SVG that depend only on its content.
-Text stays text, in the reader's fonts.
+Equal runs give equal bytes: the SVG contains no dates, and its ids depend only on its content. Text
+is not converted to paths, so that the reader's fonts are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUM_COLORS = 6
 # Maximum number of points of a line.
 _MAX_POINTS = 250
 
-# Matplotlib's color -> variable of the style sheet, with values for light and dark mode.
+# Variables of the style sheet by matplotlib's color. They have values for light and dark mode.
 _VARIABLES = {
     "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
     "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line",
@@ -50,13 +50,13 @@ class Series:
     is_dots: bool = False
 
 
-def color(number: int) -> str:
+def get_color(number: int) -> str:
     """Return the color of run `number`."""
     return _COLORS[f"--c{number % NUM_COLORS}"]
 
 
-def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Draw lines over the step, or a note if there is nothing to draw.
+def draw_line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
+    """Draw lines over the step, or return a note if nothing was logged.
 
     Args:
         title: title of the chart.
@@ -65,14 +65,14 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
     """
     series = [s for s in series if len(s.points)]
     if not series:
-        return _card(title, '<p class="none">nothing logged yet</p>')
+        return _make_card(title, '<p class="none">nothing logged yet</p>')
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     def draw(axes: Axes) -> None:
         for s in series:
             steps, values = thin(s.points)
             style = "o" if s.is_dots else "-"
-            axes.plot(steps, values, style, label=s.label, color=color(s.color), markersize=4)
+            axes.plot(steps, values, style, label=s.label, color=get_color(s.color), markersize=4)
         axes.set_xlabel("step")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if is_share:
@@ -81,7 +81,7 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
     return _draw(title, draw)
 
 
-def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
+def draw_bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
     """Draw a group of bars for each label, from shares by series and label."""
     from matplotlib.ticker import PercentFormatter
 
@@ -93,7 +93,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
             places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
             shares = np.array([table.get(label) for label in labels], float)  # None becomes NaN.
             known = ~np.isnan(shares)
-            axes.bar(places[known], shares[known], 0.92 * width, color=color(index), label=name)
+            axes.bar(places[known], shares[known], 0.92 * width, color=get_color(index), label=name)
         axes.set_xticks(range(len(labels)), labels)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
@@ -101,7 +101,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
-    """Return x and y of at most `most` points, as means of equal parts and the last point."""
+    """Return x and y of at most `most` points: means of equal parts, and the last point."""
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if len(rows) > most:
@@ -111,18 +111,18 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
 
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
-    """Return a card of the page with the chart that `draw` draws into axes."""
+    """Return a card with the chart that the function `draw` draws into axes."""
     os.environ["MPLBACKEND"] = "agg"  # A notebook's backend may be missing here.
     import matplotlib
 
     file = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # The browser's fonts draw the text.
-        figure = new_figure(7.8, 3.4)
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # The browser draws the text.
+        figure = make_figure(7.8, 3.4)
         axes = figure.add_subplot()
         draw(axes)
         if axes.get_legend_handles_labels()[1]:
-            legend_below(figure)
+            add_legend_below(figure)
         unstamped = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=unstamped)
     svg = file.getvalue()
@@ -132,23 +132,23 @@ def _draw(title: str, draw: Callable[[Axes], None]) -> str:
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     label = html.escape(title)
     picture = f'<svg viewBox="{size_of_view}" role="img" aria-label="{label}">{body}'
-    return _card(title, picture)
+    return _make_card(title, picture)
 
 
-def new_figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
     """Return an empty figure of some width and height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def legend_below(figure: Figure) -> None:
+def add_legend_below(figure: Figure) -> None:
     """Put a legend below the chart, in as many columns as fit."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
-    inches = 0.6 + 0.075 * max(map(len, labels))  # A line, and letters of 10 points.
+    inches = 0.6 + 0.075 * max(map(len, labels))  # Width of the line, and of 10-point letters.
     columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _card(title: str, body: str) -> str:
+def _make_card(title: str, body: str) -> str:
     return f'<figure class="card"><figcaption>{html.escape(title)}</figcaption>{body}</figure>'

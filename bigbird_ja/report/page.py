@@ -1,4 +1,4 @@
-"""One HTML page about runs, from their logs, which fetches nothing."""
+"""One self-contained HTML page about runs, from their logs."""
 
 import datetime
 import html
@@ -13,7 +13,7 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.errors import check_is_list
 from bigbird_ja.process.console import format_time
-from bigbird_ja.report.charts import NUM_COLORS, Series, bar_chart, line_chart
+from bigbird_ja.report.charts import NUM_COLORS, Series, draw_bar_chart, draw_line_chart
 from bigbird_ja.report.run_logs import RunLogs, name_apart
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import OPTIONS, used_by
@@ -26,12 +26,12 @@ class ReportedRun:
 
     model_dir: str
     step: int
-    cost_usd: float | None  # Counted by `launch`.
+    cost_usd: float | None  # Cost that `launch` has counted.
 
 
 @dataclass(frozen=True)
 class ReportResult:
-    """Page that was written."""
+    """Written page."""
 
     output: str
     runs: list[ReportedRun]
@@ -47,7 +47,7 @@ def report(
         output: path of the HTML file, on disk or gs://.
 
     Raises:
-        BadInput: A folder contains no run, or the file cannot be written there.
+        BadInput: A folder contains no run, or the file cannot be written.
     """
     output = os.fspath(output)
     outputs.check_output_file(output, "`output`")
@@ -55,27 +55,27 @@ def report(
     check_is_list("model_dirs", model_dirs)
     runs = [RunLogs(os.fspath(model_dir), now) for model_dir in model_dirs]
     name_apart(runs)
-    outputs.write(output, page(runs, now).encode())
+    outputs.write(output, format_page(runs, now).encode())
     return ReportResult(output, [ReportedRun(r.model_dir, r.step, r.cost_usd) for r in runs])
 
 
-def page(runs: Sequence[RunLogs], now: float) -> str:
-    """Return the HTML of the page.
+def format_page(runs: Sequence[RunLogs], now: float) -> str:
+    """Format the page as HTML.
 
     Args:
         runs: runs, in the order of their colors.
-        now: UNIX seconds, time of writing.
+        now: time of writing, UNIX seconds.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
     written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
     parts: dict[str, list[str]] = {
-        "cards": [_card(run, index) for index, run in enumerate(runs)],
-        "training": _training(runs),
-        "evaluation": _evaluation(runs),
-        "examples": [_examples(run) for run in runs],
+        "cards": [_format_card(run, index) for index, run in enumerate(runs)],
+        "training": _draw_training(runs),
+        "evaluation": _draw_evaluations(runs),
+        "examples": [_format_examples(run) for run in runs],
         "facts": [
-            _table("Settings that are not defaults", runs, _changed_settings),
-            _table("Environment", runs, _environment),
+            _format_table("Settings that are not defaults", runs, _list_changed_settings),
+            _format_table("Environment", runs, _get_environment),
         ],
     }
     return string.Template(template.read_text(encoding="utf-8")).substitute(
@@ -90,10 +90,10 @@ def _escape(value: Any) -> str:
     return html.escape(str(value))
 
 
-def _card(run: RunLogs, index: int) -> str:
+def _format_card(run: RunLogs, index: int) -> str:
     """Return the card with a run's main figures."""
 
-    def number(value: Any, form: str) -> str:
+    def format_number(value: Any, form: str) -> str:
         return "-" if value is None else format(value, form)
 
     last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {}
@@ -101,9 +101,9 @@ def _card(run: RunLogs, index: int) -> str:
     seconds = run.eta_seconds if run.is_running else run.train_seconds
     facts = {
         "step": f"{run.step:,}" + (f" / {total:,}" if total else ""),
-        "loss": number(last.get("loss"), ".4f"),
-        "masked-LM accuracy": number(last.get("masked_lm_accuracy"), ".2%"),
-        "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
+        "loss": format_number(last.get("loss"), ".4f"),
+        "masked-LM accuracy": format_number(last.get("masked_lm_accuracy"), ".2%"),
+        "tokens per second": format_number(last.get("tokens_per_second"), ",.0f"),
         "ETA" if run.is_running else "trained for": "-"
         if seconds is None
         else format_time(seconds),
@@ -113,9 +113,9 @@ def _card(run: RunLogs, index: int) -> str:
     if run.cost_usd is not None:
         facts["cost so far"] = f"${run.cost_usd:,.2f}"
     if run.evaluations:
-        facts["held-out loss"] = number(run.newest_evaluation["masked_lm_loss"], ".4f")
+        facts["held-out loss"] = format_number(run.newest_evaluation["masked_lm_loss"], ".4f")
     cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
-    kind, state = _state(run)
+    kind, state = _find_state(run)
     share = min(1.0, run.step / total) if total else 0.0
     return (
         f'<div class="card"><strong>{_escape(run.name)}</strong>'
@@ -125,8 +125,8 @@ def _card(run: RunLogs, index: int) -> str:
     )
 
 
-def _state(run: RunLogs) -> tuple[str, str]:
-    """Return the state of a run, as a class of the style sheet and as text."""
+def _find_state(run: RunLogs) -> tuple[str, str]:
+    """Return the state of a run, as a CSS class and as text."""
     state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
     if run.is_running:
         return "run", state
@@ -136,34 +136,34 @@ def _state(run: RunLogs) -> tuple[str, str]:
     return "bad", f"silent (was {state})"
 
 
-def _training(runs: Sequence[RunLogs]) -> list[str]:
-    """Return the charts over the steps."""
+def _draw_training(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw the charts over the steps."""
 
-    def chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
+    def draw_chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
         lines = []
         for index, run in enumerate(runs):
             name = f"{run.name}, held out"
             lines += [
-                Series(run.name, _points(run.metrics, key), index),
-                Series(name, _points(run.evaluations, held_out), index, is_dots=True),
+                Series(run.name, _list_points(run.metrics, key), index),
+                Series(name, _list_points(run.evaluations, held_out), index, is_dots=True),
             ]
-        return line_chart(title, lines, is_share)
+        return draw_line_chart(title, lines, is_share)
 
     return [
-        chart("Loss", "loss", "masked_lm_loss"),
-        chart("Masked-LM accuracy", "masked_lm_accuracy", "masked_lm_accuracy", is_share=True),
-        chart("Learning rate", "learning_rate"),
-        chart("Tokens per second", "tokens_per_second"),
+        draw_chart("Loss", "loss", "masked_lm_loss"),
+        draw_chart("Masked-LM accuracy", "masked_lm_accuracy", "masked_lm_accuracy", is_share=True),
+        draw_chart("Learning rate", "learning_rate"),
+        draw_chart("Tokens per second", "tokens_per_second"),
     ]
 
 
-def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Return (step, value) pairs of a quantity, without missing values."""
+def _list_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """List (step, value) pairs of a quantity, without missing values."""
     return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
 
 
-def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
-    """Return charts of the newest evaluation of each run."""
+def _draw_evaluations(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw charts of the newest evaluation of each run."""
     charts = []
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
@@ -177,12 +177,12 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
             for run in runs
         }
         if any(tables.values()):
-            charts.append(bar_chart(title, tables))
+            charts.append(draw_bar_chart(title, tables))
     return charts or ['<p class="none">not evaluated yet</p>']
 
 
-def _examples(run: RunLogs) -> str:
-    """Return a table of sentences with a mask and the newest guesses."""
+def _format_examples(run: RunLogs) -> str:
+    """Format a table of masked sentences with the newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
@@ -196,14 +196,16 @@ def _examples(run: RunLogs) -> str:
             f'<td class="{verdict}"><b>{_escape(e["guess"])}</b> {e["probability"]:.0%}</td>'
             f"<td>{_escape(e['after'])}</td></tr>"
         )
-    # Without `lang` a browser may draw Han characters in their Chinese forms.
+    # Without `lang` a browser may draw kanji in their Chinese forms.
     title = f"Filled masks, {_escape(run.name)}, step {shown[-1]['step']:,}"
     table = f'<table lang="ja">{"".join(rows)}</table>'
     return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
 
 
-def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
-    """Return a table with a row per key and a column per run, and with bold differences."""
+def _format_table(
+    title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]
+) -> str:
+    """Format a table with a row per key and a column per run. Different rows are bold."""
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
     rows = [f"<tr><th></th>{head}</tr>"]
@@ -216,8 +218,8 @@ def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping
     return f'<div class="card"><figcaption>{title}</figcaption>{table}</div>'
 
 
-def _environment(run: RunLogs) -> dict[str, Any]:
-    """Return machine and packages, as the newest start logged them."""
+def _get_environment(run: RunLogs) -> dict[str, Any]:
+    """Return machine and packages from the event of the newest start."""
     starts = [e for e in run.events if e["event"] in ("started", "resumed")]
     last: Mapping[str, Any] = starts[-1] if starts else {}
     left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
@@ -227,7 +229,7 @@ def _environment(run: RunLogs) -> dict[str, Any]:
     }
 
 
-def _changed_settings(run: RunLogs) -> dict[str, Any]:
+def _list_changed_settings(run: RunLogs) -> dict[str, Any]:
     """Return the settings of `pretrain` that differ from the defaults."""
     values = flatten(*run.settings) if run.settings else {}
     return {

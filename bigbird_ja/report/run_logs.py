@@ -8,7 +8,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.config_file import read_config
 
-# Age of the heartbeat from which a run counts as stopped, whatever its last state was.
+# Maximum age of the heartbeat, in seconds, for a run that counts as running.
 _FRESH_SECONDS = 300.0
 
 
@@ -27,7 +27,7 @@ class RunLogs:
         self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
         self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
         if self.settings is None and not self.metrics and not self.events:
-            raise BadInput(f"{model_dir}: contains no run (no config.yaml, no metrics.jsonl)")
+            raise BadInput(f"{model_dir} contains no run (no config.yaml, no metrics.jsonl)")
         newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
         self.evaluations = [newest[step] for step in sorted(newest)]
         self.heartbeat = beat = run_log.read_heartbeat(model_dir)
@@ -43,7 +43,7 @@ class RunLogs:
 
     @property
     def total_steps(self) -> int | None:
-        """Length of the whole run."""
+        """Length of the whole run, in steps."""
         if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
             return stated
         return self.settings[0].training.num_train_steps if self.settings else None
@@ -56,7 +56,7 @@ class RunLogs:
     @property
     def interruptions(self) -> int:
         """Number of interruptions, as in the model card."""
-        return run_log.unfinished_starts(self.events) - self.is_running
+        return run_log.count_unfinished_starts(self.events) - self.is_running
 
     @property
     def eta_seconds(self) -> float | None:
@@ -69,7 +69,7 @@ class RunLogs:
     @property
     def cost_usd(self) -> float | None:
         """Cost that the supervisor has counted, or None without a supervisor."""
-        return run_log.counted_usd(self.events)
+        return run_log.find_cost_usd(self.events)
 
     @property
     def newest_evaluation(self) -> Mapping[str, Any]:
@@ -87,7 +87,7 @@ def name_apart(runs: Sequence[RunLogs]) -> None:
     A page shows no other part of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    for length in (*range(1, 9), 1):  # No end is unique if a run is given twice: 1.
+    for length in (*range(1, 9), 1):  # If a run is given twice, no end is unique, and 1 is used.
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(runs):
             break

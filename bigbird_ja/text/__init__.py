@@ -1,7 +1,7 @@
 """Read corpora, split sentences and words, and tokenize.
 
-- Corpora: `corpus` (values of `--input`), `file_source`, `stored` (files of text), `articles`
-  (generated text), `markers` (Wiki40b's).
+- Corpora: `corpus` (values of `--input`), `file_source`, `hub_source`, `containers` (files of
+  text), `articles` (generated text), `markers` (Wiki40b's).
 - Sentences and words: `sentences`, `words`.
 - Tokenizers: `load`, `tokenizer` (SentencePiece's), `folder_tokenizer` (Hugging Face's),
   `tokenizer_training`, `model_proto` (SentencePiece's files).

@@ -1,14 +1,14 @@
 """Generated Japanese encyclopedia articles in Wiki40b's layout, reproducible by seed.
 
-Article i of a seed is a pure function of (seed, i). Articles are a few hundred to tens of
-thousands of characters long. Longer ones state invented facts and repeat them hundreds to thousands
-of tokens later:
+Article i of a seed is a pure function of (seed, i). Articles contain a few hundred to tens of
+thousands of characters. Longer ones state invented facts and repeat them hundreds to thousands of
+tokens later:
 
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
-The name is one of a million, so only a model that sees the first mention can predict the later
-one (`scripts/probe.py` measures it). Words and sentences are in `article_words.yaml` and
-`article_sentences.yaml`; a change of either changes every article.
+The name is one of a million, so only a model that sees the first mention can predict the later one
+(`scripts/probe.py` measures it). Words and sentences are in `article_words.yaml` and
+`article_sentences.yaml`. A change of either file changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
 """
@@ -38,7 +38,7 @@ from bigbird_ja.storage.ownership import FILES, FileVersion, Owned
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
-# Limits of lengths, in characters, and the standard deviation of their logarithm.
+# Range of lengths, in characters, and the standard deviation of their logarithm.
 _MIN_LENGTH, _MAX_LENGTH = 250, 40_000
 _SPREAD = 1.0
 
@@ -54,7 +54,7 @@ _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
 
 def _read(name: str) -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The C loader is ten times as fast.
     text = resources.files(__package__).joinpath(name).read_text("utf-8")
     result: dict[str, Any] = yaml.load(text, loader)  # noqa: S506 (both are safe)
     return result
@@ -71,16 +71,16 @@ def generate(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0)
         count: number of articles.
         seed: seed of the whole corpus.
         mean_length: mean length in characters over many articles.
-        facts: facts per 1,000 characters; each is repeated one to three times. If an article needs
-            more facts than there are kinds, it has two or more, repeated more often.
+        facts: facts per 1,000 characters, each repeated one to three times. If there are not enough
+            kinds of facts for a long article, its facts are repeated more often.
     """
     for index in range(count):
-        yield _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
+        yield _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).write()
 
 
 @functools.cache
-def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
-    """Parse a sentence into pairs of literal text and the following slot ("" for none)."""
+def _parse_slots(sentence: str) -> tuple[tuple[str, str], ...]:
+    """Parse a sentence into pairs of literal text and the following slot ("" without one)."""
     return tuple(
         (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
@@ -111,26 +111,28 @@ class _Writer:
         self._slots = self._make_slots(self._pick(self._kind["suffixes"]))
         self._plan_facts(int(self._target * facts / 1000))
 
-    def article(self) -> str:
+    def write(self) -> str:
         """Write the article in Wiki40b's layout."""
-        lead = self._fill(self._pick(self._kind["openings"])) + self._paragraph(2)
+        lead = self._fill(self._pick(self._kind["openings"])) + self._write_paragraph(2)
         sections = [("", [lead])]
         headings = list(self._kind["headings"])
         while self._written < self._target:
             if not headings:
-                headings = [f"{name}（{self._word('fields')}）" for name in self._kind["headings"]]
-            heading = headings.pop(self._below(len(headings)))
-            count = 1 + self._below(3)
+                headings = [
+                    f"{name}（{self._draw_word('fields')}）" for name in self._kind["headings"]
+                ]
+            heading = headings.pop(self._draw_below(len(headings)))
+            count = 1 + self._draw_below(3)
             paragraphs: list[str] = []
             while len(paragraphs) < count and self._written < self._target:
-                paragraphs.append(self._paragraph(2 + self._below(6)))
+                paragraphs.append(self._write_paragraph(2 + self._draw_below(6)))
             sections.append((heading, paragraphs))
         return render(str(self._slots["題"]), sections)
 
-    def _paragraph(self, sentences: int) -> str:
+    def _write_paragraph(self, sentences: int) -> str:
         parts = []
         for _ in range(sentences):
-            parts += self._due_facts()
+            parts += self._take_due_facts()
             chance = self._random()
             if chance < 0.12:
                 parts.append(self._fill(self._pick(_SENTENCES["quoted"])))
@@ -141,18 +143,18 @@ class _Writer:
         return "".join(parts)
 
     def _plan_facts(self, count: int) -> None:
-        """Plan statements: (position in characters, tie-break, kind, name, is a repetition)."""
+        """Plan statements as (position in characters, tie-break, kind, name, is repeated)."""
         kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
-        if count > len(kinds):  # a random number of kinds: articles differ in difficulty
-            kinds = kinds[: 2 + self._below(len(kinds) - 1)]
+        if count > len(kinds):  # A random number of kinds varies the difficulty of articles.
+            kinds = kinds[: 2 + self._draw_below(len(kinds) - 1)]
         more = 3 * (count - len(kinds)) // max(1, len(kinds))
         self._due: list[tuple[int, int, str, str, bool]] = []
         for kind in kinds:
-            letters = 2 + self._below(2)
-            name = "".join(self._word("fact_letters") for _ in range(letters))
+            letters = 2 + self._draw_below(2)
+            name = "".join(self._draw_word("fact_letters") for _ in range(letters))
             at = int(self._random() * 0.6 * self._target)
             self._due.append((at, len(self._due), kind, name, False))
-            for _ in range(1 + self._below(3) + more):
+            for _ in range(1 + self._draw_below(3) + more):
                 room = self._target - at
                 if room <= _MIN_DISTANCE:
                     break
@@ -161,7 +163,7 @@ class _Writer:
                 self._due.append((at + int(distance), len(self._due), kind, name, True))
         heapq.heapify(self._due)
 
-    def _due_facts(self) -> list[str]:
+    def _take_due_facts(self) -> list[str]:
         stated = []
         while self._due and self._due[0][0] <= self._written:
             _, _, self._slots["種"], self._slots["名"], again = heapq.heappop(self._due)
@@ -171,7 +173,7 @@ class _Writer:
 
     def _fill(self, sentence: str) -> str:
         parts = []
-        for literal, slot in _parts_of(sentence):
+        for literal, slot in _parse_slots(sentence):
             parts.append(literal)
             if slot:
                 value = self._slots[slot]
@@ -181,61 +183,66 @@ class _Writer:
         return text
 
     def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
-        """Return the values of slots: fixed for the article's subject and people, else random."""
-        place = self._place()
-        subject = place + suffix if suffix else self._person()
+        """Return the values of slots, or functions that draw them.
+
+        The article's subject and people are fixed. All other values are drawn for each slot.
+        """
+        place = self._draw_place()
+        subject = place + suffix if suffix else self._draw_person()
         return {
             "題": subject,
-            "地": self._place(),
-            "県": self._word("prefectures"),
-            "主": self._person(),
-            "友": self._person(),
-            "読": "".join(self._word("kana") for _ in range(3 + self._below(5))),
-            "人": self._person,
-            "町": self._place,
-            "年": self._era_year,
-            "西暦": lambda: str(1700 + self._below(325)),
-            "月日": lambda: f"{1 + self._below(12)}月{1 + self._below(28)}日",
-            "数": lambda: str(2 + self._below(98)),
-            "大数": self._large_number,
-            "小数": self._decimal,
+            "地": self._draw_place(),
+            "県": self._draw_word("prefectures"),
+            "主": self._draw_person(),
+            "友": self._draw_person(),
+            "読": "".join(self._draw_word("kana") for _ in range(3 + self._draw_below(5))),
+            "人": self._draw_person,
+            "町": self._draw_place,
+            "年": self._draw_era_year,
+            "西暦": lambda: str(1700 + self._draw_below(325)),
+            "月日": lambda: f"{1 + self._draw_below(12)}月{1 + self._draw_below(28)}日",
+            "数": lambda: str(2 + self._draw_below(98)),
+            "大数": self._draw_large_number,
+            "小数": self._draw_decimal,
             "度": lambda: f"{1 + self._random() * 38:.1f}",
-            "生没": self._life,
-            **{slot: functools.partial(self._word, kind) for slot, kind in _WORD_SLOTS.items()},
+            "生没": self._draw_life,
+            **{
+                slot: functools.partial(self._draw_word, kind) for slot, kind in _WORD_SLOTS.items()
+            },
         }
 
-    def _word(self, kind: str) -> Any:
+    def _draw_word(self, kind: str) -> Any:
         return self._pick(WORDS[kind])
 
-    def _person(self) -> str:
-        return "".join(map(self._word, ("surname_heads", "surname_tails", "given_names")))
+    def _draw_person(self) -> str:
+        return "".join(map(self._draw_word, ("surname_heads", "surname_tails", "given_names")))
 
-    def _place(self) -> str:
-        return "".join(map(self._word, ("place_heads", "place_tails")))
+    def _draw_place(self) -> str:
+        return "".join(map(self._draw_word, ("place_heads", "place_tails")))
 
-    def _era_year(self) -> str:
-        name, first, years = self._word("eras")
-        n = self._below(years)
+    def _draw_era_year(self) -> str:
+        name, first, years = self._draw_word("eras")
+        n = self._draw_below(years)
         return f"{name}{n + 1 if n else '元'}年（{first + n}年）"
 
-    def _life(self) -> str:
-        born = 1700 + self._below(230)
-        return f"{born}年 - {born + 35 + self._below(60)}年"
+    def _draw_life(self) -> str:
+        born = 1700 + self._draw_below(230)
+        return f"{born}年 - {born + 35 + self._draw_below(60)}年"
 
-    def _large_number(self) -> str:
+    def _draw_large_number(self) -> str:
         n = int(10 ** (3 + 5 * self._random()))
         if n < 10_000 or self._random() < 0.3:
             return f"{n:,}"
         return f"{n // 10_000}万{n % 10_000 or ''}"
 
-    def _decimal(self) -> str:
-        number = f"{self._random() * 100:.{1 + self._below(2)}f}"
+    def _draw_decimal(self) -> str:
+        number = f"{self._random() * 100:.{1 + self._draw_below(2)}f}"
         return number if self._random() < 0.9 else number.translate(_FULL_WIDTH)
 
     def _pick(self, choices: Sequence[Any]) -> Any:
         return choices[int(self._random() * len(choices))]
 
-    def _below(self, n: int) -> int:
+    def _draw_below(self, n: int) -> int:
         return int(self._random() * n)
 
 
@@ -259,14 +266,14 @@ def sample(
     facts_per_1000_characters: float = 1.0,
     overwrite: bool = False,
 ) -> SampleResult:
-    """Write a generated Japanese corpus, unless the file holds it already.
+    """Write a generated Japanese corpus, unless the file already contains it.
 
     Args:
         output: file that ends in .jsonl, .jsonl.gz or .txt, on disk or gs://.
         documents: number of articles.
         seed: random seed.
         mean_length: mean length of an article, in characters.
-        facts_per_1000_characters: facts that are repeated far away.
+        facts_per_1000_characters: number of facts that are repeated later in the article.
         overwrite: whether another generated corpus is kept as OUTPUT.replaced-N.
 
     Raises:
@@ -275,7 +282,7 @@ def sample(
     path, started = os.fspath(output), time.monotonic()
     characters = size = 0
 
-    def counted() -> Iterator[str]:
+    def count() -> Iterator[str]:
         nonlocal characters, size
         texts = generate(documents, seed, mean_length, facts_per_1000_characters)
         with Progress(documents, "documents") as progress:
@@ -285,7 +292,7 @@ def sample(
                 progress.update()
                 yield text
 
-    if not _write_file(path, counted(), overwrite):
+    if not _write_file(path, count(), overwrite):
         log(f"{path} is finished already: nothing to do")
     seconds = round(time.monotonic() - started, 3)
     return SampleResult(documents, characters, size, seconds, path)
@@ -311,16 +318,16 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
         is_same = FileVersion.from_file(scratch.name) == FileVersion.from_file(path)
     if not is_same:
         raise BadInput(
-            f"{path} contains something else: choose another `output`, or, if it is a"
-            " generated corpus, replace it with `overwrite`"
+            f"{path} contains something else: choose another `output`, or use `overwrite` if it"
+            " is a generated corpus"
         )
     return False
 
 
 def _encode(path: str, texts: Iterator[str], file: IO[bytes]) -> None:
-    """Write the documents in the format that `path` names, the same bytes every time."""
+    """Write the documents in the format that the suffix of `path` states."""
     if path.endswith(".gz"):
-        # Without a name and a time in its header, the file depends only on its content.
+        # Without name and time in the header, equal documents give equal bytes.
         with gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0) as packed:
             _encode(path.removesuffix(".gz"), texts, cast("IO[bytes]", packed))
         return

@@ -1,4 +1,4 @@
-"""Files of text as they are stored: plain, compressed, in a .zip archive, or columns of a table.
+"""Stored files of text: plain, compressed, in a .zip archive, or columns of a table.
 
 Parquet and Arrow files are read one group of rows at a time.
 """
@@ -23,12 +23,12 @@ _LINES = (".jsonl", ".txt", *SEPARATORS)
 _PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-# Characters of a column's name in a message: without a header it is text.
+# Maximum length of a column's name in a message. Without a header the "name" is a whole text.
 _SHOWN = 40
-# Rows in memory at a time, unless they exceed _BATCH_BYTES.
+# Number of rows in memory at a time, unless they exceed _BATCH_BYTES.
 _ROWS = 256
 _BATCH_BYTES = 256 << 20
-# Separates the path of an archive from the name of a file in it.
+# ARCHIVE.zip::NAME, a file in an archive.
 _IN_ZIP = re.compile(r"(?P<archive>.*\.zip)::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
 HEADER_ADVICE = ", or add a header line if the file has none"
 _CONVERT = {
@@ -38,18 +38,18 @@ _CONVERT = {
 }
 
 
-def kind_of(path: str) -> str:
-    """Return the suffix of a file of text, such as ".csv", without that of its compression."""
+def find_suffix(path: str) -> str:
+    """Return the suffix of a file of text, such as ".csv" for NAME.csv.gz."""
     return os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1]
 
 
 def has_suffix(path: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
-    """Return whether a name ends in one of the suffixes, in small letters or capitals."""
+    """Return whether a name ends in one of the suffixes, regardless of case."""
     return path.lower().endswith(suffixes)
 
 
 def _split_member(path: str) -> tuple[str, str]:
-    """Return the path of the archive and the name in it, an empty name for a file of its own."""
+    """Split a path into the archive's path and the name in it, "" for a plain file."""
     match = _IN_ZIP.fullmatch(path)
     return (match["archive"], match["member"]) if match else (path, "")
 
@@ -61,7 +61,7 @@ def open_stored(path: str) -> Iterator[IO[bytes]]:
     advice = "unpack it, and give the files" if member else _ADVICE
     with decode.convert_errors(path, "a whole file of its kind", advice):
         if member:
-            with _archive(archive) as opened, opened.open(member) as inner:
+            with _open_archive(archive) as opened, opened.open(member) as inner:
                 yield inner
         else:
             with storage.open_read(path) as stream:
@@ -69,7 +69,7 @@ def open_stored(path: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _archive(path: str) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: str) -> Iterator[zipfile.ZipFile]:
     with storage.open_read(path) as stream:
         with decode.convert_errors(path, "an archive", _ADVICE):
             opened = zipfile.ZipFile(stream)
@@ -91,13 +91,13 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
         yield unpacked
 
 
-def column_of(path: str, names: list[str], fields: Sequence[str]) -> str:
-    """Return the first of `fields` that a table has, and has once."""
+def find_column(path: str, names: list[str], fields: Sequence[str]) -> str:
+    """Return the first of `fields` that is the name of exactly one column."""
     field = next((field for field in fields if field in names), None)
     if field is None or names.count(field) > 1:
         lacking = f"no column {' or '.join(fields)}" if field is None else f"two columns {field}"
         known = ", ".join(shorten(name, _SHOWN) for name in names[:20])
-        is_csv = kind_of(path) in SEPARATORS
+        is_csv = find_suffix(path) in SEPARATORS
         advice = add_field(known) + (HEADER_ADVICE if is_csv else "")
         raise BadInput(f"{path}: {lacking}. {advice}")
     return field
@@ -108,13 +108,13 @@ def add_field(names: str) -> str:
     return f"Its fields are {names}. Add one to `text_fields`, which are tried in order"
 
 
-def members(path: str) -> list[str]:
+def list_members(path: str) -> list[str]:
     """List the files of text in an archive by name, without the files that macOS adds.
 
-    A file of text is its own only member.
+    For a plain file of text the list contains only the file.
 
     Raises:
-        BadInput: An archive without text, or a suffix that does not state a format.
+        BadInput: The archive contains no text, or the suffix does not state a format.
     """
     if has_suffix(path, _PLAIN):
         return [path]
@@ -123,55 +123,62 @@ def members(path: str) -> list[str]:
         raise BadInput(
             f"{path}: the name must end in {', '.join(SUFFIXES)}, to state its format{advice}"
         )
-    with _archive(path) as opened:
+    with _open_archive(path) as opened:
         names = sorted(name for name in opened.namelist() if not name.startswith("__MACOSX/"))
     if not (texts := [name for name in names if has_suffix(name, _PLAIN)]):
-        raise BadInput(f"`inputs` {path}: an archive without files of {', '.join(_PLAIN)}")
+        raise BadInput(
+            f"`inputs` {path}: the archive contains no file whose name ends in {', '.join(_PLAIN)}"
+        )
     return [f"{path}::{name}" for name in texts]
 
 
-def size_of(path: str) -> int:
-    """Return the size of a file in bytes, unpacked for a member of an archive."""
+def get_size(path: str) -> int:
+    """Return the size of a file, or of an unpacked member of an archive, in bytes."""
     archive, member = _split_member(path)
     if not member:
         return storage.stat(path).size
-    with _archive(archive) as opened:
+    with _open_archive(archive) as opened:
         return opened.getinfo(member).file_size
 
 
-def version_of(path: str) -> str:
-    """Return the version of a file or its archive, which every write changes, or "" if missing."""
+def get_version(path: str) -> str:
+    """Return the version of a file or its archive, or "" if it is missing.
+
+    Every write changes the version.
+    """
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(_split_member(path)[0]).token
     return ""
 
 
 def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of the first of `fields` that is a column.
+    """Yield the texts in the first of `fields` that is a column.
 
     Raises:
-        BadInput: Another format, a damaged file, or no such column of text.
+        BadInput: The file has another format, is damaged, or contains no such column of text.
     """
     import pyarrow
 
     with open_stored(path) as stream:
-        for batch in _batches(pyarrow, stream, path, fields):
-            batch.validate(full=True)  # Arrow does not check UTF-8 and offsets otherwise
-            for value in batch.column(0):  # one by one: all may refer to one long text
+        for batch in _read_record_batches(pyarrow, stream, path, fields):
+            batch.validate(full=True)  # Otherwise Arrow does not check UTF-8 and offsets.
+            for value in batch.column(0):  # One by one, as all may refer to one long text.
                 yield value.as_py() or ""
 
 
-def _batches(pyarrow: Any, stream: IO[bytes], path: str, fields: Sequence[str]) -> Iterator[Any]:
+def _read_record_batches(
+    pyarrow: Any, stream: IO[bytes], path: str, fields: Sequence[str]
+) -> Iterator[Any]:
     """Yield record batches with the column of text of a parquet or Arrow file or stream."""
     if has_suffix(path, (".parquet",)):
         from pyarrow import parquet
 
         file = parquet.ParquetFile(stream)
-        field = _text_column(pyarrow, file.schema_arrow, path, fields)
+        field = _find_text_column(pyarrow, file.schema_arrow, path, fields)
         repeated = parquet.ParquetFile(stream, read_dictionary=[field])
         for group in range(file.num_row_groups):
             where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
-            # A text that is stored once can be in every row, and rows are expanded in memory.
+            # A text that the file stores once may fill every row, and memory contains each copy.
             first = next(repeated.iter_batches(1, **where), None)
             dictionary = getattr(first and first.column(field), "dictionary", ())
             sizes = [text.as_buffer().size for text in dictionary if text.is_valid]
@@ -183,21 +190,22 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, fields: Sequence[str]) 
     if is_file:
         reader = pyarrow.ipc.open_file(stream)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-    else:  # as `datasets` writes them
+    else:  # The format that `datasets` writes.
         reader = batches = pyarrow.ipc.open_stream(stream)
-    field = _text_column(pyarrow, reader.schema, path, fields)
+    field = _find_text_column(pyarrow, reader.schema, path, fields)
     for batch in batches:
         yield batch.select([field])
 
 
-def _text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) -> str:
+def _find_text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) -> str:
     """Return the name of the column of text."""
-    field = column_of(path, schema.names, fields)
+    field = find_column(path, schema.names, fields)
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     if str(kind) not in ("string", "large_string", "string_view", "null"):
         raise BadInput(
-            f"{path}: {field} contains {kind}, no text. Name another column with `text_fields`"
+            f"{path}: column {field} contains {kind}, not text. Name another column with"
+            " `text_fields`"
         )
     return field

@@ -5,9 +5,9 @@
 
 Document n is the same in every pass.
 
-TFDS data sets are neither downloaded nor generated. They are searched in `tfds_data_dir`, or
-else in TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in the public prepared
-copy in `gs://tfds-data/datasets`, if it is reachable.
+TFDS data sets are neither downloaded nor generated. They are searched in `tfds_data_dir`, if it is
+given. Otherwise they are searched in TFDS's own directory (`TFDS_DATA_DIR`,
+`~/tensorflow_datasets`), then in the public prepared copy in `gs://tfds-data/datasets`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from typing import Any
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import shorten
-from bigbird_ja.text.containers import version_of
+from bigbird_ja.text.containers import get_version
 from bigbird_ja.text.file_source import (
     AUTO,
     TEXT_FIELDS,
@@ -47,7 +47,7 @@ _TFDS = re.compile(
 class TfdsSource:
     """Picklable split of a prepared TFDS data set, read by TFDS's own builder."""
 
-    name: str  # with its version
+    name: str  # Name with version.
     data_dir: str
     split: str
 
@@ -60,13 +60,13 @@ class TfdsSource:
         """Yield the documents in order: by shard, then by position in the shard.
 
         Raises:
-            BadInput: The data set has no feature `text`.
+            BadInput: The data set contains no feature `text`.
         """
         import tensorflow_datasets as tfds
 
-        builder = _builder(self.name, self.data_dir)
+        builder = _find_builder(self.name, self.data_dir)
         if "text" not in builder.info.features:
-            raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
+            raise BadInput(f"tfds:{self.name} contains no feature `text`: choose another data set")
         read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = builder.as_dataset(split=self.split, shuffle_files=False, read_config=read)
         for example in examples.map(lambda e: e["text"]).as_numpy_iterator():
@@ -74,7 +74,7 @@ class TfdsSource:
 
     def digest(self) -> bytes:
         """Return the SHA-256 (hex, as bytes) of name, version, split, shards and size."""
-        info = _builder(self.name, self.data_dir).info
+        info = _find_builder(self.name, self.data_dir).info
         split = info.splits[self.split]
         shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
         whole = info.splits[self.split.partition("[")[0]]
@@ -93,7 +93,7 @@ class Input:
     Attributes:
         name: value as the user wrote it, without a weight.
         opened: sources, in order.
-        weight: repetitions of each document per epoch; None if the user gave none.
+        weight: repetitions of each document per epoch, or None if the user stated none.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Corpus:
         """Yield the documents, streamed.
 
         Raises:
-            BadInput: A file has invalid content; the message names file and line.
+            BadInput: A file contains invalid text. The message names file and line.
         """
         for part in self.parts:
             yield from part.texts()
@@ -135,38 +135,38 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the content in its order, independent of its location.
 
-        For files it covers all bytes and the way in which they are cut into documents; for a TFDS
-        split its version and its shards' names, lengths and size.
+        For files it covers all bytes and the way in which they are cut into documents. For a TFDS
+        split it covers the version and the shards' names, lengths and size.
         """
-        return _sha256([digest for digests in self._digests for digest in digests])
+        return _hash_digests([digest for digests in self._digests for digest in digests])
 
     @property
     def weights(self) -> list[tuple[str, float]]:
-        """Fingerprint and weight (default 1) of each part, empty if none has a weight."""
+        """Fingerprint and weight (default 1) of each part, or [] if the user stated no weights."""
         weights = [part.weight for part in self.parts]
         if not any(weights):
             return []
-        return [(_sha256(d), w or 1.0) for d, w in zip(self._digests, weights, strict=True)]
+        return [(_hash_digests(d), w or 1.0) for d, w in zip(self._digests, weights, strict=True)]
 
     @functools.cached_property
     def _digests(self) -> list[list[bytes]]:
-        self._versions = self._file_versions()
+        self._versions = self._get_file_versions()
         return [[source.digest() for source in part.opened] for part in self.parts]
 
-    def _file_versions(self) -> dict[str, str]:
+    def _get_file_versions(self) -> dict[str, str]:
         files = [source.path for source in self.opened if isinstance(source, FileSource)]
-        return {path: version_of(path) for path in files}
+        return {path: get_version(path) for path in files}
 
     def check_unchanged(self) -> None:
-        """Check after the last pass that the files are those of the `fingerprint`.
+        """Check after the last pass that no file has changed since it was hashed.
 
         Raises:
-            BadInput: A file was changed, replaced or removed since it was hashed.
+            BadInput: A file was changed, replaced or removed.
         """
-        for path, version in self._file_versions().items():
+        for path, version in self._get_file_versions().items():
             if version != self._versions[path]:
                 raise BadInput(
-                    f"{path}: changed while this command read it. Run the command again when"
+                    f"{path} changed while this command read it: rerun the same command when"
                     " nothing writes to the file"
                 )
 
@@ -179,20 +179,20 @@ def open_corpus(
     encoding: str = UTF_8,
     takes_weights: bool = False,
 ) -> Corpus:
-    """Open sources of the forms in the module's docstring, and read the first document as a check.
+    """Open sources, and read the first document to check them.
 
     Args:
         sources: values of `inputs`, at least one.
         tfds_data_dir: folder of prepared TFDS data sets.
-        txt_documents: unit of a document in a .txt file; the choice of `auto` is logged.
-        text_fields: fields or columns of text, in all but .txt files and tfds:; of each record or
-            table the first that it has is read. By default `TEXT_FIELDS`.
+        txt_documents: unit of a document in a .txt file. The choice of `auto` is logged.
+        text_fields: fields or columns of text, by default `TEXT_FIELDS`. The first one in a record
+            or table is read. They do not apply to .txt files and tfds:.
         encoding: encoding of files of lines, as Python names it.
         takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
-        BadInput: No source; a source that is missing, unreadable or given twice; no text in any
-            source; an invalid weight, or one that is not accepted; an argument that no source uses.
+        BadInput: There is no source, or one is missing, unreadable or given twice, or none contains
+            text. A weight is invalid or not accepted. No source uses an argument.
     """
     if not sources:
         raise BadInput("`inputs` is empty: give a corpus, such as corpus.jsonl")
@@ -211,7 +211,7 @@ def open_corpus(
     corpus = Corpus(tuple(parts))
     _check_used(corpus, tfds_data_dir, txt_documents, bool(text_fields), encoding)
     if not any(_has_text(source) for source in corpus.opened):
-        raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
+        raise BadInput(f"{', '.join(sources)}: the corpus contains no text")
     return corpus
 
 
@@ -221,7 +221,7 @@ def _check_used(
     """Check that no source is given twice, and that each argument applies to a source.
 
     Raises:
-        BadInput: The source or the argument.
+        BadInput: The check fails. The message names the source or the argument.
     """
     every = corpus.opened
     for label, count in Counter(corpus.sources).items():
@@ -242,9 +242,9 @@ def _check_used(
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
-    """Split SRC=WEIGHT into source and weight, None without one.
+    """Split SRC=WEIGHT into source and weight, which is None without one.
 
-    A path may contain "=" itself: an existing file is a path.
+    The path of an existing file may contain "=" and is not split.
 
     Raises:
         BadInput: The weight is out of range.
@@ -256,25 +256,25 @@ def split_weight(source: str) -> tuple[str, float | None]:
         if _MIN_WEIGHT <= float(match[2]) <= _MAX_WEIGHT:
             return match[1], float(match[2])
     raise BadInput(
-        f"`inputs` {shorten(source)}: weight={shorten(match[2])} is not 0.0001 to 1000. Write"
-        " SRC=WEIGHT, such as news.jsonl=0.5 (PATH=1 for a path that ends in = and a number itself)"
+        f"`inputs` {shorten(source)}: the weight {shorten(match[2])} is not from 0.0001 to"
+        " 1000. Write SRC=WEIGHT, such as news.jsonl=0.5, or PATH=1 if the path ends in =NUMBER"
     )
 
 
-def _sha256(digests: list[bytes]) -> str:
+def _hash_digests(digests: list[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _has_text(source: TextSource) -> bool:
     """Return whether a source contains any text.
 
-    Files are read up to their first document with text.
-
-    For a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
-    bucket half read may hang when it exits.
+    Files are read up to their first document with text. For a TFDS split only the size is read,
+    because a process may hang at its exit after it has read only a part of a bucket's records.
     """
     if isinstance(source, TfdsSource):
-        return bool(_builder(source.name, source.data_dir).info.splits[source.split].num_examples)
+        return bool(
+            _find_builder(source.name, source.data_dir).info.splits[source.split].num_examples
+        )
     return any(text.strip() for text in source.texts())
 
 
@@ -282,7 +282,8 @@ def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
     """Open the splits that `source` names, joined by "+".
 
     Raises:
-        BadInput: Another form, an unknown split, or a data set that is not prepared.
+        BadInput: The source has another form, the split is unknown, or the data set is not
+            prepared.
     """
     match = _TFDS.fullmatch(source)
     if not match:
@@ -307,13 +308,13 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     import tensorflow_datasets as tfds
 
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
-    if builder := _builder(name, local):
+    if builder := _find_builder(name, local):
         return local, builder
     tried = local
     if not data_dir:
-        if _public_copy_answers() and (builder := _builder(name, PUBLIC_COPY)):
+        if _is_public_copy_reachable() and (builder := _find_builder(name, PUBLIC_COPY)):
             return PUBLIC_COPY, builder
-        tried += f", and the public copy in {PUBLIC_COPY} cannot be reached or lacks it"
+        tried += f" or in the public copy {PUBLIC_COPY}, if that can be reached"
     raise BadInput(
         f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
         f" {PUBLIC_COPY}/{name.partition(':')[0]} DIR/{os.path.dirname(name)}` and give"
@@ -322,17 +323,17 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
 
 
 @functools.lru_cache(maxsize=4)
-def _builder(name: str, data_dir: str) -> Any:
+def _find_builder(name: str, data_dir: str) -> Any:
     """Return TFDS's builder, or None if the data set is not prepared in `data_dir`."""
     import tensorflow_datasets as tfds
     from absl import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of every unprepared config
+    logging.set_verbosity(logging.ERROR)  # TFDS warns of every unprepared config.
     try:
         builder = tfds.builder(name, data_dir=data_dir)
         return builder if builder.is_prepared() else None
-    except Exception as error:  # a missing data set or version has exceptions of TFDS's own
+    except Exception as error:  # TFDS raises its own exceptions for a missing data set.
         if "NotFoundError" in type(error).__name__ or "version" in str(error).lower():
             return None
         raise
@@ -340,15 +341,15 @@ def _builder(name: str, data_dir: str) -> Any:
         logging.set_verbosity(verbosity)
 
 
-def _public_copy_answers() -> bool:
+def _is_public_copy_reachable() -> bool:
     """Return whether the public copy is reachable.
 
-    TensorFlow's client would retry for minutes.
+    TensorFlow's client would retry for minutes if it is not.
     """
     import urllib.request
 
     try:
         urllib.request.urlopen(_PUBLIC_URL, timeout=_PROBE_SECONDS).close()
     except OSError as error:
-        return isinstance(error, urllib.error.HTTPError)  # something answers
+        return isinstance(error, urllib.error.HTTPError)
     return True

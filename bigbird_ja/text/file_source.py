@@ -1,16 +1,14 @@
-r"""Documents of one file of lines or of rows, in constant memory.
+r"""Documents of one file of lines or rows, in constant memory.
 
-`.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
-`.txt`: by `txt_documents` a document is the whole file, a run of lines up to a blank line, or a
-line; line breaks inside one are kept as "\\n". Line breaks may be \\n, \\r\\n or \\r, mixed.
-`.csv`, `.tsv`: a column that the first row names, quoted as in RFC 4180.
-These also as `.gz` or `.zst`, and all files in a `.zip`. Suffixes may be in capitals.
+- `.jsonl`: one object with a string `text` (or another field) per line. Blank lines are skipped.
+- `.txt`: depending on `txt_documents`, a document is the whole file, a run of lines up to a blank
+  line, or a line. Line breaks are \\n, \\r\\n or \\r, and become "\\n".
+- `.csv`, `.tsv`: a column that the first row names, quoted as in RFC 4180.
+- `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
+  column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 
-`.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
-column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
-
-A record without text is an empty document, which `make-data` counts and leaves out. Of several
-names of fields, the first that a record or table has is read.
+Files of lines may be compressed (`.gz`, `.zst`), and a `.zip` may contain them. Suffixes may be in
+capitals. A record without text is an empty document, which `make-data` counts and skips.
 """
 
 import codecs
@@ -30,19 +28,20 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
 from bigbird_ja.text import containers
 
-_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP can nearly always be decoded as CP932, too
+# EUC-JP comes first, as nearly every text in EUC-JP can also be decoded as CP932.
+_OTHERS_ENCODINGS = ("euc_jp", "cp932")
 TEXT_FIELDS = ("text",)
 UTF_8 = "utf-8"
 # Values of `txt_documents`.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 
-# A document is held in memory whole, so its length is bounded; lines of ten megabytes do occur.
+# Limit of a document's length, as it is in memory as a whole. Lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
-_WHITE = " \t\u3000"  # an ideographic space is white space, too
-# A larger .txt file is taken for more than one document: the longest novels have 5 MB.
+_WHITE = " \t\u3000"
+# Maximum size of a .txt file that is one document. The longest novels have 5 MB.
 _MAX_BOOK_BYTES = 8 << 20
-# A column that begins with so many numbers contains no text.
+# Number of numeric cells at the start of a column after which it is rejected.
 _ROWS_OF_NUMBERS = 10
 
 
@@ -63,11 +62,11 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Whether it is a .txt file."""
-        return containers.kind_of(self.path) == ".txt"
+        return containers.find_suffix(self.path) == ".txt"
 
     @property
     def _comma(self) -> str:
-        return containers.SEPARATORS.get(containers.kind_of(self.path), "")
+        return containers.SEPARATORS.get(containers.find_suffix(self.path), "")
 
     @property
     def is_column(self) -> bool:
@@ -78,7 +77,7 @@ class FileSource:
         """Yield the documents in order.
 
         Raises:
-            BadInput: Invalid content; the message names file, and line or column.
+            BadInput: The file contains invalid text. The message names file, and line or column.
         """
         if self.is_column:
             for row, text in enumerate(containers.read_rows(self.path, self.text_fields), 1):
@@ -87,17 +86,17 @@ class FileSource:
                 yield text
             return
         if comma := self._comma:
-            yield from self._cells(comma)
+            yield from self._read_cells(comma)
             return
         is_by_line = not self.is_text or self.txt_documents == BY_LINE
-        for line, record in self._lines() if is_by_line else self._runs():
+        for line, record in self._read_lines() if is_by_line else self._read_runs():
             if not record or record.isspace():
                 continue
             if self.is_text:
                 yield record
                 continue
             try:
-                yield _text_of_json(record, self.text_fields)
+                yield _parse_json_line(record, self.text_fields)
             except BadInput as error:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
@@ -115,13 +114,13 @@ class FileSource:
                 digest.update(chunk)
         return digest.digest()
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
+    def _read_lines(self) -> Iterator[tuple[int, str]]:
         """Yield number (from 1) and text of each line, without its line break.
 
         Raises:
-            BadInput: Another encoding, a line that is too long, or a damaged compressed file.
+            BadInput: A line has another encoding or is too long, or the compressed file is damaged.
         """
-        # Bytes of another encoding become lone surrogates, so that the message can name the line.
+        # Invalid bytes become lone surrogates, so that the message can name the line.
         encoding = "utf-8-sig" if self.encoding == UTF_8 else self.encoding
         with (
             containers.open_unpacked(self.path) as stream,
@@ -136,18 +135,21 @@ class FileSource:
                     byte = ord(line[error.start]) - 0xDC00
                     raise BadInput(
                         f"{self.path} line {number}: not {self.encoding.upper()} (byte"
-                        f" 0x{byte:02x}). {_conversion(line, self.encoding)}"
+                        f" 0x{byte:02x}). {_advise_conversion(line, self.encoding)}"
                     ) from error
                 if size > MAX_DOCUMENT_BYTES:
                     _refuse_long(self.path, number, "line")
                 yield number, line.removesuffix("\n")
 
-    def _runs(self) -> Iterator[tuple[int, str]]:
-        """Yield first line and text of each run of non-blank lines, or of the whole file."""
+    def _read_runs(self) -> Iterator[tuple[int, str]]:
+        """Yield the number of the first line, and the text, of each run of non-blank lines.
+
+        The run may be the whole file.
+        """
         is_whole = self.txt_documents == BY_FILE
         pending: list[str] = []
         first = size = 0
-        for number, line in self._lines():
+        for number, line in self._read_lines():
             if line.strip(_WHITE) or (is_whole and pending):
                 if not pending:
                     first, size = number, 0
@@ -161,18 +163,18 @@ class FileSource:
         if pending:
             yield first, "\n".join(pending).rstrip("\n")
 
-    def _cells(self, comma: str) -> Iterator[str]:
+    def _read_cells(self, comma: str) -> Iterator[str]:
         """Yield the texts of a column of a CSV or TSV file.
 
         Raises:
-            BadInput: No such column, a column of numbers, a row of another length, or an
-                unterminated quote.
+            BadInput: The column is missing or contains numbers, a row has another length, or a
+                quote is unterminated.
         """
         csv.field_size_limit(MAX_DOCUMENT_BYTES)
-        lines = (f"{line}\n" for _, line in self._lines())
+        lines = (f"{line}\n" for _, line in self._read_lines())
         rows = csv.reader(lines, delimiter=comma, strict=True)
-        header = next(rows, [self.text_fields[0]])  # of an empty file
-        field = containers.column_of(self.path, header, self.text_fields)
+        header = next(rows, [self.text_fields[0]])  # The default is for an empty file.
+        field = containers.find_column(self.path, header, self.text_fields)
         column = header.index(field)
 
         def texts() -> Iterator[str]:
@@ -185,7 +187,7 @@ class FileSource:
             first = list(itertools.islice(texts(), _ROWS_OF_NUMBERS))
             if any(first) and all(text.strip().isdecimal() for text in first if text):
                 raise BadInput(
-                    f"{self.path}: column {field} contains numbers, no text. Name another column"
+                    f"{self.path}: column {field} contains numbers, not text. Name another column"
                     f" with `text_fields`{containers.HEADER_ADVICE}"
                 )
             yield from first
@@ -195,8 +197,8 @@ class FileSource:
             raise BadInput(f"{where}: {error}. Correct its quotes") from error
 
 
-def _conversion(line: str, encoding: str) -> str:
-    """Return advice on a file's encoding, by a line of it that is not in `encoding`."""
+def _advise_conversion(line: str, encoding: str) -> str:
+    """Return advice on a file's encoding, by a line that cannot be decoded."""
     if encoding != UTF_8:
         return "Give the encoding of these files as `encoding`"
     data = line.encode("utf-8", "surrogateescape")
@@ -217,31 +219,31 @@ def check_encoding(encoding: str) -> str:
         BadInput: Python has no such encoding.
     """
     with contextlib.suppress(LookupError, UnicodeError):
-        "".encode(encoding)  # refuses codecs of bytes
+        "".encode(encoding)  # This raises for codecs of bytes.
         return codecs.lookup(encoding).name
     raise BadInput(
-        f"`encoding` {encoding!r}: Python has no such encoding. One that it has is cp932"
+        f"`encoding` {encoding!r}: Python has no such encoding. Give a name such as cp932"
     )
 
 
 def _refuse_long(path: str, line: int, what: str) -> None:
     limit = MAX_DOCUMENT_BYTES >> 20
-    raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB. Split it")
+    raise BadInput(f"{path} line {line}: this {what} is longer than {limit} MB. Split it")
 
 
-def _text_of_json(content: str, fields: Sequence[str]) -> str:
-    """Return the text of a line of a .jsonl file, "" for null, as in a column.
+def _parse_json_line(content: str, fields: Sequence[str]) -> str:
+    """Return the text of a line of a .jsonl file, "" for null.
 
     Raises:
-        BadInput: The problem of the line.
+        BadInput: The line is invalid. The message does not name file and line.
     """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         why = getattr(error, "msg", "nested too deep")
-        raise BadInput(f"not JSON ({why}): {_example(fields)}") from error
+        raise BadInput(f"not JSON ({why}): {_advise_form(fields)}") from error
     if not isinstance(value, dict):
-        raise BadInput(f"no object: {_example(fields)}")
+        raise BadInput(f"not an object: {_advise_form(fields)}")
     field = next((name for name in fields if name in value), None)
     if field is None:
         names = ", ".join(list(value)[:20]) or "none"
@@ -252,7 +254,7 @@ def _text_of_json(content: str, fields: Sequence[str]) -> str:
     if not isinstance(text, str):
         kind = _JSON_KINDS[type(text)]
         raise BadInput(
-            f"field {field} contains {kind}, no string: correct the line, or name another field"
+            f"field {field} contains {kind}, not a string: correct the line, or name another field"
             " with `text_fields`"
         )
     if "\\ud" in content or "\\uD" in content:
@@ -271,7 +273,7 @@ _JSON_KINDS = {
 }
 
 
-def _example(fields: Sequence[str]) -> str:
+def _advise_form(fields: Sequence[str]) -> str:
     """Return advice on the form of a .jsonl line."""
     return f'each line must be an object such as {{"{fields[0]}": "..."}}'
 
@@ -279,17 +281,17 @@ def _example(fields: Sequence[str]) -> str:
 def open_files(
     source: str, txt_documents: str, text_fields: Sequence[str], encoding: str
 ) -> tuple[FileSource, ...]:
-    """Open the files that a source names: one file, a folder's, or those of a pattern.
+    """Open the files that a source names: one file, the files of a folder, or of a pattern.
 
     Raises:
-        BadInput: No file, an unreadable one, or a suffix that does not state a format.
+        BadInput: There is no file, or one is unreadable or has a suffix that states no format.
     """
     about = (txt_documents, tuple(text_fields), encoding)
-    files = [FileSource(path, *about) for path in _paths(source)]
+    files = [FileSource(path, *about) for path in _find_paths(source)]
     texts = [file.path for file in files if file.is_text]
     if txt_documents != AUTO or not texts:
         return tuple(files)
-    if len(texts) > 1 and all(containers.size_of(path) <= _MAX_BOOK_BYTES for path in texts):
+    if len(texts) > 1 and all(containers.get_size(path) <= _MAX_BOOK_BYTES for path in texts):
         taken, what = BY_FILE, f"each of {len(texts):,} .txt files is a document"
     else:
         taken, what = BLANK_LINE, "a blank line ends a document"
@@ -297,22 +299,22 @@ def open_files(
     return tuple(dataclasses.replace(file, txt_documents=taken) for file in files)
 
 
-def _paths(source: str) -> list[str]:
+def _find_paths(source: str) -> list[str]:
     is_remote = storage.is_remote(source)
     if source.endswith("/") if is_remote else os.path.isdir(source):
-        files = _files_of_folder(source.rstrip("/"))
+        files = _list_folder(source.rstrip("/"))
     elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
-        files = [source]  # or a file with [ or * in its name
+        files = [source]  # The name of a file may contain [ or *.
     else:
         files = storage.glob(source)
         if not files:
             raise BadInput(f"no file matches {source}: check `inputs`")
     for path in files:
-        storage.open_read(path).close()  # before anything is started
-    return [member for path in files for member in containers.members(path)]
+        storage.open_read(path).close()  # This raises before any work if it is unreadable.
+    return [member for path in files for member in containers.list_members(path)]
 
 
-def _files_of_folder(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
     """List a folder's files by name, or the `train` files of a `datasets` folder with splits."""
     names = storage.list_tree(folder)
     if "dataset_dict.json" in names:
@@ -327,11 +329,12 @@ def _files_of_folder(folder: str) -> list[str]:
     ]
     if not texts:
         raise BadInput(
-            f"`inputs` {folder}: a folder without files of {', '.join(containers.SUFFIXES)}"
+            f"`inputs` {folder}: the folder contains no file whose name ends in"
+            f" {', '.join(containers.SUFFIXES)}"
         )
     if not is_set and (left_out := sorted({*names} - {*texts})):
         log(
-            f"{folder}: {len(left_out):,} of {len(names):,} files are left out, such as"
+            f"{folder}: {len(left_out):,} of {len(names):,} files are ignored, such as"
             f" {left_out[0]} (their names do not end in a suffix of text)"
         )
     return [storage.join(folder, name) for name in texts]

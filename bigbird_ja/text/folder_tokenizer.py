@@ -3,16 +3,16 @@
 `huggingface.tokenizer` loads a folder with transformers. The result is stored as one zip archive,
 DATA_DIR/tokenizer.model:
 
-- `vocabulary.json`: facts for training, previews and masks. Reading it needs no package of Hugging
-  Face, so a machine that trains needs none.
+- `vocabulary.json`: facts for training, previews and masks. A machine that trains reads only this
+  file, so it needs no package of Hugging Face.
 - `tokenizer.json`: the definition built by the tokenizer's class. The library `tokenizers` encodes
-  with it, which starts in a tenth of the time of transformers. A tokenizer in Python
-  (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes.
-- `tokenizer_config.json`. It names a class that reads `tokenizer.json` unchanged in transformers 4
-  and 5, next to a model of any type: `export` writes these files.
+  with it. That library starts in a tenth of the time of transformers. A tokenizer in Python
+  (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes with them.
+- `tokenizer_config.json`, which names a class that reads `tokenizer.json` unchanged in transformers
+  4 and 5, next to a model of any type. `export` writes these files.
 
-One difference from transformers: a special token spelled out in a text (`</s>`) is ordinary text,
-as in SentencePiece.
+Unlike in transformers, a special token that is spelled out in a text (`</s>`) is ordinary text, as
+in SentencePiece.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from bigbird_ja.storage.disk import create_scratch_directory
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
-FIRST_BYTES = b"PK\x03\x04"  # a zip archive
+FIRST_BYTES = b"PK\x03\x04"  # Signature of a zip archive.
 VOCABULARY = "vocabulary.json"
 DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
-MAX_BYTES = 256 << 20  # limit of a file
+MAX_BYTES = 256 << 20  # Limit of each file.
 
 _ADVICE = "give a whole folder, or install the version of transformers that wrote it"
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
@@ -55,11 +55,11 @@ _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 class Vocabulary:
     """Facts about the tokens of a tokenizer."""
 
-    names: list[str]  # by id, in the tokenizer's spelling; empty for an id without a token
+    names: list[str]  # Token of each id in the tokenizer's spelling, "" for an unused id.
     special: SpecialIds
-    added: dict[int, bool]  # added tokens by id; whether each is special
-    prefix: str  # prefix of tokens that continue a word; empty if there are none
-    is_byte_level: bool  # whether names are in the alphabet of byte-level BPE
+    added: dict[int, bool]  # Ids of added tokens, and whether each is special.
+    prefix: str  # Prefix of tokens that continue a word, or "".
+    is_byte_level: bool  # Whether names are in the alphabet of byte-level BPE.
 
 
 def pack(content: Mapping[str, bytes]) -> bytes:
@@ -67,17 +67,17 @@ def pack(content: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(content):
-            entry = zipfile.ZipInfo(name)  # dated 1980
-            entry.create_system = 3  # Unix, on every system
+            entry = zipfile.ZipInfo(name)  # The default date is in 1980.
+            entry.create_system = 3  # Unix, so that the bytes are equal on every system.
             archive.writestr(entry, content[name])
     return buffer.getvalue()
 
 
-def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
+def _unpack(data: bytes, source: str) -> dict[str, bytes]:
     """Return the files of an archive of `pack`.
 
     Raises:
-        BadInput: A damaged archive.
+        BadInput: The archive is damaged.
     """
     kind = "a whole archive of a tokenizer"
     with (
@@ -85,12 +85,12 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * MAX_BYTES:
-            raise BadInput(f"{source}: more than {2 * MAX_BYTES:,} bytes, so no tokenizer")
+            raise BadInput(f"{source}: a tokenizer has at most {2 * MAX_BYTES:,} bytes")
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 
 @contextlib.contextmanager
-def loading(source: str) -> Iterator[None]:
+def convert_load_errors(source: str) -> Iterator[None]:
     """Convert errors of transformers and missing packages to BadInput."""
     try:
         with decode.convert_errors(source, "a tokenizer that transformers can load", _ADVICE):
@@ -108,7 +108,7 @@ def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]
     transformers.logging.set_verbosity_error()
     config = json.loads(content.get(CONFIG, b"{}"))
     if (config.get("mecab_kwargs") or {}).get("mecab_option"):
-        raise BadInput(f"{source}/{CONFIG}: mecab_option can write files. Leave it out")
+        raise BadInput(f"{source}/{CONFIG}: mecab_option is refused, as it can write files")
     only = {"local_files_only": True, "trust_remote_code": False}
     with create_scratch_directory() as folder:
         for name, data in content.items():
@@ -120,27 +120,27 @@ class FolderTokenizer(Tokenizer):
     """Tokenizer of a Hugging Face folder.
 
     Raises:
-        BadInput: A damaged archive.
+        BadInput: The archive is damaged.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         """Unpack `model`, an archive that was read from `source`."""
         super().__init__(model, source)
-        content = _unpacked(model, source)
+        content = _unpack(model, source)
         described = content.pop(VOCABULARY, b"")
         known = decode.decode_json(described, Vocabulary, f"{source}: {VOCABULARY}")
         self.files, self.names, self._known = content, known.names, known
         self.is_byte_level = known.is_byte_level
         self.vocab_size = len(known.names)
         self.special = known.special
-        self.special_ids = self._ids_of_no_text()
-        self._bytes, self.is_text_token = self._bytes_by_id()
+        self.special_ids = self._find_ids_without_text()
+        self._bytes, self.is_text_token = self._find_bytes_by_id()
         no_text = set(self.special_ids.values())
         self.written = [
-            name if i in no_text else _shown(data)
+            name if i in no_text else _format_bytes(data)
             for i, (name, data) in enumerate(zip(self.names, self._bytes, strict=True))
         ]
-        # Names of byte-level BPE are not readable; `written` shows their characters.
+        # Names of byte-level BPE are not readable, so `written` replaces them.
         self.tokens = self.written if known.is_byte_level else self.names
         if known.prefix:
             starts = [name.startswith(known.prefix) for name in self.names]
@@ -149,9 +149,9 @@ class FolderTokenizer(Tokenizer):
         else:
             self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 
-    def _ids_of_no_text(self) -> dict[str, int]:
-        """Return special ids by name, with unused and other special tokens and unused ids."""
-        ids = self.special.by_name()
+    def _find_ids_without_text(self) -> dict[str, int]:
+        """Return the ids that are no text (special tokens, unused tokens, unused ids) by name."""
+        ids = self.special.to_dict()
         named = set(ids.values())
         for i, name in enumerate(self.names):
             is_special = not name or self._known.added.get(i) or _UNUSED.fullmatch(name)
@@ -159,7 +159,7 @@ class FolderTokenizer(Tokenizer):
                 ids[f"other_{i}"] = i
         return ids
 
-    def _bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
+    def _find_bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
         """Return the bytes of each token, and whether it is ordinary text: bool [vocab_size]."""
         no_text, known = set(self.special_ids.values()), self._known
         written = []
@@ -175,27 +175,30 @@ class FolderTokenizer(Tokenizer):
             else:
                 data = name.removeprefix(known.prefix).encode("utf-8", "replace")
             written.append(data)
-        is_text = np.array([_text_of(data) is not None for data in written])
+        is_text = np.array([_decode_text(data) is not None for data in written])
         is_text[[*no_text]] = False
         return written, is_text
 
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`: count those that begin in a token."""
-        return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
+        """Implement `Tokenizer.characters`.
+
+        The result counts the characters that begin in a token.
+        """
+        return np.array([int(_mark_beginnings(data).sum()) for data in self._bytes], np.int32)
 
     @functools.cached_property
     def _encode(self) -> Callable[[list[str], bool], list[list[int]]]:
-        """Load the encoder: (texts, whether to recognize special tokens in them) -> ids.
+        """Function from texts, and whether to recognize special tokens in them, to their ids.
 
         Raises:
             BadInput: A package is not installed, or cannot read the files.
         """
-        # Each worker has one core.
+        # One thread, as each worker process has one core.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        with loading(self.source):
+        with convert_load_errors(self.source):
             if DEFINITION not in self.files:
-                return self._in_python()
+                return self._load_python_encoder()
             import tokenizers
 
             engine = tokenizers.Tokenizer.from_str(self.files[DEFINITION].decode())
@@ -207,9 +210,9 @@ class FolderTokenizer(Tokenizer):
 
         return encode
 
-    def _in_python(self) -> Callable[[list[str], bool], list[list[int]]]:
+    def _load_python_encoder(self) -> Callable[[list[str], bool], list[list[int]]]:
         theirs, _ = load(self.files, self.source)
-        if hasattr(theirs, "subword_tokenizer"):  # words repeat, and splitting one is slow
+        if hasattr(theirs, "subword_tokenizer"):  # Cache words, as splitting one is slow.
             cut = theirs.subword_tokenizer.tokenize
             theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)
         vocabulary, unknown = theirs.get_vocab(), theirs.unk_token_id
@@ -217,7 +220,7 @@ class FolderTokenizer(Tokenizer):
         def encode(texts: list[str], has_special: bool) -> list[list[int]]:
             found = []
             for text in texts:
-                plain = text.replace("\0", " ")  # MeCab stops at NUL
+                plain = text.replace("\0", " ")  # MeCab stops at NUL.
                 tokens = theirs.tokenize(plain, split_special_tokens=not has_special)
                 found.append([vocabulary.get(token, unknown) for token in tokens])
             return found
@@ -230,12 +233,12 @@ class FolderTokenizer(Tokenizer):
         The library chooses the number of threads.
         """
         check_encodable(texts)
-        with loading(self.source):  # encoding may fail, as without an unknown token
+        with convert_load_errors(self.source):  # Encoding may fail without an unknown token.
             result = [np.array(ids, np.int32) for ids in self._encode([*texts], False)]
         control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
         if unknown is not None:
             for ids in result:
-                ids[np.isin(ids, control)] = unknown  # from a text that spells them
+                ids[np.isin(ids, control)] = unknown  # The text spells out a special token.
         return result
 
     def encode_with_masks(self, text: str) -> list[int]:
@@ -243,8 +246,8 @@ class FolderTokenizer(Tokenizer):
         check_encodable([text])
         return self._encode([text.replace(MASK, self.names[self.special.mask])], True)[0]
 
-    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """Implement `Tokenizer.surface_and_offsets`, from the ids only.
+    def spell_with_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """Implement `Tokenizer.spell_with_offsets`, from the ids only.
 
         A token that begins within a character has the offset of the character.
         """
@@ -252,40 +255,40 @@ class FolderTokenizer(Tokenizer):
         data = b"".join(parts)
         if not data:
             return "", np.zeros(len(ids), np.int64)
-        numbers = np.cumsum(_begins(data), dtype=np.int64)
-        surface = _text_of(data)
-        if surface is None:  # bytes are missing
+        numbers = np.cumsum(_mark_beginnings(data), dtype=np.int64)
+        surface = _decode_text(data)
+        if surface is None:  # The bytes are not valid UTF-8.
             surface = _NO_TEXT * int(numbers[-1])
         lengths = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(lengths) - lengths
-        ends = np.append(numbers, numbers[-1:])  # a last token may write nothing
+        ends = np.append(numbers, numbers[-1:])  # The last token may write no bytes.
         return surface, np.maximum(ends[starts] - 1, 0)
 
 
-def _text_of(data: bytes) -> str | None:
+def _decode_text(data: bytes) -> str | None:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
 
 
-def _shown(data: bytes) -> str:
-    """Return bytes as readable characters, with "▁" for a space and hex for incomplete ones."""
-    text = _text_of(data)
+def _format_bytes(data: bytes) -> str:
+    """Format bytes as text, with "▁" for a space and hex for incomplete characters."""
+    text = _decode_text(data)
     if text is None:
         return "".join(f"<0x{byte:02X}>" for byte in data)
     return text.replace(" ", "▁")
 
 
-def _begins(data: bytes) -> np.ndarray:
-    """Return whether a byte begins a UTF-8 character: bool [bytes]."""
+def _mark_beginnings(data: bytes) -> np.ndarray:
+    """Mark the bytes that begin a UTF-8 character: bool [bytes]."""
     return (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
 
 
-def _byte_alphabet() -> dict[str, int]:
+def _make_byte_alphabet() -> dict[str, int]:
     """Map each character of byte-level BPE to its byte (Radford et al. 2019, GPT-2's code).
 
-    Printable ones stand for themselves, the others for 256 and on, in order.
+    Printable bytes map to themselves, the others to code points from 256 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -293,4 +296,4 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | moved
 
 
-_BYTE_OF = _byte_alphabet()
+_BYTE_OF = _make_byte_alphabet()

@@ -9,12 +9,13 @@ from typing import Any
 from bigbird_ja.errors import BadInput, CommandError, StorageError
 from bigbird_ja.process.classify import summarize_error
 
-NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
+NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _ROWS = re.compile(
     rf"hf:(?P<name>{NAME.pattern})(?:@(?P<revision>[\w.-]+))?"
     r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
 )
-_BAD_INPUT = {400, 401, 402, 403, 404, 409}  # HTTP statuses; a retry may help with others
+# HTTP statuses for which a retry cannot help.
+_BAD_INPUT = {400, 401, 402, 403, 404, 409}
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class HubSource:
     """Picklable split of a data set on the Hugging Face Hub, streamed by `datasets`."""
 
     label: str
-    # Arguments of `_rows`.
+    # Arguments of `_stream_rows`.
     place: tuple[str, str | None, str, str]
     text_fields: tuple[str, ...]
 
@@ -30,15 +31,16 @@ class HubSource:
         """Yield the documents in order, an empty one for null.
 
         Raises:
-            BadInput: A row has no such field, or no text in it.
+            BadInput: A row contains no such field, or the field is not text.
         """
-        for row in _rows(*self.place):
+        for row in _stream_rows(*self.place):
             field = next((field for field in self.text_fields if field in row), "")
             text = row.get(field, False)
             if text is not None and not isinstance(text, str):
                 fields, advice = " or ".join(self.text_fields), "Add one to `text_fields`"
                 raise BadInput(
-                    f"{self.label}: no text in {fields}, of the fields {', '.join(row)}. {advice}"
+                    f"{self.label}: {fields} contains no text. The fields are {', '.join(row)}."
+                    f" {advice}"
                 )
             yield text or ""
 
@@ -51,57 +53,59 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit, by default `train`.
 
     Raises:
-        BadInput: Another form; or as in `_pinned`.
+        BadInput: The source has another form, or as in `_find_commit`.
     """
     match = _ROWS.fullmatch(source)
     if not match:
         raise BadInput(f"{source!r}: write it as hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]")
     name, revision, config, split = match.groups(default="")
-    commit, split = _pinned(name, revision or None), split or "train"
+    commit, split = _find_commit(name, revision or None), split or "train"
     label = f"hf:{name}@{commit}:{f'{config}/' if config else ''}{split}"
     return HubSource(label, (name, config or None, split, commit), tuple(text_fields))
 
 
-def _pinned(name: str, revision: str | None) -> str:
+def _find_commit(name: str, revision: str | None) -> str:
     """Return the commit of a data set's revision, by default the newest.
 
     Raises:
-        BadInput: No client, no `datasets`, no network, or no such data set; names the command to
-            download it.
+        BadInput: A package or the network is missing, or there is no such data set. The message
+            states the command that downloads it.
     """
     advice = (
         f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for DIR as `inputs`"
     )
     try:
-        import datasets  # noqa: F401 - it brings the client
+        import datasets  # noqa: F401 - the client is one of its dependencies
         import huggingface_hub
 
         return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
     except ImportError as error:
         why = f"{error.name} is missing (pip install {error.name})"
-    except Exception as error:  # of the client or its HTTP library
+    except Exception as error:  # The client, or its HTTP library, raises its own classes.
         why = summarize_error(error)
     raise BadInput(f"`inputs` hf:{name}: {why}. {advice}")
 
 
-def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:
+def _stream_rows(
+    name: str, config: str | None, split: str, commit: str
+) -> Iterator[Mapping[str, Any]]:
     """Stream the rows of a data set by `datasets`.
 
     Raises:
-        BadInput: No such config or split, or files that it cannot read.
-        StorageError: The Hub fails, or the network does.
+        BadInput: There is no such config or split, or `datasets` cannot read the files.
+        StorageError: The Hub or the network fails.
     """
     import datasets
 
     datasets.disable_progress_bars()
     try:
         yield from datasets.load_dataset(name, config, split=split, revision=commit, streaming=True)
-    except Exception as error:  # of `datasets`, the client, its HTTP library or a parser
-        kind = BadInput if isinstance(error, ValueError) else _kind(error)
+    except Exception as error:  # Many libraries may raise their own classes here.
+        kind = BadInput if isinstance(error, ValueError) else _classify_error(error)
         raise kind(f"`inputs` hf:{name}: {summarize_error(error)}") from error
 
 
-def _kind(error: Exception) -> type[CommandError]:
+def _classify_error(error: Exception) -> type[CommandError]:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    is_offline = type(error).__name__ == "OfflineModeIsEnabled"  # by HF_HUB_OFFLINE
+    is_offline = type(error).__name__ == "OfflineModeIsEnabled"
     return BadInput if status in _BAD_INPUT or is_offline else StorageError

@@ -5,18 +5,19 @@ import functools
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
-TOKENIZER_NAME = "tokenizer.model"  # in DATA_DIR and MODEL_DIR
+# Name of the file in DATA_DIR and MODEL_DIR.
+TOKENIZER_NAME = "tokenizer.model"
 
 
 @functools.lru_cache(maxsize=1)
-def tokenizer_of(data: bytes, source: str) -> Tokenizer:
+def parse_tokenizer(data: bytes, source: str) -> Tokenizer:
     """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
 
-    A start checks the data set's tokenizer, compares it with that of `--init_from`, and evaluates
-    with it: these share one object, which takes a second to load for a large vocabulary.
+    The result is cached, as a start of training needs the tokenizer three times, and a large one
+    takes a second to load.
 
     Raises:
-        BadInput: Neither of the two.
+        BadInput: The content is neither of the two.
     """
     if data.startswith(folder_tokenizer.FIRST_BYTES):
         return folder_tokenizer.FolderTokenizer(data, source)

@@ -8,11 +8,11 @@ SECTION = "_START_SECTION_"
 PARAGRAPH = "_START_PARAGRAPH_"
 NEWLINE = "_NEWLINE_"
 MARKERS = (ARTICLE, SECTION, PARAGRAPH, NEWLINE)
-MASK = "[MASK]"  # the mask in a text that a user types
+MASK = "[MASK]"
 
 _START = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_\n?")
 
 
-def without_markers(text: str) -> str:
+def remove_markers(text: str) -> str:
     """Remove Wiki40b's markers from a text, and replace `NEWLINE` by a line break."""
     return _START.sub("", text).replace(NEWLINE, "\n")

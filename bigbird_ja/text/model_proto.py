@@ -1,11 +1,11 @@
 """SentencePiece `.model` files: reading, changing, and adding our special tokens as pieces.
 
-The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
-messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
+SentencePiece's own classes need a newer protobuf than TensorFlow 2.15, so the few messages are
+declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
 
-The package finds special pieces by name. So another project's model with other names, or without
-special pieces, is rewritten (`adapt`): its own special pieces are renamed, missing ones are added
-after the last piece. All ids stay. Changes are logged, and recorded in the manifest of the data.
+This package finds special pieces by name. So `adapt` rewrites another project's model: it renames
+special pieces, and adds missing ones after the last piece. All ids stay. Changes are logged, and
+recorded in the manifest of the data.
 """
 
 import functools
@@ -26,13 +26,16 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "</s>": ("eos_token", ("[EOS]", "<eos>")),
 }
 UNIGRAM, BPE = 1, 2
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
+# Kinds of pieces.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 # Scores become multiples of this many nats: see `round_scores`.
 SCORE_STEP = 1 / 64
 
-# Field, number, type. Trainer and normalizer are bytes in a Model, and so stay unchanged.
-_DEFAULTS = {"INT32": "1", "BOOL": "true"}  # all fields of these types: unigram, normal, on
+# Defaults of all fields of a type: the kinds "unigram" and "normal" are 1, and flags are true.
+_DEFAULTS = {"INT32": "1", "BOOL": "true"}
+# Messages as (field, number, type). In a Model, trainer and normalizer are declared as bytes, so
+# that they stay unchanged.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Piece": (("name", 1, "STRING"), ("score", 2, "FLOAT"), ("kind", 3, "INT32")),
     "Model": (("pieces", 1, "MESSAGE"), ("trainer", 2, "BYTES"), ("normalizer", 3, "BYTES")),
@@ -47,8 +50,8 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 
 @functools.cache
-def _class_of(message: str) -> Any:
-    # Imported here: workers of `make-data` don't need it and start 25 % faster.
+def _make_class(message: str) -> Any:
+    # A late import, as workers of `make-data` don't need it and start 25 % faster.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -74,20 +77,20 @@ def _class_of(message: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of a model that other implementations have to follow."""
+    """Settings of a model that another implementation needs for equal results."""
 
-    model_type: int  # UNIGRAM or BPE
-    normalization: str  # name of the rules, such as nmt_nfkc
-    charsmap: bytes  # compiled normalization rules; empty for none
-    add_dummy_prefix: bool  # whether a space is added in front of every text
+    model_type: int  # UNIGRAM or BPE.
+    normalization: str  # Name of the rules, such as nmt_nfkc.
+    charsmap: bytes  # Compiled normalization rules, or b"".
+    add_dummy_prefix: bool  # Whether a space is added in front of every text.
     remove_extra_whitespaces: bool
 
 
-def settings(model: bytes) -> ModelSettings:
+def read_settings(model: bytes) -> ModelSettings:
     """Parse the settings of a serialized model."""
-    parsed = _class_of("Model").FromString(model)
-    trainer = _class_of("Trainer").FromString(parsed.trainer)
-    normalizer = _class_of("Normalizer").FromString(parsed.normalizer)
+    parsed = _make_class("Model").FromString(model)
+    trainer = _make_class("Trainer").FromString(parsed.trainer)
+    normalizer = _make_class("Normalizer").FromString(parsed.normalizer)
     return ModelSettings(
         model_type=trainer.model_type,
         normalization=normalizer.name,
@@ -102,19 +105,19 @@ class Piece:
     """Piece of a vocabulary, whose id is its position."""
 
     name: str
-    score: float  # log-probability (unigram), or minus the rank of its merge (BPE)
+    score: float  # Log-probability (unigram), or minus the rank of the piece's merge (BPE).
     kind: int  # NORMAL, CONTROL, ...
 
 
-def pieces(model: bytes) -> list[Piece]:
-    """Return all pieces, in the order of their ids."""
-    parsed = _class_of("Model").FromString(model)
+def read_pieces(model: bytes) -> list[Piece]:
+    """Read all pieces, in the order of their ids."""
+    parsed = _make_class("Model").FromString(model)
     return [Piece(piece.name, piece.score, piece.kind) for piece in parsed.pieces]
 
 
-def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
+def replace_pieces(model: bytes, pieces: list[Piece]) -> bytes:
     """Return the model with another vocabulary, in the order of its ids."""
-    parsed = _class_of("Model").FromString(model)
+    parsed = _make_class("Model").FromString(model)
     del parsed.pieces[:]
     for piece in pieces:
         parsed.pieces.add(name=piece.name, score=piece.score, kind=piece.kind)
@@ -125,21 +128,18 @@ def round_scores(model: bytes) -> bytes:
     """Round the scores of a unigram model to multiples of `SCORE_STEP`.
 
     SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
-    the sum (0.01 at -1e5) decides between segmentations that are nearly equal, so a document's ids
-    would differ from those of its parts, and from those of an implementation in float64 (Hugging
-    Face's). Sums of multiples of 1/64 are exact up to 262,144, some 40,000 tokens, and ties are
-    broken by the same rule everywhere. Other model types are returned unchanged.
+    the sum (0.01 at -1e5) decides between segmentations with nearly equal scores. So the ids of a
+    document would differ from the ids of its parts, and from Hugging Face's, which sums in float64.
+    Sums of multiples of 1/64 are exact up to 262,144, the score of some 40,000 tokens. Equal scores
+    are resolved by the same rule everywhere. Models of other types are returned unchanged.
     """
-    if settings(model).model_type != UNIGRAM:
+    if read_settings(model).model_type != UNIGRAM:
         return model
-    parsed = _class_of("Model").FromString(model)
+    parsed = _make_class("Model").FromString(model)
     for piece in parsed.pieces:
         if piece.HasField("score"):
             piece.score = round(piece.score / SCORE_STEP) * SCORE_STEP
     return bytes(parsed.SerializeToString())
-
-
-# --- another project's model ---
 
 
 def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, dict[str, str]]:
@@ -154,11 +154,11 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         The model, and a description of each change by our name of the piece.
 
     Raises:
-        BadInput: Neither a unigram nor a BPE model.
+        BadInput: The model is neither unigram nor BPE.
     """
-    if settings(model).model_type not in (UNIGRAM, BPE):
-        raise BadInput(f"{source}: neither a unigram nor a BPE model. Train one with `tokenize`")
-    ours = pieces(model)
+    if read_settings(model).model_type not in (UNIGRAM, BPE):
+        raise BadInput(f"{source} is neither a unigram nor a BPE model. Train one with `tokenize`")
+    ours = read_pieces(model)
     changes: dict[str, str] = {}
     wanted = [(name, others, CONTROL) for name, (_, others) in PARTS.items()]
     wanted += [(marker, (), USER_DEFINED) for marker in markers]
@@ -172,7 +172,7 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         if ours[place].name != name:
             changes[name] = f"{ours[place].name} renamed, id {place}"
         ours[place] = Piece(name, ours[place].score, kind)
-    return with_pieces(model, ours), changes
+    return replace_pieces(model, ours), changes
 
 
 def _find(pieces: list[Piece], name: str, others: tuple[str, ...]) -> int | None:

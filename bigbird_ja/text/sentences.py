@@ -1,10 +1,9 @@
 """Split text into sentences, by the marks of Japanese and of other languages.
 
-Splitting loses nothing: `"".join(split_sentences(text)) == text` for any string. One regular
-expression finds the few characters that matter (ends of sentences, brackets, line breaks, markers);
-one pass over those finds the boundaries. A boundary inside brackets is recorded when it is found
-and dropped when the bracket closes, so a quotation is never cut, and one that never closes (within
-`MAX_BRACKET_LENGTH`) changes nothing: its boundaries stay.
+The joined sentences equal the text, for any string. One regular expression finds the few relevant
+characters (ends of sentences, brackets, line breaks, markers), and one pass over them finds the
+boundaries. A boundary inside brackets is dropped when the bracket closes, so a quotation is never
+cut. It stays if the bracket does not close within `MAX_BRACKET_LENGTH` characters.
 """
 
 import itertools
@@ -13,8 +12,8 @@ import unicodedata
 
 from bigbird_ja.text.markers import ARTICLE, PARAGRAPH, SECTION
 
-# Characters after which an open bracket is taken for unmatched. Real quotations have a few hundred;
-# without a limit one forgotten 」 would make one sentence of the rest of its document.
+# Number of characters after which an open bracket counts as unmatched. Real quotations have a few
+# hundred. Without a limit one missing 」 would turn the rest of a document into one sentence.
 MAX_BRACKET_LENGTH = 1000
 
 # Opening and closing characters of each kind of bracket, half-width and full-width.
@@ -33,8 +32,10 @@ _KINDS = (
 _OPENERS = {c: kind for kind, (opening, _) in enumerate(_KINDS) for c in opening}
 _CLOSERS = {c: kind for kind, (_, closing) in enumerate(_KINDS) for c in closing}
 
-_ENDS = "。｡！？!?．‼⁇⁈⁉" + "؟۔।॥။።។"  # and of Arabic, Urdu, Hindi, Burmese, Amharic, Khmer
-_TRAILING_QUOTES = "\"'’»"  # ambiguous: recognized only after the end of a sentence
+# The second part is for Arabic, Urdu, Hindi, Burmese, Amharic and Khmer.
+_ENDS = "。｡！？!?．‼⁇⁈⁉" + "؟۔।॥။።។"
+# Quotes that may open or close, so they count as closing only after the end of a sentence.
+_TRAILING_QUOTES = "\"'’»"
 _BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 _EVENT = re.compile(
@@ -51,36 +52,37 @@ _DOTS = ".．…‥"
 _SPACE_OR_END = frozenset(("", " ", "\t", "\u3000", *_BREAKS))
 _HARD = frozenset((ARTICLE, SECTION, PARAGRAPH))
 
-# After "。」": these continue the sentence (「行く。」と言った、「…。」という, 「…。」の意味).
+# Characters that continue a sentence after "。」" (「行く。」と言った、「…。」という,
+# 「…。」の意味).
 _AFTER_QUOTE = frozenset("とをがはものにでやへかなだっ、，,・…‥")
-# After "！" or "？" only a comma continues the sentence (あっ！、と).
+# Characters that continue a sentence after "！" or "？" (あっ！、と).
 _AFTER_MARK = frozenset("、，,")
 _ABBREVIATION = re.compile(
     r"(?:^|[^A-Za-z])(?:[A-Za-z]|[A-Z][a-z]|Mrs|Messrs|Prof|Capt|Gen|Gov|Sen|Rev|Hon|Inc|Ltd|Corp"
     r"|Bros|[Vv]ols?|[Ff]igs?|[Ee]ds?|[Nn]os?|etc|vs|pp|cf|ca|al|[Aa]pprox|Jan|Feb|Mar|Apr|Jun|Jul"
     r"|Aug|Sept?|Oct|Nov|Dec)$"
 )
-# Maximum nesting of brackets; prose has less, and a limit keeps the time for a line of ten million
-# （ linear.
+# Maximum nesting of brackets. It is above the nesting in prose, and keeps the time linear for a
+# line of ten million （.
 _MAX_DEPTH = 32
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split `text` into sentences, each with its closing brackets and following white space."""
+    """Split `text` into sentences, including closing brackets and white space after them."""
     if not text:
         return []
-    cuts = [0, *sentence_boundaries(text), len(text)]
+    cuts = [0, *find_sentence_boundaries(text), len(text)]
     return [text[a:b] for a, b in itertools.pairwise(cuts)]
 
 
-def sentence_boundaries(text: str) -> list[int]:
-    """Return where new sentences start: character offsets, ascending, without 0 and the end."""
+def find_sentence_boundaries(text: str) -> list[int]:
+    """Return the character offsets where sentences start, ascending, without 0 and the end."""
     cuts: list[int] = []
-    # Open brackets: kind, offset, and number of boundaries before it.
+    # Open brackets as (kind, offset, number of boundaries before it).
     stack: list[tuple[int, int, int]] = []
-    ended = -1  # end of the last run of "end of sentence, closing brackets"
+    ended = -1  # End of the last run of an end of sentence and closing brackets.
     length = len(text)
-    first = length - len(text.lstrip())  # end of leading white space
+    first = length - len(text.lstrip())  # End of leading white space.
     for event in _EVENT.finditer(text):
         token = event[0]
         start, end = event.span()
@@ -97,7 +99,7 @@ def sentence_boundaries(text: str) -> list[int]:
             following = text[end : end + 1]
             if following in _CLOSERS or following in _AFTER_QUOTE:
                 continue
-            if following == " " and text[end : end + 2][1:].islower():  # “Stop. Now.” and left
+            if following == " " and text[end : end + 2][1:].islower():  # “Stop. Now.” and left.
                 continue
         elif token[0] in _BREAKS:
             last = cuts[-1] if cuts else 0
@@ -109,7 +111,7 @@ def sentence_boundaries(text: str) -> list[int]:
                 if start > (cuts[-1] if cuts else 0) and start > first:
                     cuts.append(start)
             elif cuts and cuts[-1] == start:
-                cuts.pop()  # a line break stays with the sentence before it
+                cuts.pop()  # A line break belongs to the sentence before it.
         else:
             if not _ends_sentence(text, token, start, end, cuts):
                 continue
@@ -136,13 +138,13 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int
 
 
 def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
-    """Return whether end marks end a sentence, unlike in decimals, URLs and initials."""
+    """Return whether marks end a sentence, and are not part of a decimal, URL or initial."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
         inside_word = token.isascii() and following.isascii() and following not in _SPACE_OR_END
         return not (inside_word and (following.isalnum() or following in "=&/%_#"))
     before = text[start - 1 : start]
-    if len(token) > 1 or not before:  # "..." as an ellipsis, or a dot that opens the text
+    if len(token) > 1 or not before:  # "..." is an ellipsis, or a dot starts the text.
         return False
     if token == "．":
         if following.isalnum() and unicodedata.normalize("NFKC", following).isascii():
@@ -160,7 +162,7 @@ def _ascii_dot_ends(text: str, start: int, before: str, following: str, cuts: li
         return True
     last = cuts[-1] if cuts else 0
     if text[max(last, start - 4) : start].strip().isdigit() and start - last <= 4:
-        return False  # "1. Introduction"
+        return False  # The number of a heading: "1. Introduction".
     if _ABBREVIATION.search(text[max(last, start - 10) : start]):
         return False
     after = text[start + 1 : start + 40].lstrip().lstrip(_TRAILING_QUOTES)

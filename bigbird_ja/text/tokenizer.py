@@ -1,7 +1,4 @@
-"""Tokenizers: their base class, and SentencePiece's models.
-
-Special ids are read from the model by name. The model normalizes text (NFKC by default).
-"""
+"""Base class of tokenizers, and its implementation for SentencePiece's models."""
 
 from __future__ import annotations
 
@@ -19,17 +16,18 @@ from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE
 
-# In the order of their ids, from 0. Encoding never produces control tokens; the markers that follow
-# them are always one token each.
+# Control tokens in the order of their ids, from 0. Encoding never produces them. The markers
+# follow, and each of them is always one token.
 CONTROL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_TOKENS: tuple[str, ...] = CONTROL_TOKENS + MARKERS
-# Share of a vocabulary with kana; Japanese models have several times as much, others less.
+# Minimum share of tokens with kana in a Japanese vocabulary. Real Japanese vocabularies have
+# several times as much, other ones less.
 _KANA_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the special tokens of a tokenizer, None for missing ones."""
+    """Ids of a tokenizer's special tokens, or None for a missing token."""
 
     pad: int
     bos: int | None
@@ -43,8 +41,11 @@ class SpecialIds:
     paragraph: int | None = None
     newline: int | None = None
 
-    def by_name(self) -> dict[str, int]:
-        """Return the ids by name, each id once: RoBERTa's bos is its cls, and is named cls."""
+    def to_dict(self) -> dict[str, int]:
+        """Return the ids by name, each id once.
+
+        RoBERTa's bos and cls have the same id, which is named cls.
+        """
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
         for name, i in vars(self).items():
@@ -53,7 +54,8 @@ class SpecialIds:
         return ids
 
 
-CORE = ("pad", "cls", "sep", "mask")  # required of every tokenizer
+# Special tokens that every tokenizer needs.
+CORE = ("pad", "cls", "sep", "mask")
 
 
 class Tokenizer(abc.ABC):
@@ -61,21 +63,21 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         model_bytes: content of DATA_DIR/tokenizer.model.
-        source: path that it was read from, for messages.
+        source: path of the tokenizer, for messages.
         special: ids of special tokens.
-        special_ids: ids that are never predicted and never drawn, by name.
-        vocab_size: number of tokens, special ones included.
+        special_ids: ids by name that are never predicted, and never drawn as replacement.
+        vocab_size: number of tokens, including special ones.
         names: token of each id, in the spelling of its project.
-        tokens: token of each id in readable characters; "▁" stands for a space.
-        written: text of each token, "▁" for a space.
+        tokens: token of each id in readable characters, with "▁" for a space.
+        written: text of each token, with "▁" for a space.
         is_text_token: bool [vocab_size], whether a token is ordinary text: not special, unknown or
             bytes.
         characters: int32 [vocab_size], approximate number of characters that a token writes.
         changes: changes of another project's SentencePiece model, by token.
-        files: files of a Hugging Face folder, for `export`; empty if `export` makes them.
-        continues_word: bool [vocab_size], whether a token continues the previous token's word;
+        files: files of a Hugging Face folder for `export`, or {} if `export` builds them.
+        continues_word: bool [vocab_size], whether a token continues the previous token's word, or
             None if tokens do not state it.
-        has_partial_characters: whether tokens may be bytes of a character.
+        has_partial_characters: whether a token may contain only a part of a character's bytes.
     """
 
     special: SpecialIds
@@ -101,7 +103,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] for each.
+        """Encode texts, without [CLS] and [SEP], and return int32 [tokens] for each.
 
         Raises:
             BadInput: A text contains a lone surrogate.
@@ -111,16 +113,16 @@ class Tokenizer(abc.ABC):
     def encode_with_masks(self, text: str) -> list[int]:
         """Encode a text with `MASK` in place of masked tokens, without [CLS] and [SEP].
 
-        The ids are those of Hugging Face's tokenizer.
+        The ids equal the ids of Hugging Face's tokenizer.
         """
 
     @abc.abstractmethod
-    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return the text that the tokens spell, and the offset of each token in it.
+    def spell_with_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """Return the text that tokens spell, and the offset of each token in it.
 
         Args:
-            text: text that was encoded.
-            ids: int32 [tokens], its token ids.
+            text: encoded text.
+            ids: int32 [tokens], token ids of the text.
 
         Returns:
             The text, and int64 [tokens], offsets in characters.
@@ -133,12 +135,12 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def is_japanese(self) -> bool:
-        """Whether the vocabulary is for Japanese, by its share of tokens with kana."""
+        """Whether the vocabulary is for Japanese, judged by the share of tokens with kana."""
         with_kana = sum(any("ぁ" <= character <= "ヿ" for character in t) for t in self.tokens)
         return with_kana > _KANA_SHARE * len(self.tokens)
 
-    def shown(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, with spaces between words if the tokenizer drops them."""
+    def format_tokens(self, ids: Sequence[int]) -> str:
+        """Format tokens as text, with spaces between words if the tokenizer drops them."""
         parts = [self.written[i].replace("▁", " ") for i in ids]
         if self.continues_word is not None:
             apart = ["" if self.continues_word[i] else " " for i in ids]
@@ -155,7 +157,9 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece model, with the special tokens added that it lacks (see `changes`).
+    """Tokenizer of a SentencePiece model, which normalizes text (NFKC by default).
+
+    Special tokens that the model lacks are added (see `changes`).
 
     Raises:
         BadInput: `model` is not a SentencePiece model, or neither unigram nor BPE.
@@ -163,15 +167,15 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         """Load `model`, a serialized SentencePiece model, read from `source`."""
-        processor = _processor_of(model, source)
+        processor = _load_processor(model, source)
         changes: dict[str, str] = {}
         if any(processor.IdToPiece(processor.PieceToId(name)) != name for name in SPECIAL_TOKENS):
             model, changes = model_proto.adapt(model, MARKERS, source)
-            processor = _processor_of(model, source)
+            processor = _load_processor(model, source)
         super().__init__(model, source)
         self._processor, self.changes = processor, changes
         self.special = SpecialIds(*(processor.PieceToId(name) for name in SPECIAL_TOKENS))
-        self.special_ids = self.special.by_name()
+        self.special_ids = self.special.to_dict()
         self.vocab_size = processor.GetPieceSize()
         self.tokens = [processor.IdToPiece(i) for i in range(self.vocab_size)]
         self.names = self.written = self.tokens
@@ -188,10 +192,10 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implement `Tokenizer.encode_arrays`.
 
-        Whole documents are encoded faster (25 MB/s a core) than sentences (14 MB/s).
+        A core encodes 25 MB/s of whole documents, and 14 MB/s of sentences.
 
         Raises:
-            BadInput: A text contains a lone surrogate, which is no character.
+            BadInput: A text contains a lone surrogate.
         """
         try:
             return self._processor.EncodeAsNumpy(list(texts), num_threads=1)
@@ -201,15 +205,15 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _token_lengths(self) -> np.ndarray:
-        """Characters of each token in text: int32 [vocab_size], 0 if unknown."""
+        """Number of characters that each token writes: int32 [vocab_size], 0 if unknown."""
         lengths = np.array([len(token) for token in self.tokens], np.int32)
         return np.where(self.is_text_token | np.isin(self.tokens, MARKERS), lengths, 0)
 
-    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """Implement `Tokenizer.surface_and_offsets`."""
+    def spell_with_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """Implement `Tokenizer.spell_with_offsets`."""
         check_encodable([text])
         lengths = self._token_lengths[ids]
-        if not lengths.all():  # an unknown token has the length of the text that it replaces
+        if not lengths.all():  # The length of an unknown token depends on the text.
             lengths = np.array([len(piece) for piece in self._processor.EncodeAsPieces(text)])
         offsets = np.cumsum(lengths, dtype=np.int64) - lengths
         return self._processor.Normalize(text), offsets
@@ -218,20 +222,20 @@ class SentencePieceTokenizer(Tokenizer):
     def characters(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.characters`.
 
-        An unknown token replaces at least one character.
+        For an unknown token it is 1, the minimum.
         """
         return np.maximum(self._token_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
 
-        The mask replaces a token, as in training and in Hugging Face's tokenizer: no space is added
-        after it, and spaces before it are removed. Each mask is encoded as a marker that is always
-        one token.
+        As in training and in Hugging Face's tokenizer, the mask replaces a token: no space is added
+        after it, and spaces before it are removed. Each mask is replaced by a marker, which is
+        always one token, before the text is encoded.
         """
         marker = NEWLINE
         parts = text.split(MASK)
-        is_mask: list[bool] = []  # of each marker in the text, in order
+        is_mask: list[bool] = []  # Whether each marker of the text stands for a mask, in order.
         for part in parts:
             is_mask += [False] * part.count(marker) + [True]
         joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
@@ -242,7 +246,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [special.mask if i == special.newline and next(markers) else i for i in ids]
 
 
-def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
+def _load_processor(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
     """Load a model with SentencePiece, and check that its pieces are UTF-8."""
     processor = sentencepiece.SentencePieceProcessor()
     advice = "give the .model file that `tokenize` wrote"
@@ -251,7 +255,7 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
             raise ValueError("an empty file")
         try:
             processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:  # the message names a line of SentencePiece's source
+        except RuntimeError as error:  # Its message only names a line of SentencePiece's source.
             raise ValueError("damaged, or of another kind") from error
         for token_id in range(processor.GetPieceSize()):
             processor.IdToPiece(token_id)
@@ -259,15 +263,15 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
 
 
 def has_our_tokens(model: bytes) -> bool:
-    """Return whether a file names all our special tokens, as models of `tokenize` do."""
+    """Return whether a model contains all our special tokens, like models of `tokenize`."""
     return all(name.encode() in model for name in SPECIAL_TOKENS)
 
 
 def check_encodable(texts: Sequence[str]) -> None:
-    """Check that texts have no lone surrogates, which UTF-8 cannot encode.
+    """Check that texts contain no lone surrogates, which UTF-8 cannot encode.
 
     Raises:
-        BadInput: A lone surrogate and the text before it.
+        BadInput: A text contains one. The message shows the text before it.
     """
     for text in texts:
         try:
@@ -275,6 +279,6 @@ def check_encodable(texts: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             near = text[max(0, error.start - 20) : error.start]
             raise BadInput(
-                f"a lone surrogate \\u{ord(text[error.start]):x} after {near!r} is no character:"
-                " correct the text"
+                f"the text contains a lone surrogate \\u{ord(text[error.start]):x} after {near!r},"
+                " which is not a character: correct the text"
             ) from error

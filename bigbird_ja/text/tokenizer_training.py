@@ -1,10 +1,10 @@
 """Training of a SentencePiece model, stored as PREFIX.model, PREFIX.vocab and PREFIX.json.
 
-SentencePiece trains in a child process: its C++ code ignores signals, so Ctrl-C in this process
-might wait for hours; a child can be stopped at once.
+SentencePiece trains in a child process, which can be killed at once. Its C++ code ignores signals,
+so Ctrl-C in this process might wait for hours.
 
-PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
-The ownership manifest of the folder tells which of the three are ours to replace.
+PREFIX.json is the record, with settings, the corpus's fingerprint, statistics, and the model's
+SHA-256. The ownership manifest of the folder lists the files that may be replaced.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ from bigbird_ja.text.tokenizer import (
     Tokenizer,
 )
 
-# Number of lines for the statistics, sampled from the lines that are trained on.
+# Number of lines for the statistics, a sample of the training lines.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
-_MAX_ALPHABET = 500  # characters of text in an alphabet, with signs; Korean and Chinese use more
-# SentencePiece skips lines with these characters; spaces in their place keep the lines.
+# Maximum number of different characters of text in an alphabet. Korean and Chinese use more.
+_MAX_ALPHABET = 500
+# Characters to replace by spaces, as SentencePiece skips lines that contain them.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 _PREFIX = "`output_prefix`"
 
 
 @dataclass(frozen=True)
 class TokenizerResult:
-    """Trained model, with figures of the lines that it was trained on."""
+    """Trained model, with figures about its training lines."""
 
     model: str
     vocab_size: int
@@ -88,30 +89,30 @@ def tokenize(
     tfds_data_dir: str | None = None,
     overwrite: bool = False,
 ) -> TokenizerResult:
-    """Train a SentencePiece model and write its files, unless they are there.
+    """Train a SentencePiece model and write its files, unless they exist.
 
-    Worker processes import the main script again: a script calls this below
+    Worker processes import the main script again, so a script must call this below
     `if __name__ == "__main__":`.
 
     Args:
-        inputs: corpora; the guide lists their forms.
+        inputs: corpora. The guide lists their forms.
         output_prefix: path without its ending, on disk or gs://.
         config: preset, file or `Config`.
         overrides: settings by key.
-        vocab_size: see `tokenize.vocab_size` in the settings, and so the next ones.
-        model_type: type of the model.
-        character_coverage: share of the text's characters that get an entry of their own.
-        max_sentence_length: longest line, in bytes.
-        max_sentences: lines drawn from the corpus.
-        text_fields: fields or columns of text; of each record the first that it has is read.
+        vocab_size: number of tokens, including special ones.
+        model_type: unigram or bpe.
+        character_coverage: share of the text's characters that become tokens.
+        max_sentence_length: maximum length of a line, in bytes.
+        max_sentences: number of lines drawn from the corpus.
+        text_fields: fields or columns of text. The first one in a record is read.
         encoding: encoding of files of lines.
-        txt_documents: document in a .txt file.
+        txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
         overwrite: whether files of another model of `tokenize` are kept as NAME.replaced-N.
 
     Raises:
-        BadInput: Files of other settings or of another program, or a vocabulary size that does not
-            suit the text.
+        BadInput: There are files of other settings or of another program, or the vocabulary size
+            does not suit the text.
     """
     check_is_list("inputs", inputs)
     corpus = open_corpus(
@@ -142,15 +143,15 @@ def tokenize(
 def make_model(
     corpus: Corpus, settings: TokenizeConfig, files: ModelFiles, overwrite: bool
 ) -> ModelRecord:
-    """Train a model and write its files, unless they are there, and return its record.
+    """Train a model and write its files, unless they exist, and return its record.
 
     Raises:
         BadInput: As in `tokenize`.
     """
     started = time.monotonic()
     files.check(replaces=overwrite or files.read_record() is None)
-    fingerprint = corpus.fingerprint  # before the text is read
-    record = None if overwrite else files.finished(settings, fingerprint)
+    fingerprint = corpus.fingerprint
+    record = None if overwrite else files.read_finished(settings, fingerprint)
     if record is not None:
         log(f"{files.model} is finished already: nothing to do")
         return record
@@ -165,7 +166,7 @@ def make_model(
     )
 
 
-def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
+def make_trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
     """Return the arguments of SentencePiece's trainer, with ids in the order of SPECIAL_TOKENS."""
     pad, bos, eos, unk, *control = CONTROL_TOKENS
     return {
@@ -175,7 +176,7 @@ def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
         "max_sentence_length": settings.max_sentence_length,
         "control_symbols": control,
         "user_defined_symbols": list(MARKERS),
-        "minloglevel": 2,  # errors
+        "minloglevel": 2,  # Only errors are logged.
         **{f"{name}_id": i for i, name in enumerate(("pad", "bos", "eos", "unk"))},
         **{"pad_piece": pad, "bos_piece": bos, "eos_piece": eos, "unk_piece": unk},
     }
@@ -184,21 +185,23 @@ def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
 def train(
     corpus: Corpus, settings: TokenizeConfig
 ) -> tuple[SentencePieceTokenizer, dict[str, Any]]:
-    """Train on `corpus`, which is read twice: to count its lines, and by a child to sample them.
+    """Train a model on a corpus.
+
+    The corpus is read twice, to count its lines, and by a child process to sample them.
 
     Returns:
         The model, and figures for its `ModelRecord`: `lines`, and statistics of a sample of them.
 
     Raises:
-        BadInput: A vocabulary size that does not suit the text.
+        BadInput: The vocabulary size does not suit the text.
     """
     total = 0
     with Progress(0, "lines counted") as progress:
-        for _ in lines(corpus, settings):
+        for _ in split_lines(corpus, settings):
             total += 1
             progress.update()
     wanted = min(total, settings.max_sentences or total)
-    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    spawn = multiprocessing.get_context("spawn")  # A fork of a process with threads may hang.
     pool = ProcessPoolExecutor(1, spawn, workers.init_child)
     what = f"training a {settings.model_type} model of {settings.vocab_size:,} tokens"
     try:
@@ -209,17 +212,17 @@ def train(
         to_do = f"train on less text with a smaller `max_sentences` (now {most})"
         raise workers.make_pool_error(pool, "SentencePiece", to_do) from error
     except RuntimeError as error:
-        raise classify(error) or _refusal(str(error), settings) from error
+        raise classify(error) or _convert_refusal(str(error), settings) from error
     finally:
         for child in multiprocessing.active_children():
             child.kill()
         pool.shutdown()
     tokenizer = SentencePieceTokenizer(model_proto.round_scores(model), "the trained model")
     if tokenizer.vocab_size != settings.vocab_size:
-        raise _too_large(settings, tokenizer.vocab_size)
-    if advice := _coverage_advice(settings, sample):
+        raise _make_size_error(settings, tokenizer.vocab_size)
+    if advice := _advise_coverage(settings, sample):
         log(advice)
-    return tokenizer, {"lines": wanted, **_statistics(tokenizer, sample)}
+    return tokenizer, {"lines": wanted, **_compute_statistics(tokenizer, sample)}
 
 
 def _train_in_child(
@@ -229,23 +232,23 @@ def _train_in_child(
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 
-    def fed() -> Iterator[str]:
-        for line in sampled(lines(corpus, settings), total, wanted):
+    def feed() -> Iterator[str]:
+        for line in draw_sample(split_lines(corpus, settings), total, wanted):
             if draw() * wanted < _STATISTICS_LINES:
                 kept.append(line)
             yield line.translate(_REFUSED)
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=fed(), model_writer=model, **trainer_arguments(settings)
+        sentence_iterator=feed(), model_writer=model, **make_trainer_arguments(settings)
     )
     return model.getvalue(), kept
 
 
-def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
-    """Yield SentencePiece's "sentences": the lines of all documents, long lines in parts.
+def split_lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
+    """Yield SentencePiece's "sentences", which are the lines of all documents.
 
-    Lines with nothing but a marker are left out: markers are tokens already.
+    Long lines are cut. Lines that contain only a marker are skipped, as markers are tokens anyway.
     """
     for text in corpus.texts():
         for line in text.split("\n"):
@@ -256,7 +259,7 @@ def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 def cut(line: str, max_bytes: int) -> Iterator[str]:
     """Cut a line into parts of up to `max_bytes` of UTF-8, if possible at ends of sentences.
 
-    The joined parts are the line. SentencePiece would skip a longer line.
+    The joined parts equal the line. SentencePiece would skip a longer line.
     """
     if len(line) * 4 <= max_bytes or len(line.encode()) <= max_bytes:
         yield line
@@ -283,11 +286,12 @@ def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
         yield text[start : start + characters]
 
 
-def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
+def draw_sample(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
     """Yield a random sample of `wanted` of `total` items, in order and reproducible.
 
-    Selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S): one pass,
-    constant memory. Not every n-th item, since the lines of an article alternate in kind.
+    The algorithm is selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2
+    S), with one pass and constant memory. Every n-th item would be no fair sample, since the lines
+    of an article alternate in kind.
     """
     draw = random.Random(_SAMPLING_SEED).random
     left = wanted
@@ -297,19 +301,19 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
             yield item
 
 
-def _coverage_advice(settings: TokenizeConfig, sample: list[str]) -> str:
-    """Return advice on `character_coverage` for text in an alphabet, "" for other text."""
+def _advise_coverage(settings: TokenizeConfig, sample: list[str]) -> str:
+    """Return advice on `character_coverage` for text in an alphabet, or ""."""
     characters = len(set("".join(sample)))
     if settings.character_coverage == 1 or characters > _MAX_ALPHABET:
         return ""
     return (
-        f"{characters:,} different characters: with `character_coverage` 1 none is unknown"
-        f" (now {settings.character_coverage:g}, which suits thousands of them)"
+        f"the text has only {characters:,} different characters: with `character_coverage` 1 none"
+        f" is unknown (it is {settings.character_coverage:g}, which suits thousands of characters)"
     )
 
 
-def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[str, Any]:
-    """Compute statistics of the model on a sample of the lines it was trained on."""
+def _compute_statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[str, Any]:
+    """Compute statistics of the model on a sample of its training lines."""
     unknown = tokenizer.tokens.index("<unk>")
     tokens = [i for ids in tokenizer.encode_batch(sample) for i in ids]
     return {
@@ -319,10 +323,10 @@ def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[st
     }
 
 
-def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
-    """Give advice for a refusal of SentencePiece's."""
+def _convert_refusal(message: str, settings: TokenizeConfig) -> BadInput:
+    """Convert an error message of SentencePiece to a BadInput with advice."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return _too_large(settings, match[1])
+        return _make_size_error(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
             f"`vocab_size` {settings.vocab_size} is too small: the corpus's characters and the"
@@ -334,7 +338,7 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
     )
 
 
-def _too_large(settings: TokenizeConfig, most: object) -> BadInput:
+def _make_size_error(settings: TokenizeConfig, most: object) -> BadInput:
     return BadInput(
         f"`vocab_size` {settings.vocab_size} is too large for this corpus: use"
         f" `vocab_size` {most} or less, or give more text"
@@ -364,14 +368,14 @@ class ModelFiles:
     """The three files of a prefix, on disk or gs://."""
 
     def __init__(self, prefix: str) -> None:
-        """Name the files without reading them."""
+        """Set the paths of the files, without reading them."""
         self.prefix = prefix
         self.model = f"{prefix}.model"
-        self.vocab = f"{prefix}.vocab"  # tokens and scores, as text
+        self.vocab = f"{prefix}.vocab"
         self.record = f"{prefix}.json"
 
     def read_record(self) -> ModelRecord | None:
-        """Read the record, None if there is no valid one."""
+        """Read the record, or return None without a valid one."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, BadInput):
             data = storage.read_bytes(self.record)
             return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
@@ -381,20 +385,22 @@ class ModelFiles:
         """Check that the three files can be written, without changing anything.
 
         Args:
-            replaces: whether existing files will be replaced, and so must be ours.
+            replaces: whether existing files will be replaced.
 
         Raises:
-            BadInput: One path has a file that `tokenize` did not make or that was changed, a link,
-                a folder or a special file, or is not writable.
+            BadInput: A path is not writable, or is a link, a folder, a special file, or a file that
+                `tokenize` did not write or that was changed.
         """
         for path in (self.record, self.model, self.vocab):
             outputs.check_output_file(path, _PREFIX, replaces)
 
-    def finished(self, settings: TokenizeConfig, corpus_fingerprint: str) -> ModelRecord | None:
+    def read_finished(
+        self, settings: TokenizeConfig, corpus_fingerprint: str
+    ) -> ModelRecord | None:
         """Return the record of a complete model of these settings, or None.
 
         Raises:
-            BadInput: A model of other settings.
+            BadInput: The files are a model of other settings.
         """
         stored = self.read_record()
         if stored is None:
@@ -408,8 +414,8 @@ class ModelFiles:
             differing.append("another corpus")
         if differing:
             raise BadInput(
-                f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
-                f" choose another {_PREFIX}, or replace it with `overwrite`"
+                f"{self.record} is the record of a model with other settings"
+                f" ({'; '.join(differing)}): choose another {_PREFIX}, or use `overwrite`"
             )
         if not (storage.exists(self.vocab) and storage.exists(self.model)):
             return None
@@ -417,17 +423,20 @@ class ModelFiles:
         return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
-        """Write all three files, with `record` for the other fields of `ModelRecord`."""
+        """Write all three files.
+
+        `record` contains the other fields of `ModelRecord`.
+        """
         made = ModelRecord(
             format_version=decode.FORMAT_VERSION,
             sentencepiece=sentencepiece.__version__,
             **record,
             vocab_size=tokenizer.vocab_size,
             special_ids=tokenizer.special_ids,
-            normalization=model_proto.settings(tokenizer.model_bytes).normalization,
+            normalization=model_proto.read_settings(tokenizer.model_bytes).normalization,
             model_sha256=tokenizer.sha256,
         )
-        scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
+        scores = [piece.score for piece in model_proto.read_pieces(tokenizer.model_bytes)]
         rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.tokens, scores, strict=True))
         text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
         outputs.write(self.record, text.encode())
@@ -436,16 +445,16 @@ class ModelFiles:
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
-        """Check that the model is the one that its record, if there is one, describes.
+        """Check that the model is the one that its record describes, if there is a record.
 
-        A model with a flipped bit can usually be read, and is another tokenizer.
+        A model with a flipped bit can usually be loaded, and is another tokenizer.
 
         Raises:
-            BadInput: Another model.
+            BadInput: The record describes another model.
         """
         stored = self.read_record()
         if stored is not None and stored.model_sha256 != tokenizer.sha256:
             raise BadInput(
-                f"{self.model}: not the model that {self.record} describes. Restore it from a copy,"
-                f" or remove {self.record} if you have put another model there"
+                f"{self.model} is not the model that {self.record} describes. Restore it from a"
+                f" copy, or remove {self.record} if you have put another model there"
             )

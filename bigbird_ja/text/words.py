@@ -1,16 +1,16 @@
-"""Word starts, for whole-word masks: by changes of script, or by MeCab.
+"""Word starts for whole-word masks, by changes of script or by MeCab.
 
-Japanese is written without spaces, so SentencePiece's leading "▁" says nothing about words. Script
-changes (kanji, hiragana, katakana, latin, digits, everything else) are a fast approximation without
-a dictionary; `mecab` uses fugashi with unidic-lite (extra `words`).
+Japanese is written without spaces, so SentencePiece's leading "▁" does not mark words. Changes of
+script (kanji, hiragana, katakana, latin, digits, other) approximate word starts without a
+dictionary. `mecab` uses fugashi with unidic-lite (extra `words`).
 
 A token starts a word if its first character belongs to another word than the first character of the
 previous token.
 
-Chinese, Thai, Lao, Khmer and Burmese have neither spaces between words nor changes of script. There
-a run that is longer than a word can be is divided, and each of its tokens is a word: the pieces of
-a unigram model are the likeliest words of its text. Japanese is not divided: its kanji stand
-between kana.
+Chinese, Thai, Lao, Khmer and Burmese have neither spaces between words nor changes of script. If a
+run of one script is longer than a word can be, each of its tokens counts as a word, as the pieces
+of a unigram model are likely words. Runs of kanji in Japanese are not divided, as kana separate
+them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK, UNSPACED = range(10)
 _NUM_CLASSES = 10
-# Longest words of scripts without spaces, in characters. Chinese: idioms have four. The others are
-# those of class SA in Unicode's line breaking (UAX 14), which needs dictionaries for their words.
+# Maximum lengths of words in scripts without spaces, in characters. Chinese idioms have four.
+# UNSPACED is class SA in Unicode's line breaking (UAX 14), whose words need a dictionary.
 _LONGEST_WORD = {KANJI: 4, UNSPACED: 12}
-_KANA_IN_TEXT = 0.05  # share of a Japanese document's tokens that begin with kana
+# Minimum share of tokens that begin with kana in a Japanese document.
+_KANA_IN_TEXT = 0.05
 
-# First and last code point of each class; other characters are OTHER.
+# First and last code point of each class. All other characters are OTHER.
 _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0009, 0x000D, SPACE), (0x0020, 0x0020, SPACE), (0x00A0, 0x00A0, SPACE),
     (0x2581, 0x2581, SPACE), (0x3000, 0x3000, SPACE),
@@ -53,7 +54,7 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0030, 0x0039, DIGIT), (0xFF10, 0xFF19, DIGIT), (0x2460, 0x249B, DIGIT),
     (0x002C, 0x002C, POINT), (0x002E, 0x002E, POINT), (0xFF0C, 0xFF0C, POINT),
     (0xFF0E, 0xFF0E, POINT),
-    # They belong to the previous character: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
+    # Marks of the previous character: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
     (0x30FC, 0x30FC, MARK), (0xFF70, 0xFF70, MARK), (0x30F5, 0x30F6, MARK),
     (0x3099, 0x309C, MARK), (0xFF9E, 0xFF9F, MARK), (0x0300, 0x036F, MARK),
     (0x200B, 0x200F, MARK), (0x20D0, 0x20FF, MARK), (0xFE00, 0xFE0F, MARK),
@@ -62,7 +63,7 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
 
 
 @functools.lru_cache(maxsize=1)
-def _class_table() -> np.ndarray:
+def _make_class_table() -> np.ndarray:
     """Return the class of each code point: uint8 [0x110000]."""
     table = np.full(0x110000, OTHER, np.uint8)
     for first, last, kind in _RANGES:
@@ -71,29 +72,29 @@ def _class_table() -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1)
-def _starts_between() -> np.ndarray:
+def _make_start_table() -> np.ndarray:
     """Return whether a word starts between two classes of characters: bool [class, class]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
-    starts[OTHER, OTHER] = True  # each punctuation mark or symbol is a word
-    starts[SPACE, :] = False  # a space belongs to the word after it, as "▁" does
+    starts[OTHER, OTHER] = True  # Each punctuation mark or symbol is a word.
+    starts[SPACE, :] = False  # A space belongs to the word after it, like "▁".
     starts[:, SPACE] = True
     starts[SPACE, SPACE] = False
     starts[:, MARK] = False
-    starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 and 1,000
+    starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 and 1,000.
     starts[POINT, POINT] = True
     starts[LATIN, UNSPACED] = starts[UNSPACED, LATIN] = False
     return starts
 
 
-def mecab_boundaries(text: str) -> np.ndarray:
-    """Return the word starts by MeCab with unidic-lite: int64 character offsets, 0 first.
+def find_mecab_boundaries(text: str) -> np.ndarray:
+    """Find word starts by MeCab with unidic-lite: int64 character offsets, 0 first.
 
     White space belongs to the following word.
 
     Raises:
         BadInput: The extra `words` is not installed.
     """
-    parse = _mecab_parser()
+    parse = _load_mecab()
     offsets: list[int] = []
     at = 0
     for chunk in _CHUNK.findall(text.translate(_TO_SPACE)):
@@ -107,15 +108,15 @@ def mecab_boundaries(text: str) -> np.ndarray:
     return np.array(offsets, np.int64)
 
 
-# MeCab stops at NUL and at line breaks, so these become spaces.
+# Characters to replace by spaces, as MeCab stops at NUL and at line breaks.
 _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\u3000\u2581", " "))
-# MeCab's lattice needs some 100 bytes per character and word: long texts are split.
+# Parts of a long text, as MeCab's lattice needs some 100 bytes per character and word.
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=1)
-def _mecab_parser() -> Callable[[str], str]:
-    """Return a function that separates the words of a text by spaces, by MeCab.
+def _load_mecab() -> Callable[[str], str]:
+    """Return a function of MeCab's that separates the words of a text by spaces.
 
     Raises:
         BadInput: The package fugashi or unidic-lite is not installed.
@@ -130,28 +131,28 @@ def _mecab_parser() -> Callable[[str], str]:
     return parse
 
 
-# Function from texts and their ids, int32 [tokens] each, to bool [tokens] for each text: whether a
-# token starts a word.
+# Function of texts and their ids (int32 [tokens] each) that returns for each text whether each
+# token starts a word, bool [tokens].
 WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
-def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
+def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
     """Return the marker of `--word_boundaries script|mecab`.
 
-    If the tokens themselves mark words, as WordPiece's do, `script` uses their marks.
+    If the tokens themselves mark words, as in WordPiece, `script` uses these marks.
     """
     if kind == "mecab":
-        return TextMarker(tokenizer, mecab_boundaries)
+        return TextMarker(tokenizer, find_mecab_boundaries)
     if tokenizer.continues_word is not None:
         starts = ~tokenizer.continues_word
         return lambda texts, ids: [starts[np.asarray(x, np.int64)] for x in ids]
     if tokenizer.has_partial_characters:
-        return TextMarker(tokenizer, script_boundaries, divides=not tokenizer.is_japanese)
+        return TextMarker(tokenizer, find_script_boundaries, divides=not tokenizer.is_japanese)
     return ScriptMarker(tokenizer)
 
 
 def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray) -> None:
-    """Let each token of a run that is too long for a word start a word, in place.
+    """Mark each token of a run that is too long for a word as a word start, in place.
 
     Args:
         starts: bool [tokens of one document].
@@ -167,10 +168,10 @@ def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray
 
 
 class ScriptMarker:
-    """Marks words by a table of tokens, without the text: some 100 M tokens/s."""
+    """Marker of words by a table of tokens, without the text, at some 100 M tokens/s."""
 
-    # Code of a token's end: class of its last character, + _INNER if a word starts inside it.
-    # Code of its beginning: class of its first character, or _SYMBOL.
+    # The code of a token's end is the class of its last character, plus _INNER if a word starts
+    # inside the token. The code of its beginning is the class of its first character, or _SYMBOL.
     _INNER = _NUM_CLASSES
     _SYMBOL = _NUM_CLASSES
 
@@ -179,14 +180,14 @@ class ScriptMarker:
         self._first = np.full(tokenizer.vocab_size, self._SYMBOL, np.uint8)
         self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
         ids = np.flatnonzero(tokenizer.is_text_token)
-        self._first[ids], self._last[ids] = _edges([tokenizer.tokens[i] for i in ids])
+        self._first[ids], self._last[ids] = _encode_edges([tokenizer.tokens[i] for i in ids])
         self._lengths = None if tokenizer.is_japanese else tokenizer.characters
         table = np.ones((2, _NUM_CLASSES, _NUM_CLASSES + 1), bool)
-        table[0, :, : self._SYMBOL] = _starts_between()
+        table[0, :, : self._SYMBOL] = _make_start_table()
         self._starts = table.reshape(-1)
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Mark words as a `WordMarker`, without use of `texts`."""
+        """Implement `WordMarker`, without use of `texts`."""
         if not ids:
             return []
         lengths = np.array([len(x) for x in ids])
@@ -195,14 +196,14 @@ class ScriptMarker:
         if len(flat) > 1:
             last = self._last[flat[:-1]]
             marks = np.flatnonzero(last == MARK)
-            if len(marks):  # "ー" has the class of the previous token's end
+            if len(marks):  # "ー" has the class of the previous token's end.
                 source = np.arange(len(last))
                 source[marks] = 0
                 source = np.maximum.accumulate(source)[marks]
                 last[marks] = last[source] % self._INNER
             starts[1:] = self._starts[last * np.uint8(_NUM_CLASSES + 1) + self._first[flat[1:]]]
         ends = np.cumsum(lengths)
-        starts[(ends - lengths)[lengths > 0]] = True  # the first token of each text
+        starts[(ends - lengths)[lengths > 0]] = True  # The first token of each text.
         split = np.split(starts, ends[:-1])
         if self._lengths is not None:
             for each, x in zip(split, ids, strict=True):
@@ -211,23 +212,21 @@ class ScriptMarker:
         return split
 
 
-def _edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode_edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the codes of each token's beginning and end: uint8 [tokens] twice."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
     lengths = np.array([len(token) for token in tokens])
     heads = np.cumsum(lengths) - lengths
     is_head = np.zeros(len(codes), bool)
     is_head[heads] = True
-    raw, kinds, starts = _classes_and_starts(codes, is_head)
+    raw, kinds, starts = _classify(codes, is_head)
     has_inner = np.logical_or.reduceat(starts & ~is_head, heads)
     only_marks = np.logical_and.reduceat(raw == MARK, heads)
     last = np.where(only_marks, MARK, kinds[heads + lengths - 1])
     return raw[heads], (last + ScriptMarker._INNER * has_inner).astype(np.uint8)
 
 
-def _classes_and_starts(
-    codes: np.ndarray, is_head: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _classify(codes: np.ndarray, is_head: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Classify characters.
 
     Args:
@@ -235,26 +234,26 @@ def _classes_and_starts(
         is_head: bool [n], whether a character begins a text or token.
 
     Returns:
-        Classes, uint8 [n]; the same with the previous character's class for each mark; and whether
-        a word starts, bool [n].
+        Three arrays [n]: classes (uint8), classes where each mark has the previous character's
+        class (uint8), and whether a word starts (bool).
     """
-    raw = _class_table()[codes]
+    raw = _make_class_table()[codes]
     marks = raw == MARK
     source = np.maximum.accumulate(np.where(marks & ~is_head, 0, np.arange(len(raw))))
     kinds = np.where(raw[source] == MARK, KATAKANA, raw[source])
     starts = np.zeros(len(raw), bool)
-    starts[1:] = _starts_between()[kinds[:-1], kinds[1:]]
+    starts[1:] = _make_start_table()[kinds[:-1], kinds[1:]]
     return raw, kinds, starts & ~marks
 
 
-def script_boundaries(text: str) -> np.ndarray:
-    """Return the word starts by changes of script: int64 character offsets, 0 first."""
+def find_script_boundaries(text: str) -> np.ndarray:
+    """Find word starts by changes of script: int64 character offsets, 0 first."""
     if not text:
         return np.zeros(0, np.int64)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     is_head = np.zeros(len(codes), bool)
     is_head[0] = True
-    return np.flatnonzero(_classes_and_starts(codes, is_head)[2] | is_head)
+    return np.flatnonzero(_classify(codes, is_head)[2] | is_head)
 
 
 class TextMarker:
@@ -263,39 +262,42 @@ class TextMarker:
     def __init__(
         self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray], divides: bool = False
     ) -> None:
-        """Take a function from a text to the character offsets where its words start.
+        """Store the arguments.
 
-        `divides` tells whether long runs of scripts without spaces are divided.
+        Args:
+            tokenizer: tokenizer of the texts.
+            boundaries: function from a text to the character offsets where its words start.
+            divides: whether long runs of scripts without spaces are divided.
         """
         self._tokenizer = tokenizer
         self._boundaries = boundaries
         self._divides = divides
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Mark words as a `WordMarker`."""
+        """Implement `WordMarker`."""
         return [self._mark(text, np.asarray(x)) for text, x in zip(texts, ids, strict=True)]
 
     def _mark(self, text: str, ids: np.ndarray) -> np.ndarray:
         if not len(ids):
             return np.zeros(0, bool)
-        surface, offsets = self._tokenizer.surface_and_offsets(text, ids)
-        starts = starts_at(self._boundaries(surface), offsets)
+        surface, offsets = self._tokenizer.spell_with_offsets(text, ids)
+        starts = mark_starts(self._boundaries(surface), offsets)
         if self._divides and surface:
             codes = np.frombuffer(surface.encode("utf-32-le", "surrogatepass"), "<u4")
-            kinds = _class_table()[codes[np.minimum(offsets, len(codes) - 1)]]
-            begins = np.diff(offsets, prepend=-1) > 0  # not within a character
+            kinds = _make_class_table()[codes[np.minimum(offsets, len(codes) - 1)]]
+            begins = np.diff(offsets, prepend=-1) > 0  # Not within a character.
             lengths = np.where(begins, np.diff(offsets, append=len(codes)), 0)
             _divide_long_runs(starts, kinds, lengths)
         if self._tokenizer.has_partial_characters:
             return starts
         symbols = ~self._tokenizer.is_text_token[ids]
-        starts |= symbols  # Wiki40b's markers are words
+        starts |= symbols  # Wiki40b's markers are words.
         starts[1:] |= symbols[:-1]
         return starts
 
 
-def starts_at(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return whether each token starts a word: bool [tokens].
+def mark_starts(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Mark the tokens that start a word: bool [tokens].
 
     Args:
         boundaries: character offsets where words start, ascending, 0 first.

@@ -19,7 +19,7 @@ class Evaluations:
 
     Args:
         job: run to evaluate.
-        stop: request to stop, which leaves an evaluation unfinished.
+        stop: request to stop, which ends an evaluation early.
         watchdog: watchdog that ticks after each batch.
     """
 
@@ -45,15 +45,15 @@ class Evaluations:
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation is due at `step`, also after a restart from there.
 
-        One is due at each multiple of the interval, or at the first step reached after it, and at
-        the last step. At step 0 it is due only if the weights come from another model.
+        One is due at the first finished step at or after each multiple of the interval, and at the
+        last step. At step 0 it is due only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
         due = self._total if step >= self._total else step // self._every * self._every
         return (due > 0 or step == 0) and self._evaluated < due
 
-    def next_due(self, step: int) -> int:
+    def find_next_due(self, step: int) -> int:
         """Return the next step after `step` at which an evaluation will be due."""
         if not self._job.evaluates:
             return self._total

@@ -1,4 +1,4 @@
-"""Immediate end of a run from any thread, whatever its main thread does."""
+"""Immediate end of a run from any thread, even if the main thread is stuck."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,17 @@ from bigbird_ja.errors import CommandError
 
 
 class ProcessExit:
-    """Immediate end of a run with an error, after the callbacks that were registered for it.
+    """Immediate end of a run with an error, after registered callbacks.
 
-    A run has one, which is passed to every object that may end a run whose main thread is stuck:
-    the listener for signals, the watchdog, and the connection to a pod.
+    Each run has one object. It is passed to the parts that may end the run while the main thread is
+    stuck: the listener for signals, the watchdog, and the connection to a pod.
 
     Args:
         leave: callback that ends the process with the error, or interrupts the call in a user's
             program.
 
     Attributes:
-        error: the error, once the run is to end.
+        error: error that ends the run, or None.
     """
 
     def __init__(self, leave: Callable[[CommandError], None]) -> None:
@@ -24,7 +24,7 @@ class ProcessExit:
         self._calls: list[Callable[[CommandError], None]] = []
         self.error: CommandError | None = None
 
-    def before(self, call: Callable[[CommandError], None]) -> None:
+    def add_callback(self, call: Callable[[CommandError], None]) -> None:
         """Register a callback that gets the error before the run ends, in order."""
         self._calls.append(call)
 

@@ -1,7 +1,7 @@
-"""Place of this process in a pod, and checks that all processes of the pod agree.
+"""Place of this process in a pod, and checks that all processes of the pod are equal.
 
-On a TPU slice of several hosts the machine states the place; elsewhere JAX's environment variables
-do.
+On a TPU slice of several hosts the machine states the place. Elsewhere JAX's environment variables
+state it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from bigbird_ja.train.engines import devices
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import Processes, SingleProcess
-from bigbird_ja.train.run_logger import package_versions
+from bigbird_ja.train.run_logger import list_package_versions
 
 # Result of `find_process` without a pod.
 ALONE = (0, 1, "")
@@ -31,7 +31,7 @@ _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_
 
 
 @contextlib.contextmanager
-def joined(
+def join_pod(
     *,
     engine: str,
     use_tpu: bool,
@@ -46,8 +46,8 @@ def joined(
     """Join the pod of this process, and yield it once all processes have joined.
 
     Args:
-        engine: the parameter of `pretrain`.
-        use_tpu: the parameter of `pretrain`.
+        engine: parameter of `pretrain`.
+        use_tpu: parameter of `pretrain`.
         wait_seconds: maximum wait for the other processes.
         shared: parameters that must be equal in all processes, by name in backticks.
         config: config of the run, which must be equal in all processes.
@@ -57,7 +57,7 @@ def joined(
         log: callback for messages to the user.
 
     Raises:
-        BadInput: The processes do not meet, or differ.
+        BadInput: Not all processes have joined in time, or they differ.
         Interrupted: A stop was requested.
     """
 
@@ -68,7 +68,7 @@ def joined(
 
     check()
     on_tpu = use_tpu and engine != "estimator" and devices.is_there(devices.TPU_FILES)
-    index, count, address = find_process(os.environ, slice_place if on_tpu else None)
+    index, count, address = find_process(os.environ, find_slice_place if on_tpu else None)
     if count == 1:
         yield SingleProcess()
         return
@@ -77,12 +77,12 @@ def joined(
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
     pod = Pod(index, count, socket.gethostname(), stop, exit_process)
-    with _ending_together(pod, exit_process):
+    with _report_failures(pod, exit_process):
         pod.connect(address, devices.prepare(use_tpu), wait_seconds, check)
         stop.install()  # JAX has replaced the handler of SIGTERM.
         ours = {
             "bigbird-ja": __version__,
-            **package_versions(),
+            **list_package_versions(),
             "fingerprint of the data": manifest.fingerprint[:16],
             _COUNT: str(count),
             **shared,
@@ -93,7 +93,7 @@ def joined(
 
 
 @contextlib.contextmanager
-def _ending_together(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
+def _report_failures(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
     """Report a failure inside to the other processes, and exit without waiting for them."""
     try:
         yield
@@ -101,7 +101,7 @@ def _ending_together(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
-            # Exit at once, as XLA may wait forever for a lost process, and the interpreter for XLA.
+            # Without an immediate exit XLA may wait forever for a lost process.
             exit_process(known)
         raise
     finally:
@@ -109,12 +109,12 @@ def _ending_together(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
 
 
 def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> None:
-    """Check that this process has the values of process 0.
+    """Check that the values of this process equal the values of process 0.
 
     Args:
         name: name of this process.
         ours: packages, data, arguments and settings of this process.
-        first: the same of process 0.
+        first: packages, data, arguments and settings of process 0.
 
     Raises:
         BadInput: Some differ. The message names them.
@@ -135,15 +135,15 @@ def find_process(
 
     Args:
         environ: environment variables of the process.
-        slice_place: the function below, or None if no TPU is used.
+        slice_place: `find_slice_place`, or None if no TPU is used.
 
     Raises:
-        BadInput: A variable is missing, or makes no sense.
+        BadInput: A variable is missing or invalid.
     """
     known = {name: environ[name] for name in (_ADDRESS, _COUNT, _INDEX) if environ.get(name)}
     if not known:
         hosts, index = (slice_place and slice_place()) or ([], 0)
-        # The port is that of JAX's own detection of slices.
+        # JAX uses the same port when it detects a slice.
         return (index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else ALONE
     if known == {_COUNT: "1"}:
         return ALONE
@@ -159,8 +159,8 @@ def find_process(
     )
 
 
-def tpu_metadata(attribute: str) -> str | None:
-    """Return an attribute of this TPU VM, or None if it or the metadata server is missing."""
+def read_tpu_metadata(attribute: str) -> str | None:
+    """Read an attribute of this TPU VM, or return None if it or the server is missing."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -171,15 +171,16 @@ def tpu_metadata(attribute: str) -> str | None:
         return None
 
 
-def slice_place(
-    environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
+def find_slice_place(
+    environ: Mapping[str, str] = os.environ,
+    metadata: Callable[[str], str | None] = read_tpu_metadata,
 ) -> tuple[list[str], int] | None:
     """Return the hosts of this machine's TPU slice, and this machine's number among them.
 
-    It is None if neither GKE's variables nor the TPU VM's metadata name them.
+    The result is None if neither GKE's variables nor the TPU VM's metadata state them.
 
     Raises:
-        BadInput: There are several slices, or the machine has no number.
+        BadInput: There are several slices, or this machine's number is missing.
     """
     if int(environ.get("MEGASCALE_NUM_SLICES") or 1) > 1:
         raise BadInput("several TPU slices in one run are not supported: use one slice")
@@ -189,7 +190,7 @@ def slice_place(
         if not endpoints:
             return None
         hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
-        # The first attribute is of the Cloud TPU API, the second of Compute Engine's groups.
+        # The Cloud TPU API sets the first attribute, and Compute Engine's groups set the second.
         number = metadata("agent-worker-number") or metadata("worker-id") or ""
     if not number.isdigit():
         raise BadInput(f"this TPU VM's number in its slice is {number!r}: set {_INDEX}")

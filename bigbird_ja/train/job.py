@@ -1,4 +1,4 @@
-"""Run that a process trains."""
+"""Description of the run that a process trains."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
 
 
-def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
+def _make_daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, act)
-    timer.daemon = True  # A failed command does not wait for it.
+    timer.daemon = True  # The process does not wait for the timer when it exits.
     return timer
 
 
@@ -28,16 +28,18 @@ def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
 class Dependencies:
     """Log, clocks and timers, which tests replace.
 
-    `timer(seconds, act)` returns an object with `start` and `cancel`. `leave` ends the process with
-    an error if the main thread is stuck. It is None in a user's program, which goes on.
-    `summarize(manifest)` displays more about a run that has finished.
+    Attributes:
+        timer: function of (seconds, callback) that returns an object with `start` and `cancel`.
+        leave: function that ends the process with an error if the main thread is stuck, or None in
+            a user's program, which is not ended.
+        summarize: function of the manifest that displays a summary of a finished run.
     """
 
     log: Callable[[str], None] = console.log
     clock: Callable[[], float] = time.time  # UNIX seconds.
     monotonic: Callable[[], float] = time.monotonic
     leave: Callable[[CommandError], None] | None = None
-    timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
+    timer: Callable[[float, Callable[[], None]], Any] = _make_daemon_timer
     summarize: Callable[[Manifest], None] = lambda manifest: None
 
 
@@ -46,11 +48,11 @@ class PretrainResult:
     """Totals of a run."""
 
     global_step: int
-    loss: float | None  # Of the last logged step.
+    loss: float | None  # Loss of the last logged step.
     reason: str  # "finished", or the `reason` of an error of `bigbird_ja.errors`.
     train_seconds: float
-    tokens_seen: int  # Without padding.
-    interruptions: int  # Number of starts that no `finished` followed.
+    tokens_seen: int  # Number of tokens without padding.
+    interruptions: int  # Number of earlier starts that did not finish the run.
     model_dir: str
 
 
@@ -58,7 +60,7 @@ class PretrainResult:
 class Job:
     """Run to train, with settings, data set, engine and arguments."""
 
-    config: Config  # Completed by the data set.
+    config: Config  # Config, fitted to the data set.
     manifest: Manifest
     data_dir: str
     engine: Choice

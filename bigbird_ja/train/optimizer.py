@@ -1,28 +1,27 @@
 """Optimizers and learning rate, as pure functions.
 
-Adam with decoupled weight decay, in two forms, and Muon, which replaces it for the layers'
-matrices.
+Adam with decoupled weight decay exists in two forms:
 
-- `adamw` (Loshchilov and Hutter 2019, and PyTorch): the running means are corrected for having
-  started at zero. Biases and layer norms are not decayed.
-- `google`: AdamWeightDecayOptimizer of Google's BERT and BigBird code, without the correction. With
+- `adamw` (Loshchilov and Hutter 2019, and PyTorch) corrects the bias of the running means, which
+  start at zero. Biases and layer norms are not decayed.
+- `google` (AdamWeightDecayOptimizer of Google's BERT and BigBird code) does not correct it. With
   the usual betas its update of step t is (1 - 0.9**t) / sqrt(1 - 0.999**t) times as large: 3.2
-  times at step 1, 6.6 times at step 12, 1.26 times at step 1,000, and then equal. It decays names
-  with neither "LayerNorm" nor "bias" in them, so `cls/predictions/transform/gamma` too.
+  times at step 1, 6.6 times at step 12, 1.26 times at step 1,000. It decays all parameters whose
+  names contain neither "LayerNorm" nor "bias", including `cls/predictions/transform/gamma`.
 
-Muon (Jordan 2024, kellerjordan.github.io/posts/muon) updates a matrix by its orthogonalized
-momentum:
+`muon` uses Muon (Jordan 2024, kellerjordan.github.io/posts/muon) for the layers' matrices, and
+`adamw` for all other parameters. Muon updates a matrix by its orthogonalized momentum:
 
     m <- 0.95 m + 0.05 g
-    u  = 0.95 m + 0.05 g    Nesterov's form: the gradient counts once more
+    u  = 0.95 m + 0.05 g    (Nesterov)
     o  = U Vᵀ, where u = U S Vᵀ
     w <- w - rate (0.2 sqrt(max(rows, columns)) o + weight_decay w)
 
-The factor gives an update the root mean square that AdamW's usually has, so AdamW's rates and
-decay carry over (Liu et al. 2025, arXiv:2502.16982, section 2.2).
+The factor scales the root mean square of an update to AdamW's usual value, so that the same
+learning rate and decay are suitable (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 
-Matrices of one shape are stacked, so that they are multiplied together and devices can take equal
-shares of them.
+Matrices of one shape are stacked, so that they are multiplied together and can be divided equally
+over devices.
 """
 
 import math
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config, Training, TrainingConfig
 
@@ -59,24 +58,25 @@ class MatrixSpec:
     columns: int
 
 
-def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
-    """Return the layers' kernels, which Muon updates, or none with AdamW."""
+def list_muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
+    """Return the layers' kernels, which Muon updates, or {} with AdamW."""
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
-    for name, spec in parameter_specs(config, data).items():
+    for name, spec in make_parameter_specs(config, data).items():
         if name.startswith("bert/encoder/layer_") and name.endswith("/kernel"):
             count, (rows, columns) = _SIDE_BY_SIDE.get(name.split("/")[-2], 1), spec.shape
             matrices[name] = MatrixSpec(count, rows, columns // count)
     return matrices
 
 
-def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
+def list_slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
     """Return the parameters that have each slot of the optimizer's state.
 
-    All have a running mean of their gradients (m), and all but Muon's one of their squares (v).
+    Slot m is the running mean of the gradients, for all parameters. Slot v is the running mean of
+    their squares, for all parameters except Muon's.
     """
-    names, matrices = list(parameter_specs(config, data)), muon_matrices(config, data)
+    names, matrices = list(make_parameter_specs(config, data)), list_muon_matrices(config, data)
     return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
@@ -86,7 +86,7 @@ def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """Return the factor that limits the gradients' norm to `clip_norm`, where 0 disables it."""
+    """Return the factor that limits the gradients' norm to `clip_norm` (0 disables the limit)."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.ones_like(norm)
 
 
@@ -108,16 +108,16 @@ def update(
     Args:
         training: update rule, betas, epsilon and weight decay.
         params: master weights, float32 by name.
-        slots: `{"m": {...}, "v": {...}}`, the slots of `slot_parameters`, float32.
+        slots: `{"m": {...}, "v": {...}}`, the slots of `list_slot_parameters`, float32.
         gradients: float32 by name.
         decayed: whether `adamw` decays a parameter, by name.
         muons: result of `muon_updates`, for the parameters that Muon updates.
         global_step: integer scalar, number of updates so far.
         learning_rate: float32 scalar.
         scale: float32 scalar, factor for the gradients (clipping).
-        keep: bool scalar. If False, everything is returned unchanged.
+        keep: bool scalar, whether to update. If False, parameters and slots stay unchanged.
     """
-    rate, epsilon = _corrected(training, global_step, learning_rate)
+    rate, epsilon = _correct_rate(training, global_step, learning_rate)
     if training.update_rule == "google":
         decayed = {name: not _NOT_DECAYED_BY_GOOGLE.search(name) for name in params}
     new_params: NamedTensors = {}
@@ -141,10 +141,10 @@ def update(
     return new_params, new_slots
 
 
-def _corrected(
+def _correct_rate(
     training: TrainingConfig, global_step: tf.Tensor, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Return rate and epsilon that include the correction m_hat / (sqrt(v_hat) + epsilon)."""
+    """Return rate and epsilon, changed so that they include the bias correction of `adamw`."""
     if training.update_rule == "google":
         return rate, training.adam_epsilon
     count = tf.cast(global_step, tf.float32) + 1.0
@@ -155,12 +155,16 @@ def _corrected(
 def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
     """Compute the rate of the update from `global_step` to `global_step + 1`, float32 scalar.
 
-    Warm-up is linear and reaches the peak with its last step; its first step has a rate above zero.
-    After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along half a cosine;
-    `wsd` (warm-up, stable, decay) stays at the peak and falls linearly over the last
-    `decay_fraction` of all steps. Beyond `num_train_steps` the rate is zero. `google` is the
-    schedule of BERT's and BigBird's code: the warm-up starts at zero, and after it the rate is on
-    the line from the peak at step 0 to zero at `num_train_steps`.
+    The warm-up is linear, starts above zero, and reaches the peak at its last step. After it,
+
+    - `linear` falls to zero at `num_train_steps`;
+    - `cosine` falls to zero along half a cosine;
+    - `wsd` (warm-up, stable, decay) stays at the peak, and falls linearly over the last
+      `decay_fraction` of all steps.
+
+    Beyond `num_train_steps` the rate is zero. In `google`, the schedule of BERT's and BigBird's
+    code, the warm-up starts at zero. After it the rate is on the line from the peak at step 0 to
+    zero at `num_train_steps`.
 
     Args:
         training: section `training` of the config.
@@ -186,7 +190,7 @@ def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Update the momentum by a gradient, twice for Nesterov momentum."""
+    """Update the momentum by a gradient. A second call gives Nesterov's form."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
@@ -202,11 +206,11 @@ def muon_directions(
 
     Args:
         training: limit of the gradients' norm, and dtype of the result.
-        matrices: result of `muon_matrices`.
+        matrices: result of `list_muon_matrices`.
         momenta: float32 by name, whole, or the same rows of each.
         gradients: float32 by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: divisor of n, for which zero matrices are added to each stack.
+        multiple: required divisor of n. Zero matrices are added to each stack for it.
 
     Returns:
         Stacks [n, rows, columns] in `training.dtype`.
@@ -218,10 +222,10 @@ def muon_directions(
         direction = muon_momentum(muon_momentum(momenta[name], gradient), gradient)
         for matrix in tf.split(tf.cast(direction, training.dtype), spec.count, axis=1):
             by_shape.setdefault(tuple(matrix.shape), []).append(matrix)
-    return [padded_stack(tf.stack(each), multiple) for each in by_shape.values()]
+    return [pad_stack(tf.stack(each), multiple) for each in by_shape.values()]
 
 
-def padded_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:
+def pad_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:
     """Pad a stack [n, rows, columns] with zeros, n to a multiple of `multiple`."""
     return tf.pad(stack, [[0, -stack.shape[0] % multiple], [0, 0], [0, 0]])
 
@@ -251,7 +255,7 @@ def orthogonalize_together(
     num_replicas: int,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Orthogonalize a stack as `orthogonalize` does, an equal share on each replica.
+    """Orthogonalize a stack, with an equal share of the matrices on each replica.
 
     Args:
         stack: [n, rows, columns], the same on all replicas.
@@ -262,11 +266,11 @@ def orthogonalize_together(
     Returns:
         The stack, padded with zeros to a multiple of `num_replicas`.
     """
-    stack = padded_stack(stack, num_replicas)
+    stack = pad_stack(stack, num_replicas)
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
     share = orthogonalize(tf.gather(shares, replica_id))
     here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]
-    # The other replicas contribute zeros here, so the sum is exact.
+    # All other replicas contribute zeros to a share, so the sum is exact.
     return tf.reshape(cross_replica_sum(here * share), stack.shape)
 
 

@@ -12,17 +12,17 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
-from bigbird_ja.train.threads import in_thread
+from bigbird_ja.train.threads import run_in_thread
 
-# Maximum time for recording an exit, as storage may be the reason for it.
+# Maximum time for recording an exit, as the storage may be the reason for it.
 _RECORDING_SECONDS = 8.0
-# Maximum wait for a save that is under way at a failure.
+# Maximum wait for a save that is in progress at a failure.
 _SAVING_SECONDS = 20.0
 
 
 @dataclass(eq=False)
 class Outcome:
-    """Outcome of a run, which is finished, interrupted or failed."""
+    """Outcome of a run (finished, interrupted or failed)."""
 
     job: Job
     model_dir: ModelDir
@@ -30,14 +30,14 @@ class Outcome:
     logger: RunLogger
     saver: CheckpointSaver
 
-    def done(self, reason: str, is_new: bool = True) -> PretrainResult:
-        """Return the results of a run that is finished or interrupted.
+    def make_result(self, reason: str, is_new: bool = True) -> PretrainResult:
+        """Return the results of a finished run, or raise for an interrupted one.
 
-        In a pod the writer decides which of the two it is.
+        In a pod the writer decides whether the run is finished or interrupted.
 
         Args:
             reason: "finished" or "interrupted", in this process.
-            is_new: whether the outcome is still to be recorded.
+            is_new: whether to record the outcome.
 
         Raises:
             Interrupted: A stop was requested.
@@ -45,22 +45,22 @@ class Outcome:
         pod, logger = self.job.pod, self.logger
         reason = pod.share("end", lambda: reason)
         if is_new:
-            logger.ended(reason, None)
+            logger.record_end(reason, None)
         pod.finish()
         if reason == "interrupted":
             step, model_dir = logger.step, self.model_dir.path
             what = f"saved at step {step} in {model_dir}: rerun the same command to continue"
             if not step:
-                what = "no step was made, so there is nothing to continue"
+                what = "no step was finished, so there is nothing to continue"
             stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
-            stopped.results = asdict(logger.results(reason))
+            stopped.results = asdict(logger.make_results(reason))
             raise stopped
         loss = "" if logger.loss is None else f", loss {logger.loss:.4f}"
         self.job.deps.log(f"finished: step {logger.step:,}{loss}, in {self.model_dir.path}")
-        return logger.results(reason)
+        return logger.make_results(reason)
 
     @contextlib.contextmanager
-    def failures_recorded(self) -> Iterator[None]:
+    def record_failures(self) -> Iterator[None]:
         """Record an exception of the block, and raise it as a CommandError."""
         pod = self.job.pod
         try:
@@ -68,30 +68,30 @@ class Outcome:
                 yield
         except BaseException as error:
             known = classify(error) or pod.explain(error)
-            if isinstance(known, errors.Diverged):  # A save under way is of an earlier step.
+            if isinstance(known, errors.Diverged):  # A save in progress is from an earlier step.
                 self._complete_save()
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
-            self.logger.ended(reason, known or error)
+            self.logger.record_end(reason, known or error)
             if known is None:
                 raise
-            known.results = asdict(self.logger.results(reason))
+            known.results = asdict(self.logger.make_results(reason))
             raise known from error
 
     def record_exit(self, error: errors.CommandError) -> None:
-        """Record an error with which the process is about to end, in any thread."""
-        # If another process has failed, a save may still be completed.
+        """Record the error that ends the process, from any thread."""
+        # After the failure of another process, a save can still be completed.
         if self.job.pod.count > 1:
             self._complete_save()
 
         def record() -> None:
-            self.logger.ended(error.reason, error)
+            self.logger.record_end(error.reason, error)
 
-        concurrent.futures.wait([in_thread("record", record)], _RECORDING_SECONDS)
-        error.results = asdict(self.logger.results(error.reason))
+        concurrent.futures.wait([run_in_thread("record", record)], _RECORDING_SECONDS)
+        error.results = asdict(self.logger.make_results(error.reason))
 
     def _complete_save(self) -> None:
-        """Wait some seconds for a save under way, record it, and ignore its failure."""
+        """Wait some seconds for a save in progress, record it, and ignore its failure."""
         self.saver.give_time(_SAVING_SECONDS)
         with contextlib.suppress(Exception):
-            self.logger.saved(self.saver.poll())
+            self.logger.note_save(self.saver.poll())

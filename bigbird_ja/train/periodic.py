@@ -11,7 +11,8 @@ from bigbird_ja.storage.lease import LeaseLost
 class Periodic:
     """Repeated call in a thread while the context is open.
 
-    A failure is logged, once per message, and the call is repeated. Only a lost lock ends the run.
+    A failure is logged, once per message, and does not end the repetition. Only a lost lock ends
+    the run.
 
     Args:
         call: call to repeat.
@@ -48,7 +49,7 @@ class Periodic:
             except LeaseLost as error:  # MODEL_DIR belongs to another process.
                 self._lost = error
             except Exception as error:
-                message = f"heartbeat failed, will be tried again: {error}"
+                message = f"the heartbeat could not be written and will be retried: {error}"
                 if message not in self._logged:
                     self._logged.add(message)
                     self._log(message)

@@ -1,19 +1,19 @@
 """Processes of a pod, one per host, that train one run together.
 
 They use JAX's coordination service (`jax.distributed`), which process 0 serves. It connects them,
-ends all if one dies (heartbeats), and contains a key-value store for their agreements. Process 0 is
-the writer: it owns the lease on MODEL_DIR and writes its files.
+ends all processes if one dies (heartbeats), and contains a key-value store for their agreements.
+Process 0 is the writer: it owns the lease on MODEL_DIR and writes its files.
 
-**One step for all.** A JAX program runs on all devices together, so a save by time or a stop must
-come at the same step everywhere. The writer names that step in the store, far enough ahead: every
-step sums over all devices, so no process has finished a step that the writer has not dispatched,
-and none dispatches more than `ahead` steps before it reads the store again. (JAX's
-`reached_preemption_sync_point` works once, only for SIGTERM, and replaces our handler of that
-signal; saves by time, Ctrl-C and `max_train_minutes` need the same.)
+**One step for all.** A JAX program runs on all devices together, so all processes must save or stop
+at the same step. The writer writes that step to the store, far enough ahead: every step sums over
+all devices, so no process has finished a step that the writer has not dispatched, and none
+dispatches more than `ahead` steps before it reads the store again. (JAX's
+`reached_preemption_sync_point` works only once and only for SIGTERM, whose handler it replaces.
+Saves by time, Ctrl-C and `max_train_minutes` need an agreement, too.)
 
 **One outcome for all.** A process that fails writes its reason to the store, and the others end
-with it. If one is killed, JAX's client aborts the others: `signals.call_on_abort` turns that into
-exit status 76.
+with it. If one is killed, JAX's client aborts the others, and `signals.call_on_abort` converts that
+to exit status 76.
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ from bigbird_ja.process.classify import summarize_error
 from bigbird_ja.process.signals import StopRequest, call_on_abort
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays
-from bigbird_ja.train.threads import in_thread
+from bigbird_ja.train.threads import run_in_thread
 
 # gRPC reads the variable only in lower case.
 _NO_PROXY = "no_grpc_proxy"
@@ -68,7 +68,7 @@ class Pod:
         self.index, self.count, self.is_writer = index, count, index == 0
         self.name = f"process {index} on {host}"
         self._stop, self._exit = stop, exit_process
-        exit_process.before(lambda error: self.fail(error.reason, str(error)))
+        exit_process.add_callback(lambda error: self.fail(error.reason, str(error)))
         # Client of the store, or None before it is connected and after it is lost.
         self._client: Any = None
         # Whether this process has failed or finished.
@@ -114,7 +114,7 @@ class Pod:
 
         call_on_abort(lambda: self._exit(never_met))
         try:
-            self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
+            self._wait_for(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
             raise BadInput(
                 f"process {self.index} cannot start at JAX_COORDINATOR_ADDRESS={address}"
@@ -123,7 +123,7 @@ class Pod:
             ) from error
         self._client = compat.get_coordination_client()
         call_on_abort(self._cut_off)
-        in_thread("pod", self._listen)
+        run_in_thread("pod", self._listen)
 
     def _initialize(self, address: str, platform: str, seconds: float) -> None:
         import jax
@@ -150,7 +150,7 @@ class Pod:
 
     def barrier(self, name: str) -> None:
         """Implement `Processes.barrier`."""
-        self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
+        self._wait_for(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
         """Implement `Processes.share`.
@@ -181,16 +181,16 @@ class Pod:
 
     def _get(self, key: str, check: Callable[[], None] = lambda: None) -> bytes:
         get = self._client.blocking_key_value_get_bytes
-        return bytes(self._waiting(lambda: get(key, _DAY_MS), check))
+        return bytes(self._wait_for(lambda: get(key, _DAY_MS), check))
 
-    def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
+    def _wait_for(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
         """Return the result of a call that waits for other processes.
 
         The call runs in a thread of its own. `check` and another process's failure end the wait
         here.
         """
         self._waits = True
-        future = in_thread("pod-wait", call)
+        future = run_in_thread("pod-wait", call)
         try:
             while not future.done() and self._remote_failure is None:
                 check()
@@ -203,8 +203,8 @@ class Pod:
 
     # Steps.
 
-    def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Implement `Processes.next_limit`.
+    def choose_limit(self, step: int, limit: int, ahead: int) -> int:
+        """Implement `Processes.choose_limit`.
 
         The writer names a step if one is needed.
         """
@@ -247,7 +247,7 @@ class Pod:
         """Implement `Processes.fail`."""
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
-            self._failure = _end_of(self.name, reason, message)
+            self._failure = _make_remote_error(self.name, reason, message)
             status = json.dumps([self.name, reason, message])
             self._post_final_status("pod/ended", status, _FINAL_STATUS_SECONDS)
 
@@ -277,7 +277,7 @@ class Pod:
         self._post_final_status("over", "", 2 * HEARTBEAT_SECONDS)
         # Otherwise JAX's client prints a crash if process 0 exits before this one. If another
         # process is killed at this moment, the call never returns.
-        leaving = in_thread("pod-leave", self._client.shutdown)
+        leaving = run_in_thread("pod-leave", self._client.shutdown)
         concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
     def detach(self) -> None:
@@ -314,7 +314,7 @@ class Pod:
                 self._stop.ask(entries["pod/stop"])  # A repeated request changes nothing.
             for key, value in entries.items():
                 if key.startswith("pod/ended/"):
-                    self._end(_end_of(*json.loads(value)))
+                    self._end(_make_remote_error(*json.loads(value)))
                     return
             time.sleep(_POLL_SECONDS)
 
@@ -335,7 +335,7 @@ class Pod:
                 self._exit(news)
 
 
-def _end_of(name: str, reason: str, message: str) -> CommandError:
+def _make_remote_error(name: str, reason: str, message: str) -> CommandError:
     """Return the error with which this process ends after another one has failed."""
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")

@@ -44,7 +44,7 @@ class Processes(Protocol):
         `poll` is called meanwhile, and may raise to end the wait.
         """
 
-    def next_limit(self, step: int, limit: int, ahead: int) -> int:
+    def choose_limit(self, step: int, limit: int, ahead: int) -> int:
         """Return the step up to which the engine may go now, at most `limit`.
 
         Call it before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
@@ -90,8 +90,8 @@ class SingleProcess:
         """Implement `Processes.collect`."""
         return [arrays]
 
-    def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Implement `Processes.next_limit`."""
+    def choose_limit(self, step: int, limit: int, ahead: int) -> int:
+        """Implement `Processes.choose_limit`."""
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:

@@ -22,7 +22,7 @@ def read_profile_steps(text: str, total: int) -> range:
     """Read the value of `profile_steps`, such as "100-110", both steps included.
 
     Raises:
-        BadInput: The text has another form, or names steps that the run does not have.
+        BadInput: The text has another form, or names steps beyond the run.
     """
     match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -37,13 +37,13 @@ def read_profile_steps(text: str, total: int) -> range:
 class Profile:
     """Profile of some steps (`profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
 
-    TensorBoard and xprof look for it there. The profilers write into a local folder; the files are
-    copied from there, so that MODEL_DIR may be on a bucket. A failure is logged and ends no run.
+    TensorBoard and xprof find it there. The profilers write to a local folder, and the files are
+    copied to MODEL_DIR, which may be on a bucket. A failure is logged and does not end the run.
 
     Args:
         job: the run.
         model_dir: MODEL_DIR. Only the process that has locked it profiles.
-        step: the last finished step.
+        step: last finished step.
         logger: logger that records the profile as an event.
     """
 
@@ -52,25 +52,26 @@ class Profile:
         self._steps = range(max(steps.start, step + 1), steps.stop)
         self._model_dir, self._logger, self._log = model_dir, logger, job.deps.log
         self._local = os.path.join(model_dir.scratch, "profile")
-        self._is_exact = job.engine.name == "pjrt"  # Whether it stops at any step.
+        self._is_exact = job.engine.name == "pjrt"  # Whether the engine stops at any step.
         self._stop: Callable[[], Any] | None = None
         self._is_over = model_dir.lease is None or not self._steps
         self._begun = 0  # The first step of the profile.
         if steps and not self._steps:
-            self._log(f"`profile_steps`: step {steps[-1]} is made already: nothing is profiled")
+            self._log(f"`profile_steps`: step {steps[-1]} is already finished, so none is profiled")
 
-    def next_due(self, step: int) -> int:
+    def find_next_due(self, step: int) -> int:
         """Return the next step after which the profile begins or ends, or 1 << 62."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
-    def at(self, step: int) -> None:
-        """Begin or end the profile, if it is due after `step`.
+    def update(self, step: int) -> None:
+        """Begin or end the profile, if that is due after `step`.
 
-        No step may be under way.
+        The caller makes sure that no step is running.
 
-        TPUEstimator stops only between device loops, so whole loops are profiled. The first of the
-        steps is taken to be in the next loop if that loop, as long as the last one, would reach it.
+        TPUEstimator stops only between device loops, so whole loops are profiled. The profile
+        begins with the loop that is expected to contain the first step, if it is as long as the
+        last loop.
         """
         ahead = 1 if self._is_exact else max(step - self._step, 1)
         self._step = step
@@ -88,7 +89,9 @@ class Profile:
 
     def _begin(self) -> None:
         self._begun = self._step + 1
-        self._stop = (_jax_profiler if self._is_exact else _tensorflow_profiler)(self._local)
+        self._stop = (_start_jax_profiler if self._is_exact else _start_tensorflow_profiler)(
+            self._local
+        )
 
     def _write(self) -> None:
         assert self._stop is not None
@@ -101,8 +104,8 @@ class Profile:
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
                 steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
-                memory = _peak_memory(self._is_exact)
-                self._logger.event("profiled", steps=steps, folder=run, memory_bytes=memory)
+                memory = _measure_peak_memory(self._is_exact)
+                self._logger.record_event("profiled", steps=steps, folder=run, memory_bytes=memory)
                 self._log(f"profile of steps {steps}: {self._model_dir.join(run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
@@ -113,12 +116,12 @@ class Profile:
             self._log(f"no profile: {failure}")
 
 
-def _jax_profiler(folder: str) -> Callable[[], Any]:
-    """Start a profile, without calls of Python functions, and return the function to stop it."""
+def _start_jax_profiler(folder: str) -> Callable[[], Any]:
+    """Start a profile, without Python's calls, and return the function that stops it."""
     import jax
 
     options: dict[str, Any] = {}
-    # The jax next to TensorFlow 2.15 has no such options.
+    # The last jax that works with TensorFlow 2.15 has no such options.
     if hasattr(jax.profiler, "ProfileOptions"):
         options["profiler_options"] = jax.profiler.ProfileOptions()
         options["profiler_options"].python_tracer_level = 0
@@ -126,18 +129,18 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
     return jax.profiler.stop_trace
 
 
-def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
-    """Start a profile, and return the function to stop it."""
+def _start_tensorflow_profiler(folder: str) -> Callable[[], Any]:
+    """Start a profile, and return the function that stops it."""
     import tensorflow as tf
 
     tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())
     return tf.profiler.experimental.stop
 
 
-def _peak_memory(on_jax: bool) -> int:
-    """Return the peak memory in bytes of JAX's first device, else of this process on the host.
+def _measure_peak_memory(on_jax: bool) -> int:
+    """Return the peak memory in bytes of JAX's first device, or of this process on the host.
 
-    Under TPUEstimator JAX is not asked: it would claim a TPU that TensorFlow holds.
+    Under TPUEstimator it is of the process, as JAX would try to open the TPU that TensorFlow uses.
     """
     if on_jax:
         import jax

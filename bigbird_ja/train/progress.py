@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from bigbird_ja.process.console import LiveLine, format_count, format_time
 
-# Minimum number of seconds between two lines in a log. On a terminal they overwrite each other.
+# Minimum number of seconds between two lines in a log. On a terminal a line replaces the last one.
 _LOG_INTERVAL = 2.0
-# Minimum number of seconds for the measurement of a rate.
+# Minimum duration of the measurement of a rate, in seconds.
 _SHORTEST = 1.0
-# Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
+# Weight of the newest measurement in the smoothed seconds per step, which the ETA uses.
 _NEWEST = 0.2
 
 
@@ -18,16 +18,16 @@ _NEWEST = 0.2
 class TrainProgress:
     """Rate of training, and the progress line.
 
-    The engine finishes one or many steps at once, and steps that were under way while the host was
-    busy finish almost together. So a rate is measured over at least a second; steps that are logged
-    sooner get the previous rate.
+    The engine may finish several steps at once, such as the steps that ran while the host was busy.
+    So a rate is measured over at least a second. Steps that are logged sooner get the previous
+    rate.
 
     Attributes:
         num_train_steps: total number of steps.
-        tokens_per_step: tokens without padding (by the data set's density).
-        flops_per_core_step: FLOPs that the model needs on one core, for the MFU.
+        tokens_per_step: tokens per step without padding, estimated by the data set's density.
+        flops_per_core_step: FLOPs of the model per step on one core, for the MFU.
         peak_flops: peak FLOP/s of one core, or None if unknown (no MFU).
-        step: the last finished step.
+        step: last finished step.
         seconds_before: seconds of training before this process.
         clock: monotonic clock, seconds.
     """
@@ -51,19 +51,19 @@ class TrainProgress:
         return self.seconds_before + self.clock() - self._start
 
     def begin(self) -> None:
-        """Start the measurement, without the time before (imports, building the graph)."""
+        """Start the measurement, which excludes the time before (imports, building the graph)."""
         # `_seconds` is the time when `step` finished.
         self._start = self._seconds = self.clock()
-        self._left_out = 0.0  # Seconds of the clock that are no part of the rate.
+        self._left_out = 0.0  # Seconds that are excluded from the rate.
         self._measured = self.step, self._seconds
         self._each: list[float] = []  # Seconds per step in the first two measurements.
 
     def leave_out(self) -> None:
-        """Exclude the time since the last finished step (evaluating, saving) from the rate."""
+        """Exclude the time since the last finished step (evaluation, save) from the rate."""
         self._left_out = self.clock() - self._seconds
 
-    def finished(self, step: int) -> None:
-        """Note that the engine has just finished all steps up to `step`."""
+    def note_finished(self, step: int) -> None:
+        """Record that the engine has just finished all steps up to `step`."""
         if step > self.step:
             self.step, self._seconds = step, self.clock() - self._left_out
 
@@ -73,19 +73,19 @@ class TrainProgress:
         if steps and (seconds >= _SHORTEST or not self._each):
             self._measured = self.step, self._seconds
             each = max(seconds, 1e-9) / steps
-            # The first measurement includes the start of the input, so the second one drops it.
+            # The first measurement includes the start of the input, so the second one replaces it.
             before = self._each[-1] if len(self._each) > 1 else each
             self._each = [*self._each[:1], before + _NEWEST * (each - before)]
             self._rate = self.tokens_per_step / each
         return self._rate if self._each else 0.0
 
-    def eta_seconds(self, step: int) -> float | None:
+    def estimate_eta_seconds(self, step: int) -> float | None:
         """Estimate the seconds to the last step, or return None before the first measurement."""
         if not self._each:
             return None
         return max(self.num_train_steps - step, 0) * self._each[-1]
 
-    def mfu(self, tokens_per_second: float) -> float | None:
+    def compute_mfu(self, tokens_per_second: float) -> float | None:
         """Compute the model FLOPs utilization of a core, 0 to 1.
 
         It is None without a known peak.
@@ -95,15 +95,17 @@ class TrainProgress:
         steps_per_second = tokens_per_second / self.tokens_per_step
         return steps_per_second * self.flops_per_core_step / self.peak_flops
 
-    def line(self, metrics: Mapping[str, float]) -> str:
-        """Return the line for one logged step, most important figures first, as terminals cut it.
+    def format_line(self, metrics: Mapping[str, float]) -> str:
+        """Format the line for one logged step.
+
+        The most important figures are first, as terminals cut the line.
 
         Args:
             metrics: metrics with the keys of `metrics.jsonl`.
         """
         step, total = int(metrics["step"]), self.num_train_steps
-        rate, eta = metrics["tokens_per_second"], self.eta_seconds(step)
-        mfu = self.mfu(rate)
+        rate, eta = metrics["tokens_per_second"], self.estimate_eta_seconds(step)
+        mfu = self.compute_mfu(rate)
         parts = [
             f"step {step:,} of {total:,}",
             f"loss {metrics['loss']:.4f}",
@@ -121,7 +123,7 @@ class TrainProgress:
         now = self.clock()
         if force or self._live.is_live or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now
-            self._live.show(self.line(metrics))
+            self._live.show(self.format_line(metrics))
 
     def close(self) -> None:
         """End the line on a terminal."""

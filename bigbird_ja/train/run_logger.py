@@ -1,4 +1,4 @@
-"""Record of a run while it trains, in log files, progress line and TensorBoard."""
+"""Logs of a run while it trains: log files, progress line and TensorBoard."""
 
 import contextlib
 import importlib.metadata
@@ -11,7 +11,7 @@ from typing import Any
 from bigbird_ja import __version__, storage
 from bigbird_ja.errors import BadInput, CommandError, OutOfMemory
 from bigbird_ja.evaluation import tensorboard
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.flops import count_model_flops
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.folder import ModelDir, Resumption
@@ -36,7 +36,7 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy",
 class RunLogger:
     """Writer of metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard's files.
 
-    In a process of a pod that does not write, it only keeps step and loss, for the results.
+    In a process of a pod that does not write, it only stores step and loss, for the results.
 
     Args:
         job: run to record.
@@ -44,7 +44,7 @@ class RunLogger:
         resumption: the point at which training continues.
 
     Attributes:
-        step: the last finished step.
+        step: last finished step.
         loss: loss of the last logged step.
     """
 
@@ -57,7 +57,7 @@ class RunLogger:
         self._beats, self._has_ended = 0, False
         # Saves that are not in events.jsonl yet.
         self._saved: list[Saved] = []
-        # For that list and its lines.
+        # Lock of that list and its events.
         self._lock = threading.Lock()
         model_dir.open_logs(self.step, job.config.training.num_train_steps)
         if model_dir.metrics is not None:
@@ -67,7 +67,7 @@ class RunLogger:
         self.progress = TrainProgress(
             num_train_steps=job.config.training.num_train_steps,
             tokens_per_step=sequences * data.seq_length * data.density,
-            flops_per_core_step=model_flops(job.config, data, sequences) / engine.replicas,
+            flops_per_core_step=count_model_flops(job.config, data, sequences) / engine.replicas,
             peak_flops=engine.peak_flops,
             step=self.step,
             seconds_before=resumption.train_seconds,
@@ -78,11 +78,11 @@ class RunLogger:
 
     # The start.
 
-    def started(self, init_from: dict[str, Any] | None) -> None:
-        """Record the start of a run that the engine has accepted.
+    def record_start(self, init_from: dict[str, Any] | None) -> None:
+        """Record the start of a run, after the engine has accepted it.
 
-        Write settings, tokenizer, the event and the first heartbeat, and open TensorBoard's file
-        and W&B's run.
+        Settings, tokenizer, the event and the first heartbeat are written. TensorBoard's file and
+        W&B's run are opened.
 
         Args:
             init_from: record of `init_from`, if this is a new run with it.
@@ -92,16 +92,16 @@ class RunLogger:
             return
         job, engine, resumption = self._job, self._job.engine, self._resumption
         model_dir = self._model_dir
-        before = model_dir.last_start()
+        before = model_dir.find_last_start()
         if model_dir.settings is not None and resumption.checkpoint is not None:
             self._record_other_settings(model_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
         model_dir.write_settings(job.config, job.manifest, tokenizer)
-        # A resume may change these: then results are equal only up to rounding.
+        # A resume may change these values. Then results are equal only up to rounding.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
-        if "cpu" in engine.device.lower():  # Sums are split among its cores.
+        if "cpu" in engine.device.lower():  # Rounding depends on the number of cores.
             start["cores"] = workers.count_cores()
-        self.event(
+        self.record_event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
             config=config_fingerprint(job.config, job.manifest)[:16],
@@ -110,7 +110,7 @@ class RunLogger:
             environment={  # Without host names, paths or variables.
                 "bigbird_ja": __version__,
                 "python": platform.python_version(),
-                **package_versions(),
+                **list_package_versions(),
                 "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
                 "device": engine.device,
             },
@@ -119,12 +119,12 @@ class RunLogger:
         )
         if resumption.checkpoint is not None:
             same = ", ".join(f"{key} {value}" for key, value in start.items())
-            self._deps.log(f"equal to the last bit with the same packages, processor and {same}")
+            self._deps.log(f"bit-identical with the same packages, processor and {same}")
         for key, now in start.items():
             was = before.get(key, now) if before else now
             if was != now:
-                self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
-        self.heartbeat(write=True, state="starting")
+                self._deps.log(f"{key}: {was} until now, {now} from here on (equal up to rounding)")
+        self.update_heartbeat(write=True, state="starting")
         self._board = EventWriter(model_dir, self.step, self._deps.clock)
         if job.wandb:
             import wandb
@@ -137,26 +137,26 @@ class RunLogger:
             self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
-        """Log and record the settings that differ from the run's, before they are written."""
+        """Log and record the settings that differ from the run's config.yaml."""
         config, data = self._job.config, self._job.manifest
         if changed := changes(before, (config, data)):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             self._deps.log(f"from step {self.step:,} on with {named}")
-            self.event(
+            self.record_event(
                 CONTINUED,
                 settings=changed,
                 was=config_fingerprint(*before),
                 now=config_fingerprint(config, data),
             )
 
-    def began(self) -> None:
-        """Note that the first step comes next."""
+    def note_first_step(self) -> None:
+        """Record that the first step begins."""
         self.progress.begin()
-        self.heartbeat(state="training")
+        self.update_heartbeat(state="training")
 
     # While it trains.
 
-    def event(self, event: str, **fields: Any) -> None:
+    def record_event(self, event: str, **fields: Any) -> None:
         """Add a line to events.jsonl, with the step."""
         if self._writes:
             self._write_saved()
@@ -164,27 +164,27 @@ class RunLogger:
             self._model_dir.events.append(event, self._deps.clock, **fields)
 
     def _write_saved(self) -> None:
-        """Write the events of the checkpoints that were saved since."""
+        """Write the events of checkpoints that were saved since the last call."""
         with self._lock:
             while self._saved:
                 saved = self._saved[0]
                 fields = {"global_step": saved.step, "seconds": round(saved.seconds, 3)}
-                self._model_dir.events.append("saved", _at(saved.time), **fields)
+                self._model_dir.events.append("saved", _make_fixed_clock(saved.time), **fields)
                 self._saved.pop(0)
 
-    def heartbeat(self, write: bool = False, **fields: Any) -> None:
+    def update_heartbeat(self, write: bool = False, **fields: Any) -> None:
         """Change fields of heartbeat.json, and write it if `write`."""
         self._model_dir.heartbeat.update(**fields)
         if write and self._writes:
             self._model_dir.write_heartbeat()
 
-    def stepped(self, step: int) -> None:
-        """Note that steps up to `step` are finished."""
-        self.progress.finished(step)
+    def note_step(self, step: int) -> None:
+        """Record that steps up to `step` are finished."""
+        self.progress.note_finished(step)
         self.step = step
-        self.heartbeat(global_step=step, step_time=self._now())
+        self.update_heartbeat(global_step=step, step_time=self._get_time())
 
-    def logged(self, step: int, metrics: dict[str, float]) -> None:
+    def record_metrics(self, step: int, metrics: dict[str, float]) -> None:
         """Record the metrics of one logged step, in order."""
         self.loss = metrics["loss"]
         if (log := self._model_dir.metrics) is None:
@@ -196,25 +196,27 @@ class RunLogger:
             "masked_lm_accuracy": metrics["masked_lm_accuracy"],
             "learning_rate": metrics["learning_rate"],
             "tokens_per_second": round(rate, 1),
-            "time": self._now(),
+            "time": self._get_time(),
             **metrics,
             "train_seconds": round(self.progress.train_seconds(), 3),
         }
-        if (mfu := self.progress.mfu(rate)) is not None:
+        if (mfu := self.progress.compute_mfu(rate)) is not None:
             record["mfu"] = round(mfu, 4)
         log.append(record)
-        self.heartbeat(tokens_per_second=record["tokens_per_second"], loss=self.loss)
+        self.update_heartbeat(tokens_per_second=record["tokens_per_second"], loss=self.loss)
         if self._board is not None:
-            self._board.scalars(step, record)
+            self._board.write_scalars(step, record)
         if self._wandb is not None:
             self._wandb.write(step, record, "train")
         self.progress.show(record, force=step >= self._job.config.training.num_train_steps)
 
-    def evaluated(self, step: int, results: dict[str, Any]) -> None:
+    def record_evaluation(self, step: int, results: dict[str, Any]) -> None:
         """Record the results of one evaluation."""
-        file = tensorboard.evaluation_file(step, results, self._deps.clock())
+        file = tensorboard.make_evaluation_file(step, results, self._deps.clock())
         self._model_dir.owned.overwrite(*file)
-        run_log.append_eval(self._model_dir.path, {"step": step, "time": self._now(), **results})
+        run_log.append_eval(
+            self._model_dir.path, {"step": step, "time": self._get_time(), **results}
+        )
         if self._wandb is not None:
             self._wandb.write(step, results, "eval")
         self._deps.log(
@@ -226,24 +228,24 @@ class RunLogger:
             self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 
-    def saved(self, saved: Saved | None) -> None:
-        """Note a complete checkpoint, if any, which the next `beat` records.
+    def note_save(self, saved: Saved | None) -> None:
+        """Store a complete checkpoint, if any, until the next `write_heartbeat` records it.
 
-        So a slow bucket never stalls a step.
+        Writing it here would stall the step on a slow bucket.
         """
         if saved is not None:
             self._saved.append(saved)
-            self.heartbeat(state="training")
+            self.update_heartbeat(state="training")
 
-    def beat(self) -> None:
-        """Write heartbeat.json, and the logs with each save and at every fourth call.
+    def write_heartbeat(self) -> None:
+        """Check the lock, and write heartbeat.json.
 
-        The lock is checked before.
+        After a save, and at every fourth call, the logs are written, too.
         """
         if not self._writes:
             return
         self._model_dir.check_lock()
-        self.heartbeat(write=True)
+        self.update_heartbeat(write=True)
         self._beats += 1
         if self._saved:
             self._write_saved()
@@ -264,8 +266,11 @@ class RunLogger:
 
     # Totals, and the end.
 
-    def _tokens_seen(self) -> int:
-        """Return the tokens trained on so far, without padding (by the data set's density)."""
+    def _count_tokens(self) -> int:
+        """Estimate the number of training tokens so far, without padding.
+
+        The estimate uses the data set's density.
+        """
         tokens_per_step = self.progress.tokens_per_step
         before = self._resumption.checkpoint
         if before is None or before.meta.step == self._resumption.next_batch:
@@ -273,7 +278,7 @@ class RunLogger:
         new = (self.step - before.meta.step) * tokens_per_step
         return before.meta.tokens_seen + round(new)  # Earlier steps had another batch size.
 
-    def checkpoint_metadata(self) -> Meta:
+    def make_metadata(self) -> Meta:
         """Return the metadata of a checkpoint of this step, without its files."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
@@ -281,22 +286,22 @@ class RunLogger:
             config_fingerprint=config_fingerprint(config, manifest),
             data_fingerprint=manifest.fingerprint,
             train_seconds=round(self.progress.train_seconds(), 3),
-            tokens_seen=self._tokens_seen(),
+            tokens_seen=self._count_tokens(),
             interruptions=self._resumption.interruptions,
-            time=self._now(),
+            time=self._get_time(),
             next_batch=self._resumption.next_batch + self.step - self._resumption.step,
             global_batch_size=config.training.global_batch_size,
             tokenizer_sha256=manifest.tokenizer_sha256,
         )
 
-    def results(self, reason: str) -> PretrainResult:
+    def make_results(self, reason: str) -> PretrainResult:
         """Return the run's totals so far, with the exit reason."""
         return PretrainResult(
             global_step=self.step,
             loss=self.loss,
             reason=reason,
             train_seconds=round(self.progress.train_seconds(), 3),
-            tokens_seen=self._tokens_seen(),
+            tokens_seen=self._count_tokens(),
             interruptions=self._resumption.interruptions,
             model_dir=self._model_dir.path,
         )
@@ -312,26 +317,24 @@ class RunLogger:
             except Exception as failure:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
-    def ended(self, reason: str, error: BaseException | None) -> None:
+    def record_end(self, reason: str, error: BaseException | None) -> None:
         """Record the exit reason.
 
-        A failure is logged instead of raised. Later calls do nothing.
-
-        A refused start leaves MODEL_DIR as it was. A process that lost the lock writes nothing, as
-        MODEL_DIR belongs to another one.
+        A failure is logged instead of raised. Later calls do nothing. After a refused start nothing
+        is written, and neither after the lock was lost, as MODEL_DIR belongs to another process.
         """
         if self._has_ended or isinstance(error, LeaseLost):
             return
         self._has_ended = True
-        # The text of an exception from a library may quote anything.
+        # The text of a library's exception may contain private data.
         words = str(error) if isinstance(error, CommandError) else type(error).__name__
         fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
         writes = [
             self._model_dir.begin,
             self.sync_metrics,
-            lambda: self.event(name, reason=reason, **fields),
-            lambda: self.heartbeat(write=True, state="stopped", reason=reason),
+            lambda: self.record_event(name, reason=reason, **fields),
+            lambda: self.update_heartbeat(write=True, state="stopped", reason=reason),
         ]
         is_refusal = isinstance(error, (BadInput, OutOfMemory))
         if is_refusal and not self._model_dir.has_begun:
@@ -340,18 +343,18 @@ class RunLogger:
             try:
                 write()
             except Exception as failure:
-                self._deps.log(f"the end could not be recorded: {failure}")
+                self._deps.log(f"the exit reason could not be recorded: {failure}")
 
-    def _now(self) -> float:
+    def _get_time(self) -> float:
         return round(self._deps.clock(), 3)
 
 
-def _at(seconds: float) -> Callable[[], float]:
-    """Return a clock that shows one time."""
+def _make_fixed_clock(seconds: float) -> Callable[[], float]:
+    """Return a clock that always shows the same time."""
     return lambda: seconds
 
 
-def package_versions() -> dict[str, str]:
+def list_package_versions() -> dict[str, str]:
     """Return the versions of installed packages that a run uses."""
     versions = {}
     for name in _PACKAGES:

@@ -1,8 +1,8 @@
 """Checkpoints saved in the background of training.
 
-The main thread only takes a snapshot of the variables. Writing, checksums, `fsync` or upload happen
-in a thread. The next save, and the end of the run, wait for it. Its failure ends the run at the
-next step.
+The main thread only takes a snapshot of the variables. A background thread computes checksums and
+writes or uploads the files. The next save, and the end of the run, wait for it. A failure in the
+thread ends the run at the next step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bigbird_ja.model_dir.checkpoints import SUFFIXES, Meta
 from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.threads import in_thread
+from bigbird_ja.train.threads import run_in_thread
 
 if TYPE_CHECKING:
     from bigbird_ja.train.engines.protocol import Snapshot
 
 
-# A step that no run reaches.
+# Step that no run reaches.
 _NEVER = 1 << 62
 
 
@@ -42,11 +42,11 @@ class Saved:
 class CheckpointSaver:
     """Saver of checkpoints by minutes and by steps, one at a time.
 
-    `poll` and `wait` return each completed save once. In a process of a pod that does not write it
-    only takes part in the snapshots.
+    `poll` and `wait` return each completed save once. A process of a pod that does not write only
+    takes part in the snapshots.
 
     Attributes:
-        step: the last step that was saved, or the first step of training.
+        step: last saved step, or the first step of training.
     """
 
     job: Job
@@ -59,51 +59,54 @@ class CheckpointSaver:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Count minutes and steps from here on."""
+        """Start counting minutes and steps."""
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Return whether to save now, at the first step at or after a multiple."""
+        """Return whether to save now.
+
+        A save is due at the first step at or after a multiple of the interval.
+        """
         if step <= self.step:
             return False
-        if self.next_due(self.step) <= step:
+        if self.find_next_due(self.step) <= step:
             return True
         seconds = self._config.save_every_minutes * 60
         is_time = bool(seconds) and self._deps.monotonic() - self._time >= seconds
         return self.job.pod.saves_at(step, self.step, is_time)
 
-    def next_due(self, step: int) -> int:
-        """Return the next step after `step` at which the step policy is met."""
+    def find_next_due(self, step: int) -> int:
+        """Return the next step after `step` at which a save by steps is due."""
         every = self._config.save_every_steps
         return (step // every + 1) * every if every else _NEVER
 
     def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
         """Take a snapshot now and save it in the background.
 
-        No save may be under way.
+        The previous save must be completed.
 
         Args:
             meta: metadata of the checkpoint, to which its files are added.
-            snapshot: function that copies the state before this returns. Its result is called in
-                the saving thread, and returns all variables by name.
+            snapshot: function that copies the state, called before this returns. Its result is
+                called in the saving thread, and returns all variables by name.
         """
         assert self._saving is None
         self.begin(meta.step)
         fetch = snapshot()
         if self.model_dir.lease is not None:
-            self._saving = in_thread("checkpoint", lambda: self._run(meta, fetch))
+            self._saving = run_in_thread("checkpoint", lambda: self._run(meta, fetch))
 
     def give_time(self, seconds: float) -> None:
-        """Wait at most this many seconds for a save under way, and ignore its failure."""
+        """Wait at most this many seconds for a save in progress, and ignore its failure."""
         if self._saving is not None:
             concurrent.futures.wait([self._saving], seconds)
 
     def poll(self) -> Saved | None:
-        """Return the save that has been completed in the background, or raise its failure."""
+        """Return a save that was completed since the last call, or raise its failure."""
         return self.wait() if self._saving is not None and self._saving.done() else None
 
     def wait(self) -> Saved | None:
-        """Wait for the save under way, and return it or raise its failure."""
+        """Wait for the save in progress, and return it or raise its failure."""
         if self._saving is None:
             return None
         try:

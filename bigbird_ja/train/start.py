@@ -13,7 +13,7 @@ from bigbird_ja.data import check
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput, CommandError, Interrupted
 from bigbird_ja.huggingface import hub, state_dict
-from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
+from bigbird_ja.huggingface.run_settings import adopt_settings, make_attention_notice
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process import console
@@ -36,7 +36,7 @@ from bigbird_ja.train import hosts
 from bigbird_ja.train.engines.choose import ENGINES, choose
 from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job, PretrainResult
-from bigbird_ja.train.notices import cpu_warning
+from bigbird_ja.train.notices import make_cpu_warning
 from bigbird_ja.train.profile import read_profile_steps
 
 MODES = ("train", "train_and_eval")
@@ -85,15 +85,15 @@ def pretrain(
 ) -> PretrainResult:
     """Train or resume a run.
 
-    Called again with the same arguments, it continues from the last checkpoint. In the main thread,
-    Ctrl-C (a notebook's interrupt), SIGTERM and SIGHUP save and stop, and the handlers before are
-    back when the call ends.
+    A second call with the same arguments continues from the last checkpoint. In the main thread,
+    Ctrl-C (a notebook's interrupt), SIGTERM and SIGHUP save and stop. The previous handlers are
+    restored when the call ends.
 
     Args:
         data_dir: data set made by `make_data`, on disk or gs://.
         model_dir: folder of the run, on disk or gs://.
-        config: a preset's name, a YAML file or a `Config`. None stands for a run's own settings,
-            or the defaults.
+        config: name of a preset, a YAML file or a `Config`. None means the settings of the run in
+            `model_dir`, or the defaults.
         overrides: values of settings by key, such as `{"training.seed": 7}`.
         num_train_steps: length of the run, in steps.
         learning_rate: peak learning rate.
@@ -116,7 +116,7 @@ def pretrain(
 
     Raises:
         BadInput: The run is refused before anything is written.
-        Interrupted: It was saved and stopped. The same call continues it.
+        Interrupted: The run was saved and stopped. The same call continues it.
         Diverged, OutOfMemory, StorageError, Stalled: See `bigbird_ja.errors`.
     """
     for name, value, choices in (("engine", engine, ENGINES), ("mode", mode, MODES)):
@@ -154,13 +154,11 @@ def pretrain(
         if is_main:
             at_end.enter_context(stop)
         else:
-            deps.log(
-                "not in the main thread: an interrupt is left to the program and saves nothing"
-            )
+            deps.log("not in the main thread, so an interrupt saves nothing")
             at_end.callback(stop.confirm)
         if max_train_minutes is not None:
             limit = f"`max_train_minutes` {max_train_minutes:g}"
-            # Not urgent, as the machine stays, so that a long step may end first.
+            # The request is not urgent, as the machine stays. So a long step can end first.
             timer = deps.timer(max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False))
             timer.start()
             at_end.callback(timer.cancel)
@@ -178,16 +176,16 @@ def _prepare_and_train(
     if request.init_from:
         folder = hub.fetch_model(request.init_from, "`init_from`", weights=True)
         request = replace(request, init_from=folder)
-    if request.overwrite:  # The run in MODEL_DIR is moved away.
+    if request.overwrite:  # The run in MODEL_DIR will be moved away.
         outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")
     model_dir = ModelDir(request.model_dir, request.overwrite, log=deps.log, clock=deps.clock)
-    config, overrides, manifest, notices = _settings(request, model_dir)
+    config, overrides, manifest, notices = _load_settings(request, model_dir)
     model_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
     if request.profile_steps is not None:
         profiled = read_profile_steps(request.profile_steps, config.training.num_train_steps)
     shared = ("mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir")
-    with hosts.joined(
+    with hosts.join_pod(
         engine=request.engine,
         use_tpu=request.use_tpu,
         wait_seconds=request.pod_wait_seconds,
@@ -201,11 +199,11 @@ def _prepare_and_train(
         engine = choose(request.engine, request.use_tpu, config, pod.count)
         if engine.name == "pjrt":
             _refuse_cores(overrides)
-        from bigbird_ja.train.train import train  # After all checks, as this takes seconds.
+        from bigbird_ja.train.train import train  # The import takes seconds, so it is after checks.
 
         for notice in (*notices, str(engine)):
             deps.log(notice)
-        if warning := cpu_warning(config, manifest, engine):
+        if warning := make_cpu_warning(config, manifest, engine):
             console.warn([warning])
         job = Job(
             config=config,
@@ -220,21 +218,21 @@ def _prepare_and_train(
             deps=deps,
         )
         result = train(job, model_dir, stop, exit_process)
-        # A run that has finished is finished, whether or not its summary can be displayed.
+        # A failure to display the summary must not change the outcome of the run.
         with contextlib.suppress(Exception):
             deps.summarize(manifest)
         return result
 
 
-def _settings(
+def _load_settings(
     request: _Request, model_dir: ModelDir
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
     """Return config, ordered overrides, manifest and notices.
 
-    The config is completed by the data set. The notices are logged once nothing is refused.
+    The config is fitted to the data set. The notices are logged after all checks.
     """
     data_dir, init_from = request.data_dir, request.init_from
-    manifest = check.fast_check(data_dir)
+    manifest = check.check_files(data_dir)
     if request.mode == "train_and_eval":
         check.check_held_out(manifest, data_dir)
     so_far = model_dir.settings[0] if model_dir.settings else None
@@ -242,9 +240,9 @@ def _settings(
     adopted: list[Layer] = []
     if so_far is None:
         if init_from:
-            adopted = adopted_settings(init_from, manifest, data_dir)
+            adopted = adopt_settings(init_from, manifest, data_dir)
     elif settings_of_run or (init_from and state_dict.has_weights(init_from)):
-        # With `config` the run keeps what it adopted from `init_from` when it began.
+        # With `config` the run keeps the settings that it adopted from `init_from`.
         kept = "" if settings_of_run else "model."
         values = {key: value for key, value in flatten(so_far).items() if key.startswith(kept)}
         adopted = [Layer(settings_of_run or "the run", values, is_complete=not kept)]
@@ -257,7 +255,7 @@ def _settings(
         own = f"no `config`: the run in {model_dir.path} continues with its own settings"
         notices.insert(0, own)
     if init_from and so_far is None:
-        notices += filter(None, [attention_notice(init_from, config, manifest)])
+        notices += filter(None, [make_attention_notice(init_from, config, manifest)])
     warnings = config_warnings(config, not init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
     return config, overrides, manifest, notices
@@ -286,7 +284,7 @@ def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[
 def _refuse_cores(overrides: list[Override]) -> None:
     """Refuse `tpu.num_cores` if the user sets it for JAX's runtime.
 
-    In a preset, or in a file that states every setting, it is meant for other commands.
+    A preset or a file may state it for other commands.
     """
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):

@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from bigbird_ja.model.forward import pretraining_metrics
+from bigbird_ja.model.forward import compute_pretraining_metrics
 from bigbird_ja.model.layers import fold_in, make_key
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import (
@@ -19,8 +19,8 @@ from bigbird_ja.train.optimizer import (
     clip_factor,
     global_norm,
     learning_rate,
+    list_muon_matrices,
     muon_directions,
-    muon_matrices,
     muon_updates,
     orthogonalize,
     orthogonalize_together,
@@ -42,16 +42,16 @@ def train_step(
     num_replicas: int = 1,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
-    """Compute the gradients of one global batch and the update they make.
+    """Compute the gradients of one global batch, and apply them.
 
-    The loss is the mean over all predictions of the global batch, plus, with next-sentence
-    prediction, that loss's mean over the sequences.
+    The loss is the mean over all predictions of the global batch. With next-sentence prediction,
+    the mean of that loss over the sequences is added.
 
     Args:
         config: config of the run.
         data: data of the run.
-        params: parameters of `parameter_specs`, float32 by name.
-        slots: slots of `slot_parameters`, float32 by name, zeros at first.
+        params: parameters of `make_parameter_specs`, float32 by name.
+        slots: slots of `list_slot_parameters`, float32 by name, zeros at first.
         global_step: integer scalar, number of steps so far, for dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, _ids int32 and _weights float32 [b, P], (next_sentence_labels
@@ -68,9 +68,11 @@ def train_step(
     Raises:
         ValueError: The batch does not divide, or the sequence length does not suit the attention.
     """
-    weight = cross_replica_sum(prediction_weight(batch))
+    weight = cross_replica_sum(sum_prediction_weights(batch))
     how = (replica_id, num_replicas)
-    gradients, sums = replica_gradients(config, data, params, batch, global_step, *how, weight)
+    gradients, sums = compute_replica_gradients(
+        config, data, params, batch, global_step, *how, weight
+    )
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
     sums = cross_replica_sum(sums)
     share = orthogonalize
@@ -86,13 +88,13 @@ def train_step(
     )
 
 
-def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def sum_prediction_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Return the sum of the weights of a batch's predictions, float32 scalar."""
     return tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32))
 
 
 @tf.autograph.experimental.do_not_convert
-def replica_gradients(
+def compute_replica_gradients(
     config: Config,
     data: Data,
     params: Mapping[str, tf.Tensor],
@@ -104,13 +106,15 @@ def replica_gradients(
 ) -> tuple[NamedTensors, tf.Tensor]:
     """Compute one replica's term in the sum of the global batch's gradients.
 
-    The arguments are those of `train_step`. `weight` is `prediction_weight`, summed over the
+    The arguments are those of `train_step`. `weight` is `sum_prediction_weights`, summed over the
     replicas.
 
     Returns:
         float32 gradients by name, and this replica's part of the reported means, float32 [4].
     """
-    params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config, data)}
+    params = {
+        name: tf.convert_to_tensor(params[name]) for name in make_parameter_specs(config, data)
+    }
     variables = list(params.values())
     sequences = float(int(batch["input_ids"].shape[0]) * num_replicas)
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
@@ -122,7 +126,7 @@ def replica_gradients(
         part_key = fold_in(key, index)
         with tf.GradientTape() as tape:
             tape.watch(variables)
-            metrics = pretraining_metrics(params, config, data, part, dropout_key=part_key)
+            metrics = compute_pretraining_metrics(params, config, data, part, dropout_key=part_key)
             weights = tf.cast(part["masked_lm_weights"], tf.float32) / divisor
             # A prediction without weight must not turn the sum into NaN, whatever its loss.
             loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
@@ -157,16 +161,15 @@ def apply_gradients(
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
     """Apply the whole batch's gradients, and return the results of `train_step`.
 
-    `gradients` and `sums` are the results of `replica_gradients`, summed over the replicas. Other
-    arguments are those of `train_step`. `orthogonalize` orthogonalizes Muon's stacks.
+    `gradients` and `sums` are results of `compute_replica_gradients`, summed over the replicas.
+    `orthogonalize` is the function for Muon's stacks. Other arguments are as in `train_step`.
 
-    Params, slots and gradients may also be one replica's parts of all. Then `squares`, the sum of
-    all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`
-    are needed.
+    Params, slots and gradients may also be one replica's parts. This requires `squares`, the sum of
+    all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`.
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
-        matrices = muon_matrices(config, data)
+        matrices = list_muon_matrices(config, data)
         rate = learning_rate(config.training, global_step)
         masked_lm_loss, masked_lm_accuracy, *next_sentence = tf.unstack(sums)
         metrics = {
@@ -184,10 +187,13 @@ def apply_gradients(
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
-            {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config, data)},
+            {
+                name: tf.convert_to_tensor(params[name])
+                for name in make_parameter_specs(config, data)
+            },
             slots,
             gradients,
-            decayed={name: spec.decay for name, spec in parameter_specs(config, data).items()},
+            decayed={name: spec.decay for name, spec in make_parameter_specs(config, data).items()},
             muons=muon_updates(matrices, orthogonalized, params),
             global_step=global_step,
             learning_rate=rate,
@@ -210,7 +216,7 @@ def _accumulate(
     """Sum the results of `compute` over the micro-batches, with gradients shaped like `like`."""
     if steps == 1:
         return compute(0, batch)
-    # Each is [steps, b / steps, ...].
+    # Each part is [steps, b / steps, ...].
     parts = {
         name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
         for name, value in batch.items()
@@ -222,7 +228,7 @@ def _accumulate(
         totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
-    # A loop, not an unrolled sequence, so that only one micro-batch is in memory.
+    # A loop, unlike an unrolled sequence, has only one micro-batch in memory.
     zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,

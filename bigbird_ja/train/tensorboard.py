@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.tensorboard import encode, scalars_event
+from bigbird_ja.evaluation.tensorboard import encode, make_scalars_event
 from bigbird_ja.model_dir.folder import ModelDir
 
-# Keys of metrics.jsonl that TensorBoard shows under `speed/`. Others are under `train/`.
+# Keys of metrics.jsonl that TensorBoard shows under `speed/`. It shows others under `train/`.
 _SPEED = ("tokens_per_second", "mfu")
 _NOT_SHOWN = ("step", "time", "train_seconds")
 
@@ -20,7 +20,7 @@ class EventWriter:
     TensorFlow's own writer uploads the whole file to gs:// at every flush.
 
     Args:
-        model_dir: locked MODEL_DIR, whose manifest lists the file before it appears.
+        model_dir: locked MODEL_DIR. The file is added to its manifest before it is written.
         start_step: step from which training continues. TensorBoard drops later steps of earlier
             files.
         clock: clock, UNIX seconds.
@@ -39,14 +39,14 @@ class EventWriter:
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(event_pb2.Event(wall_time=clock(), step=start_step + 1, session_log=start))
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write the metrics of one logged step."""
         tags = {
             f"speed/{key}" if key in _SPEED else f"train/{key}": value
             for key, value in values.items()
             if key not in _NOT_SHOWN
         }
-        self._write(scalars_event(step, self._clock(), tags))
+        self._write(make_scalars_event(step, self._clock(), tags))
 
     def sync(self) -> None:
         """Upload the file, if MODEL_DIR is on a bucket."""

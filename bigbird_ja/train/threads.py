@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Run a call in a daemon thread, for which the process does not wait at its exit."""
+def run_in_thread(name: str, call: Callable[[], T]) -> Future[T]:
+    """Run a call in a daemon thread. The process does not wait for it at its exit."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,12 +1,12 @@
-"""Training of a run, from its start to its last checkpoint, to be read from the top.
+"""Training of a run, from its start to its last checkpoint.
 
-`train` refuses what can be refused, locks MODEL_DIR, and finds the checkpoint to continue from.
-`Trainer.run` starts the engine; `Trainer._loop` is the loop, the same for every engine:
+`train` checks the run, locks MODEL_DIR, and finds the checkpoint to continue from. `Trainer.run`
+starts the engine. `Trainer._run_loop` is the loop for every engine:
 
     advance -> finite? -> log -> save -> evaluate -> stop?
 
-Saving, heartbeats and the watchdog have threads of their own; the loop polls them. In a pod,
-process 0 writes; the others follow it. `outcome` records how the run ends.
+Saving, heartbeats and the watchdog run in their own threads, which the loop polls. In a pod,
+process 0 writes, and the others follow it. `outcome` records the outcome.
 """
 
 import contextlib
@@ -43,13 +43,13 @@ def train(
 
     Args:
         job: the run.
-        model_dir: MODEL_DIR, opened.
+        model_dir: MODEL_DIR, not yet locked.
         stop: request to stop.
         exit_process: callback that ends the process if its main thread does not answer.
 
     Raises:
-        CommandError: Every other outcome, recorded in MODEL_DIR once work has begun there. Its
-            `results` contain `global_step` and `loss`.
+        CommandError: The run is not finished. The outcome is recorded in MODEL_DIR, if the run has
+            begun there. `results` of the error contain `global_step` and `loss`.
     """
     pod, deps = job.pod, job.deps
     check_run(job.config, job.manifest, job.engine)
@@ -59,7 +59,7 @@ def train(
     pod.barrier("checked")
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
-            stack.enter_context(model_dir.locked())
+            stack.enter_context(model_dir.lock())
             resumption = model_dir.find_resumption(
                 job.config, job.manifest, job.manifest.fingerprint
             )
@@ -71,8 +71,8 @@ def train(
             pod.share("start", lambda: start)
         else:
             owner, interruptions, next_batch, step = pod.share("start", tuple)
-            stack.enter_context(model_dir.joined(owner))
-            # This verifies it here, too.
+            stack.enter_context(model_dir.follow_writer(owner))
+            # Each process verifies the checkpoint.
             checkpoint = model_dir.checkpoints.fetch(step) if step else None
             resumption = Resumption(checkpoint, interruptions, next_batch)
         if TOKENIZER in model_dir.files:
@@ -109,10 +109,10 @@ class Trainer:
         self.saver = CheckpointSaver(job, model_dir)
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
         self.evaluations = Evaluations(job, stop, self.watchdog)
-        self.periodic = Periodic(self.logger.beat, HEARTBEAT_SECONDS, self.deps.log)
+        self.periodic = Periodic(self.logger.write_heartbeat, HEARTBEAT_SECONDS, self.deps.log)
         self.profile = Profile(job, model_dir, resumption.step, self.logger)
         self.outcome = Outcome(job, model_dir, stop, self.logger, self.saver)
-        exit_process.before(self.outcome.record_exit)
+        exit_process.add_callback(self.outcome.record_exit)
 
     def run(self) -> PretrainResult:
         """Train, and record the outcome."""
@@ -122,20 +122,21 @@ class Trainer:
             is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""
             self.deps.log(
-                f"{self.model_dir.path}: already at step {step:,}{past}: nothing left to do (a"
+                f"{self.model_dir.path} is already at step {step:,}{past}: nothing left to do (a"
                 " larger `num_train_steps` continues)"
             )
-            # A kill may have come before the last evaluation, which is made up for, or before the
-            # outcome was recorded. A run of another length keeps its record.
+            # If a kill came before the last evaluation, the evaluation is due now. If a kill came
+            # before the outcome was recorded, it is recorded now. After a change of the length the
+            # recorded outcome is kept.
             if is_past or not self.evaluations.is_due(self.total):
                 is_new = not is_past and not self.model_dir.is_recorded_as_finished()
-                return self.outcome.done("finished", is_new)
-        with self.outcome.failures_recorded():
-            # Several processes stop at a step that they agree on, in the loop.
+                return self.outcome.make_result("finished", is_new)
+        with self.outcome.record_failures():
+            # Several processes agree in the loop on a step at which they stop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
         self.stop.confirm()
-        return self.outcome.done(reason)
+        return self.outcome.make_result(reason)
 
     def _train(self) -> str:
         """Start the engine, run the loop, and return "finished" or "interrupted"."""
@@ -151,7 +152,7 @@ class Trainer:
             self.deps.log,
         )
         with contextlib.closing(self.logger):
-            # Closed once: each time may wait half a minute for an input that does not end.
+            # The engine is closed only once, as this may wait half a minute for a stuck input.
             with (
                 self.watchdog,
                 self.periodic,
@@ -159,24 +160,22 @@ class Trainer:
                 contextlib.closing(self.profile),
             ):
                 began = self.deps.monotonic()
-                with show_waiting(
-                    "compiling the step, or loading it where it is kept", self.deps.log
-                ):
+                with show_waiting("compiling the step, or loading a compiled one", self.deps.log):
                     engine.begin()
                 seconds = self.deps.monotonic() - began
                 self.deps.log(f"the engine began in {seconds:.0f} s, compilation included")
-                self.logger.heartbeat(compile_seconds=round(seconds, 1))
-                self.logger.started(self.warm_start.record if self.warm_start else None)
+                self.logger.update_heartbeat(compile_seconds=round(seconds, 1))
+                self.logger.record_start(self.warm_start.record if self.warm_start else None)
                 self.watchdog.tick()
-                reason = self._loop(engine)
-                self.logger.heartbeat(write=True, state="saving")
-                self.logger.saved(self.saver.wait())
+                reason = self._run_loop(engine)
+                self.logger.update_heartbeat(write=True, state="saving")
+                self.logger.note_save(self.saver.wait())
             self.logger.sync()
         return reason
 
     # The loop.
 
-    def _loop(self, engine: Engine) -> str:
+    def _run_loop(self, engine: Engine) -> str:
         """Train from the restored step to the last one, and return "finished" or "interrupted".
 
         Raises:
@@ -186,19 +185,19 @@ class Trainer:
         step = start = self.resumption.step
         self.saver.begin(start)
         self._evaluate_if_due(start, engine)
-        self.logger.began()
-        self.profile.at(start)
-        while step < self.total and not self._stops(step):
-            # Advance: by one step at least, and not beyond the next save, evaluation or stop.
+        self.logger.note_first_step()
+        self.profile.update(start)
+        while step < self.total and not self._is_stopping(step):
+            # Advance by at least one step, but not beyond the next save, evaluation or stop.
             parts = self.saver, self.evaluations, self.profile
-            limit = min(part.next_due(step) for part in parts)
-            limit = self.pod.next_limit(step, limit, engine.ahead)
+            limit = min(part.find_next_due(step) for part in parts)
+            limit = self.pod.choose_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
             if result.step >= limit or self.saver.is_due(result.step):
-                result = result.then(engine.settle())  # The state is needed.
-            # Finite? Then log it.
+                result = result.extend(engine.settle())  # A save or an evaluation needs the state.
+            # Check that it is finite, and log it.
             step = self._finish(result)
-            self.profile.at(step)
+            self.profile.update(step)
             # Save, in the background.
             if step >= self.total or self.saver.is_due(step):
                 self._save(step, engine)
@@ -220,19 +219,21 @@ class Trainer:
                 " intact): try a lower training.learning_rate, a longer warm-up, or other data"
             )
         last, every = result.step, self.config.training.log_every_steps
-        self.logger.stepped(last)
+        self.logger.note_step(last)
         self.watchdog.tick()
-        self.logger.saved(self.saver.poll())  # This raises the failure of a save in the background.
+        self.logger.note_save(
+            self.saver.poll()
+        )  # This raises the failure of a save in the background.
         self.periodic.poll()  # This raises if the lock was lost.
-        is_end = last >= self.total or self._stops(last)
+        is_end = last >= self.total or self._is_stopping(last)
         for step in sorted(result.metrics):
             if step > self.logged and (step % every == 0 or (is_end and step == last)):
-                self.logger.logged(step, dict(result.metrics[step]))
+                self.logger.record_metrics(step, dict(result.metrics[step]))
                 self.logged = step
         return last
 
-    def _stops(self, step: int) -> bool:
-        """Check whether training stops at `step`, if that was requested."""
+    def _is_stopping(self, step: int) -> bool:
+        """Return whether training stops at `step` because of a request."""
         is_requested = self.stop.is_set()
         if is_requested:
             self.stop.confirm()
@@ -241,20 +242,19 @@ class Trainer:
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:
         """Evaluate on held-out records.
 
-        If a stop is requested meanwhile, the evaluation is left unfinished, and made after the
-        restart.
+        After a request to stop, the evaluation ends unfinished, and is repeated after the restart.
         """
-        if self.evaluations.is_due(step) and not self._stops(step):
+        if self.evaluations.is_due(step) and not self._is_stopping(step):
             results = self.evaluations.evaluate(step, engine.forward())
             if results is not None:
-                self.logger.evaluated(step, results)
+                self.logger.record_evaluation(step, results)
 
     def _save(self, step: int, engine: Engine) -> None:
         """Take a snapshot of the state, and save it in the background."""
         if step == self.saver.step:
             return
-        self.logger.saved(self.saver.wait())
-        self.logger.heartbeat(state="saving")
-        self.saver.save(self.logger.checkpoint_metadata(), engine.snapshot)
+        self.logger.note_save(self.saver.wait())
+        self.logger.update_heartbeat(state="saving")
+        self.saver.save(self.logger.make_metadata(), engine.snapshot)
         self.logger.progress.leave_out()
         self.watchdog.tick()

@@ -7,11 +7,11 @@ from typing import Any
 class WandbLog:
     """Log of a run on Weights & Biases, which continues after a restart.
 
-    After a failure, which is logged, nothing more is sent, as it must not end training.
+    A failure is logged, and nothing more is sent after it. It must not end training.
 
     Args:
         library: the wandb package.
-        run_id: identity of MODEL_DIR in its place.
+        run_id: id of MODEL_DIR and its path.
         name: displayed name, the last part of MODEL_DIR.
         settings: settings of the run, without credentials.
         log: callback for failures.
@@ -37,7 +37,7 @@ class WandbLog:
         self._try(lambda: self._run.log(numbers, step=step))
 
     def close(self) -> None:
-        """Finish the run there."""
+        """Finish the run on Weights & Biases."""
         self._try(lambda: self._run.finish())
 
     def _try(self, act: Callable[[], Any]) -> Any:

@@ -1,10 +1,10 @@
 """Initial weights of a new run from another model (`init_from`, a warm start).
 
-The source may be a Hugging Face folder of a ModernBERT, a BERT, a RoBERTa or a
-BigBird (package `huggingface`), a MODEL_DIR of ours, and a TensorFlow checkpoint with the names of
-Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights are copied.
-Optimizer state is never taken, which only resuming does. Parameters that a source lacks keep their
-random initial weights, and a warning lists them.
+The source is a Hugging Face folder of a ModernBERT, BERT, RoBERTa or BigBird (package
+`huggingface`), a MODEL_DIR, or a TensorFlow checkpoint of Google's BigBird or BERT. All weights are
+copied. A BERT's positions are repeated end to end to fill a longer table. The optimizer's state is
+not copied. Parameters that the source lacks keep their random initial weights, and a warning lists
+them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface import hub, state_dict
 from bigbird_ja.huggingface.description import describe
-from bigbird_ja.huggingface.init_from import kind_of
+from bigbird_ja.huggingface.init_from import find_kind
 from bigbird_ja.huggingface.weights import Source, read_folder
 from bigbird_ja.model import params as params_lib
-from bigbird_ja.model.params import ParameterSpec, parameter_specs
+from bigbird_ja.model.params import ParameterSpec, make_parameter_specs
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.model_dir.model import load_parameters
@@ -34,9 +34,9 @@ from bigbird_ja.storage import content_addressed
 from bigbird_ja.storage.disk import compute_file_crc32c, create_scratch_directory
 from bigbird_ja.train.job import Job
 
-# Other prefixes of our variables' names in checkpoints: training with Google's released BigBird
-# code creates the first, BERT's the others; some of BigBird's checkpoints have the first layer norm
-# under BERT's name.
+# Prefixes of this package's names of variables, and other prefixes for them in checkpoints. The
+# first one is from training with Google's released BigBird code, and the others are from BERT's.
+# Some checkpoints of BigBird have BERT's name for the first layer norm.
 _OTHER_NAMES = (
     ("cls/predictions/transform/", "transform/"),
     ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
@@ -44,7 +44,7 @@ _OTHER_NAMES = (
     ("bert/encoder/LayerNorm/", "bert/embeddings/LayerNorm/"),
 )
 _NAMES_IN_WARNING = 8
-# Without these variables a warm start is a mistake, whatever else matched.
+# Prefix of variables that a source must contain, as a warm start without them is a mistake.
 _ESSENTIAL = "bert/encoder/"
 
 
@@ -52,15 +52,15 @@ _ESSENTIAL = "bert/encoder/"
 class InitialWeights:
     """Parameters of another model, for a new run."""
 
-    values: Mapping[str, np.ndarray]  # float32 by our names.
-    summary: str  # For the log, with warnings.
+    values: Mapping[str, np.ndarray]  # float32 by this package's names.
+    summary: str  # Text for the log, with warnings.
     record: dict[str, Any]  # Record of the source for events.jsonl.
 
 
 def load_warm_start(job: Job, model_dir: ModelDir) -> InitialWeights | None:
     """Load the parameters of `init_from`.
 
-    It is None without `init_from`, and if a run is resumed.
+    The result is None without `init_from`, and if a run is resumed.
     """
     if not job.init_from:
         return None
@@ -83,7 +83,7 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
     Raises:
         BadInput: The source is missing, not readable, or of another architecture.
     """
-    specs = parameter_specs(config, data)
+    specs = make_parameter_specs(config, data)
     model = _read(source, config, specs)
     taken: dict[str, np.ndarray] = {}
     lacking: dict[str, str] = {}
@@ -113,15 +113,15 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
     record |= {"adapted": adapted, "random": sorted(lacking)}
     if state_dict.has_weights(source):
         record["folder"] = describe(source)
-    if (on_hub := hub.cached_name(place))[0]:
+    if (on_hub := hub.parse_cached_path(place))[0]:
         record["hub"] = "@".join(on_hub)
     if model.origin:
         record["init_from"] = model.origin
-    return InitialWeights(taken, text + _warnings(model, config, lacking, len(specs)), record)
+    return InitialWeights(taken, text + _list_warnings(model, config, lacking, len(specs)), record)
 
 
-def _warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
-    """Return warnings: parameters that stay random, and settings that differ without a shape."""
+def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
+    """List warnings: parameters that stay random, and other settings that differ."""
     lines = []
     if lacking:
         reasons = [f"{name} ({why})" for name, why in lacking.items()]
@@ -162,14 +162,14 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    kind = kind_of(source)
+    kind = find_kind(source)
     if kind == "checkpoint":
         return _read_google(source.removesuffix(".index"), specs)
     content_addressed.verify(source)
     if kind == "run":
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
-        origin = run_log.origin(run_log.read_events(source))
+        origin = run_log.find_origin(run_log.read_events(source))
         about = f"a run of ours, step {meta.step:,}"
         return Source(about, weights, params, {}, origin=origin)
     return read_folder(source, config, specs)

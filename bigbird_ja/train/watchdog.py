@@ -1,4 +1,4 @@
-"""Watchdog of a run in which no step completes, since its machine is billed all the same."""
+"""Watchdog that ends a run in which no step completes, since its machine is billed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bigbird_ja.errors import CommandError, Stalled
 class Watchdog:
     """Watchdog that ends the process if nothing was completed for `limit` seconds.
 
-    The stacks of all threads go to standard error first.
+    It first prints the stacks of all threads to standard error.
     """
 
     limit: float  # Seconds without `tick`, or 0 to disable the watchdog.
@@ -29,7 +29,7 @@ class Watchdog:
         self._ended = threading.Event()
 
     def tick(self) -> None:
-        """Note that a step, or a batch of an evaluation, was completed."""
+        """Record that a step, or a batch of an evaluation, was completed."""
         self._last = self.clock()
 
     def __enter__(self) -> Watchdog:

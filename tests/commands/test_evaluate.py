@@ -43,7 +43,7 @@ def test_a_result_that_cannot_be_recorded_is_printed(model_dir, evaluate):
     ended = evaluate("--max_batches=1")
     assert ended.status == 0 and ended.json["step"] == 6, ended.stderr
     assert "position in the sequence" in ended.stderr
-    assert "the result of step 6 is not recorded: " in ended.stderr
+    assert "the result of step 6 could not be recorded: " in ended.stderr
 
 
 def test_model_dir_of_others_is_not_written_to(model_dir, evaluate):

@@ -14,7 +14,7 @@ def test_saved_model_is_made_once_and_replaced_on_request(small_run, tmp_path, r
     assert made.status == 0 and made.json["step"] == 6, made.stderr
     assert (tmp_path / "out/saved_model.pb").exists()
     again = run(*export)
-    assert again.status == 0 and "finished before" in again.stderr
+    assert again.status == 0 and "already contains this export of step 6" in again.stderr
     other = run(*export, "--step=4")
     assert other.status == 2 and "--overwrite" in other.stderr
     replaced = run(*export, "--step=4", "--overwrite")

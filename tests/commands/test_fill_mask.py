@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.evaluation.fill_mask import with_our_mask
+from bigbird_ja.evaluation.fill_mask import normalize_masks
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def test_each_mask_has_its_candidates(fill_mask, tmp_path):
 
 def test_the_mask_of_the_models_own_tokenizer_is_a_mask():
     tokenizer = SimpleNamespace(names=["<s>", "<mask>"], special=SimpleNamespace(mask=1))
-    assert with_our_mask("日本の<mask>は[MASK]", tokenizer) == "日本の[MASK]は[MASK]"  # type: ignore[arg-type]
+    assert normalize_masks("日本の<mask>は[MASK]", tokenizer) == "日本の[MASK]は[MASK]"  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"contains no \[MASK\] or <mask>: "):
-        with_our_mask("日本", tokenizer)  # type: ignore[arg-type]
+        normalize_masks("日本", tokenizer)  # type: ignore[arg-type]
 
 
 def test_control_characters_are_escaped(fill_mask):

@@ -53,7 +53,7 @@ def test_stop_during_start_up_ends_with_75_and_no_checkpoint(runs, tmp_path, how
         running.send(signal.SIGHUP)
     ended = resumed_at_last(running, how.replace("=", " ") + ": ")
     assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
-    assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
+    assert "no step was finished" in ended.err and CheckpointStore(str(model)).list_steps() == []
 
 
 def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
@@ -62,7 +62,7 @@ def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
     ended = command_line.run("bash", "-c", line)
     result = json.loads((tmp_path / "out").read_text())
     assert ended.status == 75 and result["reason"] == "interrupted", ended
-    assert CheckpointStore(str(tmp_path / "model")).steps()[-1] == result["global_step"] > 0
+    assert CheckpointStore(str(tmp_path / "model")).list_steps()[-1] == result["global_step"] > 0
 
 
 def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
@@ -73,7 +73,7 @@ def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
     running.send(signal.SIGINT)
     ended = running.wait()
     assert ended.status == 75 and ended.result["reason"] == "interrupted"
-    assert CheckpointStore(str(tmp_path / "model")).steps() == [5]
+    assert CheckpointStore(str(tmp_path / "model")).list_steps() == [5]
 
 
 def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
@@ -126,7 +126,7 @@ def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
     # The lock, which is asked for first; not what the clean-up met afterwards.
     assert f"{model}/lock.json" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
-    assert CheckpointStore(model).steps() == []
+    assert CheckpointStore(model).list_steps() == []
 
 
 @pytest.mark.parametrize("fault", [{"code": 503}, {"do": "short", "bytes": 2000}], ids=str)
@@ -190,7 +190,7 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
     ended = runs.zygote.run(*start, *here, "--set", "training.seed=7")
     assert ended.status == 0 and "replaced-1" in ended.err, ended.err
     assert killing.digest(f"{model}.replaced-1") == killing.digest(str(runs.finished))
-    assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
+    assert CheckpointStore(str(model)).list_steps() == [4] and (tmp_path / "link").is_symlink()
 
 
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
@@ -276,7 +276,7 @@ def test_missing_device_is_refused_before_tensorflow_is_imported(
 def test_step_that_does_not_fit_is_refused_by_the_compilers_figures(
     runs, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(host_memory, "find_available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
     here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", *small]
     refused(here, capsys, "needs about", "training.global_batch_size", status=71)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import blocks, build
-from bigbird_ja.data.manifest import spec_of
+from bigbird_ja.data.manifest import make_spec
 from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.settings.variants import select
 from bigbird_ja.text import corpus as corpus_lib
@@ -35,7 +35,7 @@ def request(
     tokenizer = read_tokenizer(tokenizer_path)
     values = {**SMALL, **changes}
     config = select("make_data", values)(**values)
-    made = spec_of(config, tokenizer, opened, input_mask)
+    made = make_spec(config, tokenizer, opened, input_mask)
     return build.Request(opened, tokenizer, made, output, num_workers, overwrite)
 
 

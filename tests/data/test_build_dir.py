@@ -110,7 +110,7 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
     # One finished file may be missing in the notes.
     assert len([path for path in after if path in before]) <= 1
     whole = make(request_of(tmp_path / "whole"))
-    assert check.fast_check(output).fingerprint == whole.fingerprint
+    assert check.check_files(output).fingerprint == whole.fingerprint
     assert not any(name.startswith(build_dir.NAME) for name in storage.list_files(output))
     assert not os.path.exists(f"{output}/{build_dir.NAME}")
 
@@ -139,7 +139,7 @@ def test_a_kill_during_a_replacement_loses_no_data_set(
     else:
         assert build.make_data(request_of(output, num_shards=4)) == (old, True)
     new = make(dataclasses.replace(replacing, overwrite=overwrite_again))
-    assert check.fast_check(output) == new
+    assert check.check_files(output) == new
     assert make(request_of(tmp_path / "whole", num_shards=2, seed=5)).fingerprint == new.fingerprint
     names = {shard.name for shard in new.train_shards + new.eval_shards}
     assert set(storage.list_tree(output)) == names | {
@@ -207,7 +207,7 @@ def test_a_refusal_of_the_bucket_in_mid_run_is_74_and_keeps_the_work(
     fake_gcs.clear()
     assert_unfinished(f"{bucket}/data")
     assert storage.exists(f"{bucket}/data/{build_dir.NAME}/settings.json")
-    assert make(request) == check.fast_check(f"{bucket}/data")
+    assert make(request) == check.check_files(f"{bucket}/data")
 
 
 # --- one process at a time ---
@@ -263,8 +263,8 @@ def test_files_of_the_user_in_the_work_folder_are_kept(output, request_of):
         ("disk", False, "train-00000-of-00002.tfrecord", "such as train-00000"),
         ("disk", False, "manifest.json", "manifest.json"),
         ("bucket", False, "notes/mine.txt", "notes"),
-        ("disk", True, "train-00000-of-00002.tfrecord", "nothing shows that make-data made it"),
-        ("bucket", True, "tokenizer.model", "nothing shows that make-data made it"),
+        ("disk", True, "train-00000-of-00002.tfrecord", "which make-data did not write"),
+        ("bucket", True, "tokenizer.model", "which make-data did not write"),
     ],
     indirect=["output"],
 )
@@ -290,7 +290,7 @@ def test_a_replaced_data_set_is_renamed_aside(output, request_of):
     with pytest.raises(BadInput, match="is missing"):
         make(request_of(output, num_shards=4))
     before = set(storage.list_tree(output)) - {"notes.txt"}
-    assert make(again) == check.fast_check(output)
+    assert make(again) == check.check_files(output)
     assert set(storage.list_tree(f"{output}.replaced-1")) == before
     assert manifest_lib.load(f"{output}.replaced-1") == made
     assert storage.read_bytes(f"{output}/notes.txt") == b"mine"

@@ -34,13 +34,13 @@ def batches(layout, size, step=0, hosts=1, host=0):
         skip = start.skip
         for window in itertools.count(start.window):
             epoch = window // layout.windows_per_epoch
-            shards = order.window_shards(layout, window, start.reader)
+            shards = order.list_window_shards(layout, window, start.reader)
             ids = np.concatenate([layout.starts[s] + np.arange(layout.counts[s]) for s in shards])
-            mixed = ids[order.permutation(layout, Purpose.RECORD_ORDER, epoch, ids)].tolist()
+            mixed = ids[order.permute(layout, Purpose.RECORD_ORDER, epoch, ids)].tolist()
             yield from ((epoch, record) for record in mixed[skip:])
             skip = 0
 
-    starts = order.starts_of_host(layout, size, step, hosts, host)
+    starts = order.find_host_starts(layout, size, step, hosts, host)
     turns = itertools.cycle([read(start) for start in starts])
     while True:
         yield [next(next(turns)) for _ in range(size // hosts)]
@@ -75,10 +75,10 @@ def test_any_number_of_hosts_resumes_at_any_step_with_the_same_global_batches(la
 @settings(max_examples=40, deadline=None)
 @given(layouts(), st.integers(0, 2**31 - 1))
 def test_each_shard_has_one_reader_and_each_reader_its_quota(layout, epoch):
-    dealt = [order.reader_shards(layout, epoch, r).tolist() for r in range(layout.num_readers)]
+    dealt = [order.list_reader_shards(layout, epoch, r).tolist() for r in range(layout.num_readers)]
     assert sorted(itertools.chain.from_iterable(dealt)) == list(range(len(layout.counts)))
     for reader, shards in enumerate(dealt):
-        assert sum(layout.counts[s] for s in shards) == order.quota(layout, epoch, reader)
+        assert sum(layout.counts[s] for s in shards) == order.count_records(layout, epoch, reader)
 
 
 def test_the_order_is_the_same_in_every_version():
@@ -101,9 +101,9 @@ def test_the_order_is_nearly_a_full_shuffle(num_shards, readers, window):
 @pytest.mark.parametrize("step", [0, 1_000_000])
 def test_resuming_takes_the_same_work_at_any_step(step, monkeypatch):
     calls = []
-    whole = order.reader_shards
-    monkeypatch.setattr(order, "reader_shards", lambda *a: (calls.append(a), whole(*a))[1])
-    order.starts_of_host(order.Layout((170,) * 512, 32, seed=3, window=8), 16, step)
+    whole = order.list_reader_shards
+    monkeypatch.setattr(order, "list_reader_shards", lambda *a: (calls.append(a), whole(*a))[1])
+    order.find_host_starts(order.Layout((170,) * 512, 32, seed=3, window=8), 16, step)
     assert len(calls) == 32  # once for each reader
 
 
@@ -117,6 +117,6 @@ def test_the_number_of_readers_divides_that_of_equal_shards():
 def test_hosts_that_do_not_divide_readers_and_batch_are_refused():
     layout = order.Layout((5,) * 8, 8, seed=1, window=2)
     with pytest.raises(BadInput, match="readers"):
-        order.starts_of_host(layout, 12, 0, 3, 0)
+        order.find_host_starts(layout, 12, 0, 3, 0)
     with pytest.raises(BadInput, match="batch"):
-        order.starts_of_host(layout, 6, 0, 4, 0)
+        order.find_host_starts(layout, 6, 0, 4, 0)

@@ -41,8 +41,8 @@ def data(tmp_path_factory):
 def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, step):
     manifest = synthetic.write(tmp_path, counts, num_readers=readers)
     config = config_of(f"data.shuffle_window={window}", seed=3, batch_size=6)
-    dataset = pipeline.record_batches(config, manifest, str(tmp_path), start_step=step)
-    batches = batches_of(pipeline.layout_of(manifest, 3, window), 6, step)
+    dataset = pipeline.read_record_batches(config, manifest, str(tmp_path), start_step=step)
+    batches = batches_of(pipeline.make_layout(manifest, 3, window), 6, step)
     expected = itertools.islice(batches, 12)
     for (serialized, epoch, record), batch in zip(dataset.take(12), expected, strict=True):
         assert list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True)) == batch
@@ -53,7 +53,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
 
 def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     manifest = synthetic.write(tmp_path, (3,) * 16, num_readers=8)
-    layout = pipeline.layout_of(manifest, 3, 1)
+    layout = pipeline.make_layout(manifest, 3, 1)
     batches = itertools.islice(batches_of(layout, 4, 7), 2)
     starts = layout.starts.tolist()
     needed = {bisect.bisect_right(starts, i) - 1 for batch in batches for _, i in batch}
@@ -61,15 +61,15 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
         if number not in needed:
             (tmp_path / shard.name).unlink()
     config = config_of("data.shuffle_window=1", seed=3)
-    read = pipeline.record_batches(config, manifest, str(tmp_path), start_step=7, num_steps=2)
+    read = pipeline.read_record_batches(config, manifest, str(tmp_path), start_step=7, num_steps=2)
     assert len(needed) < 9 and len(list(read)) == 2
 
 
 def test_autotuning_is_off_so_that_iterators_end_at_once(data):
     """Check the option: with autotuning, an iterator may take a minute to end."""
     manifest, directory = data
-    train = pipeline.batches(config_of(), manifest, directory)
-    held_out = pipeline.eval_batches(manifest, directory, batch_size=4)
+    train = pipeline.read_batches(config_of(), manifest, directory)
+    held_out = pipeline.read_eval_batches(manifest, directory, batch_size=4)
     for dataset in (train, held_out, train.prefetch(2)):
         assert dataset.options().autotune.enabled is False
 
@@ -85,22 +85,22 @@ def unmasked(batch):
 def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     manifest, directory = data
     rates = (0.3, 0.15, 10)
-    drawn = [masking.rate_at(rates, step) for step in (0, 5, 10, 2**40)]
+    drawn = [masking.compute_rate(rates, step) for step in (0, 5, 10, 2**40)]
     assert drawn == pytest.approx([0.3, 0.225, 0.15, 0.15])
     sets = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
     config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *sets, seed=3)
 
     def made(start, steps, **more):
-        batches = pipeline.batches(
+        batches = pipeline.read_batches(
             config, manifest, directory, start_step=start, num_steps=steps, **more
         )
         return list(batches.as_numpy_iterator())
 
     whole = made(0, 14)  # two epochs
-    layout = pipeline.layout_of(manifest, 3, config.data.shuffle_window)
+    layout = pipeline.make_layout(manifest, 3, config.data.shuffle_window)
     for step, batch, records in zip(itertools.count(), whole, batches_of(layout, 4), strict=False):
-        prob = masking.rate_at(rates, step)
-        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=prob)
+        prob = masking.compute_rate(rates, step)
+        rule = dataclasses.replace(manifest.make_rule("subword"), max_predictions=20, prob=prob)
         epoch, record = np.array(records).T
         tokens = unmasked(batch)
         expected = masking.mask(tokens, np.zeros(tokens.shape, bool), epoch, record, 3, rule)
@@ -117,7 +117,7 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
 def test_batches_have_static_shapes_and_consistent_targets(tmp_path, masking, nsp):
     manifest = synthetic.write(tmp_path, masking=masking, nsp=nsp)
     config = config_of("data.shuffle_window=2")
-    dataset = pipeline.batches(config, manifest, str(tmp_path), num_steps=9)
+    dataset = pipeline.read_batches(config, manifest, str(tmp_path), num_steps=9)
     tokens = dict.fromkeys(("input_ids", "segment_ids", "document_ids"), (4, 64))
     targets = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), (4, 12))
     shapes = {name: tuple(spec.shape) for name, spec in dataset.element_spec.items()}
@@ -134,9 +134,9 @@ def test_batches_have_static_shapes_and_consistent_targets(tmp_path, masking, ns
 def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, change):
     manifest = synthetic.write(tmp_path, (4, 4))
     path = tmp_path / manifest.train_shards[1].name
-    whole = list(tfrecords.frames(path.open("rb")))
+    whole = list(tfrecords.read_frames(path.open("rb")))
     kept = {"short": whole[:-1], "empty": [], "long": [*whole, whole[0]], "corrupt": whole}[change]
-    data = bytearray(tfrecords.frame(kept))
+    data = bytearray(tfrecords.frame_records(kept))
     if change == "corrupt":
         data[40] ^= 1
     path.write_bytes(bytes(data))
@@ -148,7 +148,7 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
 
 def test_a_shard_that_vanishes_while_a_run_reads_is_one_line(tmp_path):
     manifest = synthetic.write(tmp_path, (4, 4))
-    batches = pipeline.batches(config_of(), manifest, str(tmp_path))
+    batches = pipeline.read_batches(config_of(), manifest, str(tmp_path))
     gone = tmp_path / manifest.train_shards[1].name
     gone.unlink()
     words = f"^access failed during the run .{gone}; No such file or dir"

@@ -50,9 +50,9 @@ def test_ray_makes_the_same_bytes_as_one_machine(
     def lost(block):
         raise ray_stand_in.exceptions.RayError("an actor died")
 
-    monkeypatch.setattr(blocks, "packed", lost)
+    monkeypatch.setattr(blocks, "pack_to_bytes", lost)
     lost = making.request(sample_corpus, tokenizer_path, str(tmp_path / "lost"))
-    with pytest.raises(StorageError, match=r"an actor died\. Rerun the same command"):
+    with pytest.raises(StorageError, match=r"an actor died\): rerun the same command"):
         build.make_data(dataclasses.replace(lost, pack=pack))
 
 

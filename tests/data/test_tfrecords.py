@@ -24,18 +24,18 @@ def test_varints_are_read_by_protobuf(rows):
 def test_frames_are_read_by_tensorflow_and_read_tensorflows_files(tmp_path):
     bodies = [b"", b"a" * 10, bytes(range(256)) * 40]
     path = tmp_path / "x.tfrecord"
-    path.write_bytes(tfrecords.frame(bodies))
+    path.write_bytes(tfrecords.frame_records(bodies))
     assert [r.numpy() for r in tf.data.TFRecordDataset(str(path))] == bodies
     with tf.io.TFRecordWriter(str(path)) as writer:
         for body in bodies:
             writer.write(body)
-    assert list(tfrecords.frames(path.open("rb"))) == bodies
+    assert list(tfrecords.read_frames(path.open("rb"))) == bodies
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_flipped_or_missing_byte_is_detected(data):
-    whole = tfrecords.frame([b"hello", b"", b"world" * 5])
+    whole = tfrecords.frame_records([b"hello", b"", b"world" * 5])
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):
         damaged = bytearray(whole)
@@ -44,7 +44,7 @@ def test_every_flipped_or_missing_byte_is_detected(data):
         damaged = whole[:at]
     boundaries = (0, 21, 37)
     if bytes(damaged) in [whole[:b] for b in boundaries]:
-        assert len(list(tfrecords.frames(io.BytesIO(damaged)))) < 3
+        assert len(list(tfrecords.read_frames(io.BytesIO(damaged)))) < 3
         return
     with pytest.raises(tfrecords.DamagedRecord, match=r"record|truncated"):
-        list(tfrecords.frames(io.BytesIO(bytes(damaged))))
+        list(tfrecords.read_frames(io.BytesIO(bytes(damaged))))

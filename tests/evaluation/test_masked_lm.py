@@ -39,12 +39,14 @@ def test_next_sentences_and_bits_per_character_are_summarized(manifest):
 def test_padding_changes_no_prediction(forward):
     ids = np.random.default_rng(0).integers(11, 500, (1, 200))
     positions = np.array([[3, 100, 199]])
-    scores = forward.log_probabilities(ids, positions)
+    scores = forward.compute_log_probabilities(ids, positions)
     assert np.exp(scores).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
     padded = np.pad(ids, [(0, 0), (0, padded_length(forward.config.model, 200) - 200)])
-    np.testing.assert_allclose(forward.log_probabilities(padded, positions), scores, atol=1e-5)
+    np.testing.assert_allclose(
+        forward.compute_log_probabilities(padded, positions), scores, atol=1e-5
+    )
     with pytest.raises(ValueError, match="the model accepts 256"):
-        forward.log_probabilities(np.ones((1, 300), int), positions)
+        forward.compute_log_probabilities(np.ones((1, 300), int), positions)
 
 
 def test_distances_equal_a_direct_search():
@@ -52,7 +54,7 @@ def test_distances_equal_a_direct_search():
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 do not occur
-    measured = masked_lm.distances_to_same_token(ids, positions, targets)
+    measured = masked_lm.measure_distances(ids, positions, targets)
     for (row, place), distance in np.ndenumerate(measured):
         others = np.flatnonzero(ids[row] == targets[row, place])
         gaps = np.abs(others - positions[row, place])
@@ -60,11 +62,11 @@ def test_distances_equal_a_direct_search():
 
 
 def test_buckets_count_each_value_once():
-    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
-    assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
+    assert masked_lm.make_position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
+    assert masked_lm.make_distance_edges(100, first=32) == [0, 32, 64, 100]
     values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])
     columns = {"loss": np.arange(6.0)}
-    rows = masked_lm.bucket_means([0, 10, 50, 100], values, columns)
+    rows = masked_lm.compute_bucket_means([0, 10, 50, 100], values, columns)
     spans = [(row["from"], row["to"], row["count"]) for row in rows]
     assert spans == [(0, 10, 3), (10, 50, 1), (50, 100, 1), (None, None, 1)]
     assert rows[0]["loss"] == pytest.approx(1.0)

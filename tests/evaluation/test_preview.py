@@ -10,10 +10,10 @@ from bigbird_ja.text.corpus import open_corpus
 def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
     """Fill words of held-out records, and not fixed Japanese sentences for any language."""
     tokenizer = trained.tokenizer
-    asked, ask = [], forward.log_probabilities
-    forward.log_probabilities = lambda *given: asked.append(given) or ask(*given)
+    asked, ask = [], forward.compute_log_probabilities
+    forward.compute_log_probabilities = lambda *given: asked.append(given) or ask(*given)
     assert preview(forward, tokenizer, batch) == result["examples"]
-    del forward.log_probabilities
+    del forward.compute_log_probabilities
     ((ids, places),) = asked
     assert len(result["examples"]) == len(ids) == 3
 

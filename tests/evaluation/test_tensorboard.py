@@ -13,8 +13,8 @@ def test_tensorboard_reads_the_results_and_is_not_needed_to_write_them(
     # The wheel of TensorFlow does not contain TensorBoard.
     monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
     (tmp_path / "eval").mkdir()
-    name, data = tensorboard.evaluation_file(4, result, 1.5e9)
-    assert tensorboard.evaluation_file(4, result, 1.5e9) == (name, data)
+    name, data = tensorboard.make_evaluation_file(4, result, 1.5e9)
+    assert tensorboard.make_evaluation_file(4, result, 1.5e9) == (name, data)
     (tmp_path / name).write_bytes(data)
     events = EventAccumulator(str(tmp_path / "eval"))
     events.Reload()

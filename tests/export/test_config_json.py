@@ -58,14 +58,14 @@ def begun(folder, length, place, monkeypatch, **sets):
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
     (place / "data").mkdir(exist_ok=True)
     (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)
-    adopted = run_settings.adopted_settings(str(folder), data, str(place / "data"))
+    adopted = run_settings.adopt_settings(str(folder), data, str(place / "data"))
     given = [f"model.{name}={value}" for name, value in sets.items()]
     config = fit_to_data(resolve_config(None, given, adopted=adopted)[0], data)
     first = load_initial(str(folder), config, data)
     begun_from(monkeypatch, **first.record)
     meta = Meta(0, "c" * 64, "d" * 64, 0.0, 0, 0, 0.0, 0, 1)
     run = TrainedModel(str(place), config, data, dict(first.values), tokenizer, meta)
-    return run, run_settings.attention_notice(str(folder), config, data)
+    return run, run_settings.make_attention_notice(str(folder), config, data)
 
 
 @pytest.mark.parametrize("length", [64, 96])
@@ -73,7 +73,7 @@ def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, mo
     """Export it as its class: it became a BigBird with code of its own despite full attention."""
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
-    assert f"`export` makes a {kind}ForMaskedLM again" in notice
+    assert f"`export` will write a {kind}ForMaskedLM" in notice
     fill_huggingface(str(tmp_path), run, model_card.Options("x"))
     theirs, made = (
         transformers.AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True)
@@ -92,7 +92,7 @@ def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, mo
     seen = mask.numpy() > 0
     np.testing.assert_allclose(logits[0][seen], logits[1][seen], atol=1e-5)
     batch = {"input_ids": ids[1:].numpy(), "masked_lm_positions": np.array([[3, 90]])}
-    ours, other = parity.our_scores(run, batch), parity.their_scores(str(tmp_path), run, batch)
+    ours, other = parity.score_trained(run, batch), parity.score_exported(str(tmp_path), run, batch)
     np.testing.assert_allclose(ours, other, atol=1e-5)
     assert not list(tmp_path.glob("*.py")) and "auto_map" not in made[0].config.to_dict()
     card = (tmp_path / "README.md").read_text("utf-8")
@@ -105,11 +105,11 @@ def test_longer_sequences_get_bigbirds_attention_and_class(source, tmp_path, mon
     folder, kind = source
     for length, sets in ((1024, {}), (96, {"attention_type": "block_sparse", "block_size": 4})):
         run, notice = begun(folder, length, tmp_path, monkeypatch, **sets)
-        assert "attention: BigBird's (" in notice and "96 positions" in notice
+        assert "attention is BigBird's (" in notice and "96 positions" in notice
         (made := tmp_path / str(length)).mkdir()
         fill_huggingface(str(made), run, model_card.Options("x"))
         assert json.loads((made / "config.json").read_text())["model_type"] == "big_bird"
         assert (made / "modeling_bigbird_ja.py").exists()
     full = {"attention_type": "original_full"}
     _, notice = begun(folder, 1024, tmp_path, monkeypatch, **full)
-    assert f"makes a {kind}ForMaskedLM again" in notice
+    assert f"will write a {kind}ForMaskedLM" in notice

@@ -13,7 +13,7 @@ import pytest
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import encode, masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -38,9 +38,9 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
     losses = report["masked_lm_loss"]
     assert losses["exported"] == pytest.approx(losses["bigbird_ja"], abs=1e-4)
     assert {"transformers", "tokenizers", "sentencepiece", "torch"} <= report["versions"].keys()
-    assert f"transformers {transformers.__version__}" in parity.as_text(report)
+    assert f"transformers {transformers.__version__}" in parity.format_report(report)
     assert "not_compared" not in report
-    text = parity.as_text(report)
+    text = parity.format_report(report)
     assert "DO NOT" not in text and "identical in 28 of 28" in text
     assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -123,7 +123,7 @@ def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, k
     random, scale = np.random.default_rng(5), (1.28 / config.model.hidden_size) ** 0.5
     params = {
         name: value + random.normal(0, scale, value.shape).astype(np.float32)
-        for name, value in initial_parameters(*with_data(config), seed=1).items()
+        for name, value in draw_parameters(*with_data(config), seed=1).items()
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)

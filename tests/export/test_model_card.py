@@ -28,23 +28,23 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
     theirs = SimpleNamespace(tokens=tokens, written=["<mask>"], special=special, vocab_size=7)
     theirs.is_japanese = Tokenizer.is_japanese.func(theirs)
     other = dataclasses.replace(trained, tokenizer=theirs)
-    card = model_card.text(other, model_card.Options("x"), {})
+    card = model_card.format_card(other, model_card.Options("x"), {})
     assert front(card).get("language") == code
     assert ("日本の首都" in card) == (code == "ja")
     # This tokenizer contains neither.
     assert "_START_" not in card and "[MASK]" not in card
     assert front(card)["mask_token"] == "<mask>" and "| 7 tokens of another model's" in card
     assert "| masking | 15% of the tokens, dynamic, " in card
-    assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
+    assert "`_START_ARTICLE_`" in model_card.format_card(trained, model_card.Options("x"), {})
     stated = model_card.Options("x", language="ko,en")
-    assert front(model_card.text(other, stated, {}))["language"] == ["ko", "en"]
+    assert front(model_card.format_card(other, stated, {}))["language"] == ["ko", "en"]
 
 
 def test_many_files_are_summarized_by_their_folder(trained, manifest):
     """Name the folder instead of 399 files in one cell."""
     paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
     many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
-    card = model_card.text(trained, model_card.Options("x", manifest=many), {})
+    card = model_card.format_card(trained, model_card.Options("x", manifest=many), {})
     data = "a.jsonl, a folder of 399 files (0.txt, ...), hf:a/b@c:train: "
     assert f"| data | {data}" in card and "/home/me" not in card
 
@@ -53,7 +53,9 @@ def test_foreign_names_are_escaped(trained, manifest):
     """Escape file names, which entered the card's HTML and tables unchanged."""
     odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit.jsonl"
     mixed = dataclasses.replace(manifest, sources=(odd,))
-    card = model_card.text(trained, model_card.Options("my <b>bird</b>\n## x", manifest=mixed), {})
+    card = model_card.format_card(
+        trained, model_card.Options("my <b>bird</b>\n## x", manifest=mixed), {}
+    )
     assert "<img" not in card and "<b>" not in card and "\n## x" not in card
     assert card.count("\nlicense: ") == 1
     (row,) = [line for line in card.splitlines() if line.startswith("| data |")]
@@ -62,7 +64,7 @@ def test_foreign_names_are_escaped(trained, manifest):
 
 def test_results_without_a_number_say_so():
     evaluation = {"masked_lm_loss": None, "masked_lm_accuracy": 0.5}
-    text = "\n".join(model_card.results({"step": 6, "loss": None}, evaluation))
+    text = "\n".join(model_card.format_results({"step": 6, "loss": None}, evaluation))
     assert text.count("not a number") == 3 and "50.00%" in text
 
 
@@ -78,7 +80,7 @@ def test_weights_have_the_permissions_of_the_other_files(trained, tmp_path):
 def test_card_counts_texts_with_other_token_ids(trained):
     odd = {"class": "T", "texts": 28, "identical_texts": 27, "agrees": False}
     report = {"tokenizer": {**odd, "identical_articles": True}}
-    card = model_card.text(trained, model_card.Options("x"), report)
+    card = model_card.format_card(trained, model_card.Options("x"), report)
     assert "`T` gives other token ids than training's in 1 of 28 texts, all of them odd" in card
 
 
@@ -125,15 +127,15 @@ def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, m
     note = "position_embeddings: 512 positions repeated"
     head = ["cls/predictions/transform/kernel"]
     begun_from(monkeypatch, folder=stated, adapted=[note], random=head)
-    card = model_card.text(trained, model_card.Options("mine"), {})
+    card = model_card.format_card(trained, model_card.Options("mine"), {})
     header = front(card)
     assert header["base_model"] == "acme/enc" and header["language"] == ["en", "ja"]
     assert header["license"] == "apache-2.0" and "No license" not in card
     assert header["tags"] == ["bigbird", "sentence-transformers", "sentence-similarity"]
-    assert "512 positions repeated. What it learned" in card
+    assert "512 positions repeated. Positions beyond the source's length" in card
     assert "no masked-LM head" in card and "Dense is left out" in card
     other = model_card.Options("mine", "mit", language="ko")
-    header = front(model_card.text(trained, other, {}))
+    header = front(model_card.format_card(trained, other, {}))
     assert (header["license"], header["language"]) == ("mit", "ko")
 
 
@@ -143,7 +145,7 @@ def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
     for number, text in enumerate((broken, "---\na: [\n---\n", "\0", "---\n- 1\n---\n")):
         (folder := tmp_path / str(number)).mkdir()
         begun_from(monkeypatch, folder=sentence_encoder(folder, card=text))
-        card = model_card.text(trained, model_card.Options("x"), {})
+        card = model_card.format_card(trained, model_card.Options("x"), {})
         assert "base_model" not in front(card)
         assert front(card)["license"] == ("other" if number else "free")
         assert "trained on from e5 (a Hugging Face folder, bert)" in card
@@ -185,17 +187,17 @@ FOLDER = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safete
 def test_card_of_a_continued_encoder_names_its_source(trained, monkeypatch, source, name, commit):
     """Name its source: every card said "pretrained from scratch"."""
     begun_from(monkeypatch, source=source, **FOLDER)
-    text = model_card.text(trained, model_card.Options("x"), {})
+    text = model_card.format_card(trained, model_card.Options("x"), {})
     assert front(text).get("base_model") == (name if commit else None)
     kind = f"(a Hugging Face folder, modernbert{commit})"
     assert f"trained on from {name} {kind} with bigbird-ja" in text
     assert "model.safetensors `ab12`" in text and "/home/me" not in text
-    assert "whose license holds for it as well" in text
+    assert "That model's license applies, too" in text
 
 
 def test_card_names_the_source_of_the_source(trained, monkeypatch):
     run = {"kind": "a run of ours, step 5", "weights": {"x.index": "cd34"}}
     begun_from(monkeypatch, source="/r/run", **run, init_from={"source": CACHED, **FOLDER})
-    text = model_card.text(trained, model_card.Options("x"), {})
+    text = model_card.format_card(trained, model_card.Options("x"), {})
     assert "from run (a run of ours, step 5), itself from sbintuitions/modernbert-ja (" in text
     assert "x.index `cd34`" in text and front(text)["base_model"] == "sbintuitions/modernbert-ja"

@@ -52,7 +52,7 @@ def test_attention_equals_the_dense_reference(length, random_pattern):
     plan = modeling.plan_of(config, length, query.device)
     for layer in (0, 1):
         result = modeling.attend(query, key, value, numbers, plan, layer, rows=8)
-        seen = torch.from_numpy(pattern.dense_mask(config, layer, length))[None]
+        seen = torch.from_numpy(pattern.make_dense_mask(config, layer, length))[None]
         same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers[:, None, :] > 0)
         scores = query @ key.transpose(-1, -2) / 2.0
         scores = scores.masked_fill(~(seen & same[:, None]), -1e30)
@@ -70,15 +70,15 @@ def test_attention_equals_the_dense_reference(length, random_pattern):
 def test_logits_with_separate_documents_equal_the_trainers(trained, small_run, manifest, tmp_path):
     settings = {"num_random_blocks": 5, "attend_across_documents": False}
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    batch = parity.masked_records(manifest, small_run.data_dir)
+    batch = parity.load_masked_records(manifest, small_run.data_dir)
     special = changed.tokenizer.special
     batch["input_ids"][:, 100] = special.sep  # two documents
     ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
     numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-    expected = parsing.document_ids(manifest, batch["input_ids"]).numpy()
+    expected = parsing.number_documents(manifest, batch["input_ids"]).numpy()
     np.testing.assert_array_equal(numbers, expected)
-    ours = parity.our_scores(changed, batch, manifest)
-    theirs = parity.their_scores(folder, changed, batch)
+    ours = parity.score_trained(changed, batch, manifest)
+    theirs = parity.score_exported(folder, changed, batch)
     np.testing.assert_allclose(theirs, ours, atol=parity.TOLERANCE)
 
 

@@ -22,7 +22,7 @@ LONG = ["x" * 5000, "あ" * 3000]
 
 
 def _exported(folder, tokenizer):
-    for name, data in tokenizer_files.files(tokenizer, 4096).items():
+    for name, data in tokenizer_files.make_files(tokenizer, 4096).items():
         (folder / name).write_bytes(data)
     return transformers.AutoTokenizer.from_pretrained(str(folder))
 

@@ -33,11 +33,11 @@ def test_roberta_with_another_activation_than_gelu_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"model_type": "t5"}, "a t5 model; a run can start from modernbert, bert"),
-        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model; a run"),  # Ettin's
+        ({"model_type": "t5"}, "start from a t5 model, only from modernbert, bert"),
+        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model, only"),  # Ettin's
         ({"hidden_activation": "silu"}, "the activation 'silu'"),
         ({"norm_bias": True}, "norm_bias=True; only False"),
-        ({"architectures": ["ModernBertForTokenClassification"]}, "a head that no run can start"),
+        ({"architectures": ["ModernBertForTokenClassification"]}, "whose head is not supported"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute'"),
         ({"quantization_config": {"bits": 4}}, "quantized weights"),
         ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, "every n-th"),

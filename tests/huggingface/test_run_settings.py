@@ -64,7 +64,7 @@ def transformers_loss(folder, data):
     manifest = manifest_lib.load(str(data))
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     losses = []
-    for batch in pipeline.eval_batches(manifest, str(data), batch_size=8):
+    for batch in pipeline.read_eval_batches(manifest, str(data), batch_size=8):
         ids = torch.from_numpy(batch["input_ids"].numpy().astype(np.int64))
         places = torch.from_numpy(batch["masked_lm_positions"].numpy().astype(np.int64))
         truth = torch.from_numpy(batch["masked_lm_ids"].numpy().astype(np.int64))
@@ -90,9 +90,9 @@ def test_padding_and_random_tokens_follow_the_tokenizer(roberta_data):
     theirs = transformers.AutoTokenizer.from_pretrained(roberta_data[0])
     manifest = manifest_lib.load(str(roberta_data[1]))
     assert manifest.pad_id == theirs.pad_token_id > 0
-    drawn = {theirs.convert_ids_to_tokens(int(i)) for i in manifest.rule().ordinary_ids}
+    drawn = {theirs.convert_ids_to_tokens(int(i)) for i in manifest.make_rule().ordinary_ids}
     assert drawn and not drawn & {*theirs.all_special_tokens}
-    batch = next(iter(pipeline.eval_batches(manifest, str(roberta_data[1]), batch_size=64)))
+    batch = next(iter(pipeline.read_eval_batches(manifest, str(roberta_data[1]), batch_size=64)))
     ids = batch["input_ids"].numpy()
     assert (ids[:, 0] == theirs.bos_token_id).any()
     assert ((batch["document_ids"].numpy() == 0) == (ids == theirs.pad_token_id)).all()
@@ -108,7 +108,7 @@ def adopted(roberta_data, tmp_path):
         config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": vocab_size}
         (folder / "config.json").write_text(json.dumps(config))
         manifest = manifest_lib.load(str(data_dir))
-        return run_settings.adopted_settings(str(folder), manifest, str(data_dir))
+        return run_settings.adopt_settings(str(folder), manifest, str(data_dir))
 
     return adopted
 
@@ -118,7 +118,7 @@ def test_vocabulary_of_the_folder_is_adopted_or_refused(adopted, roberta_data, s
     (layer,) = adopted(data)
     assert layer.values["model.vocab_size"] == 9000
     tokens = manifest_lib.load(str(data)).vocab_size
-    with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
+    with pytest.raises(BadInput, match=r"states .* embeddings .* ids up to "):
         adopted(data, tokens - 1)
     with pytest.raises(BadInput, match=r"other tokens\. .*`make-data` and the tokenizer .*/folder"):
         adopted(small_run.data_dir)
@@ -136,9 +136,11 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
 
     monkeypatch.setattr(FolderTokenizer, "__init__", counted)
     data_dir = str(roberta_data[1])
-    manifest = check.fast_check(data_dir)
+    manifest = check.check_files(data_dir)
     assert adopted(data_dir)
-    nothing = types.SimpleNamespace(metrics=lambda batch: {}, log_probabilities=None)
+    nothing = types.SimpleNamespace(
+        compute_metrics=lambda batch: {}, compute_log_probabilities=None
+    )
     with pytest.raises(KeyError, match="masked_lm_losses"):  # after the tokenizer is loaded
         masked_lm.evaluate_model(nothing, data_dir, manifest)
     assert loaded == [f"{data_dir}/tokenizer.model"]
@@ -210,7 +212,7 @@ TEXTS = ["query: 日本の首都はどこですか。", "passage: 東京は日�
 def killed_after_a_save(words, model):
     """Start a command, and kill it after its first save."""
     process = subprocess.Popen([sys.executable, "-m", "bigbird_ja", *words], cwd=ROOT)
-    while process.poll() is None and not CheckpointStore(str(model)).steps():
+    while process.poll() is None and not CheckpointStore(str(model)).list_steps():
         time.sleep(1)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL

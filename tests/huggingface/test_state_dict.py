@@ -57,7 +57,7 @@ class _Bad:
 def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"weight": _Bad()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(BadInput, match=r"not a state dict of PyTorch's \(it holds more than"):
+    with pytest.raises(BadInput, match=r"not a state dict of PyTorch's \(it contains more than"):
         state_dict.read(str(tmp_path))
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Bad()}))
     with pytest.raises(BadInput, match="not a state dict of PyTorch's"):

@@ -15,7 +15,7 @@ def test_another_architecture_and_surplus_tensors(tmp_path):
     made("modernbert", tmp_path)
     config = adopted(tmp_path)
     config = replace_settings(config, {"model.num_layers": 2})
-    with pytest.raises(BadInput, match="tensors of its encoder have no place"):
+    with pytest.raises(BadInput, match=r"tensors of its encoder.* have no place"):
         load_initial(str(tmp_path), *with_data(config))
     config = replace_settings(config, {"model.architecture": "bigbird"})
     with pytest.raises(BadInput, match="a modernbert model becomes a modernbert"):

@@ -41,7 +41,7 @@ def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run)
 
 
 def test_what_no_machine_could_start_from_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="neither a Hugging Face folder with its weights, nor a"):
+    with pytest.raises(BadInput, match="neither a Hugging Face folder with weights, nor a"):
         uploaded_model.find(write(tmp_path, "config.json"), "gs://b")
     with pytest.raises(BadInput, match=r"a rented machine cannot read: save the model as"):
         uploaded_model.find(write(tmp_path, "pytorch_model.bin"), "gs://b")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.model.flops import model_flops, visible_pairs
+from bigbird_ja.model.flops import count_model_flops, count_visible_pairs
 from testkit.configs import fitted, with_data
 from tests.model.tiny import tiny_config
 
@@ -17,10 +17,10 @@ def test_model_flops_of_full_attention_by_hand():
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
     whole = 3 * 2 * (3 * attention + mlps + head)
-    assert model_flops(*with_data(config), batch_per_core=2) == whole
+    assert count_model_flops(*with_data(config), batch_per_core=2) == whole
     # Half of the pairs are of other documents.
     half = 3 * 2 * 3 * 4 * 8 * 16 * 16 / 2
-    assert model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
+    assert count_model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
@@ -29,4 +29,4 @@ def test_sparse_attention_counts_the_pairs_of_its_pattern(pattern, per_row):
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
-    assert visible_pairs(config, 0, 4096) == by_hand * 64 * 64
+    assert count_visible_pairs(config, 0, 4096) == by_hand * 64 * 64

@@ -5,14 +5,14 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.bigbird import encode
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.model.layers import make_key
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 
 def _encode(config, batch, key=None, positions=None):
-    params = initial_parameters(*with_data(config), seed=0)
+    params = draw_parameters(*with_data(config), seed=0)
     inputs = (batch[name] for name in ("input_ids", "segment_ids", "document_ids"))
     return encode(params, *with_data(config), *inputs, positions=positions, dropout_key=key).numpy()
 

@@ -5,25 +5,25 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from testkit.configs import resolve_config, with_data
 from tests.model.tiny import tiny_config
 
 
 def test_initial_weights_depend_on_seed_and_name():
-    small = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 1})), seed=4)
+    small = draw_parameters(*with_data(tiny_config(**{"model.num_layers": 1})), seed=4)
     np.random.seed(0)
-    large = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 2})), seed=4)
+    large = draw_parameters(*with_data(tiny_config(**{"model.num_layers": 2})), seed=4)
     for name, value in small.items():
         np.testing.assert_array_equal(large[name], value)
     kernel = "bert/encoder/layer_0/attention/self/query/kernel"
     assert (large[kernel] != large[kernel.replace("layer_0", "layer_1")]).any()
-    assert (initial_parameters(*with_data(tiny_config()), seed=5)[kernel] != large[kernel]).any()
+    assert (draw_parameters(*with_data(tiny_config()), seed=5)[kernel] != large[kernel]).any()
 
 
 def test_initial_weights_are_a_truncated_normal():
     config = tiny_config(**{"tokenize.vocab_size": 5000})
-    values = initial_parameters(*with_data(config), seed=0)
+    values = draw_parameters(*with_data(config), seed=0)
     words = values["bert/embeddings/word_embeddings"]
     assert words.dtype == np.float32 and words.shape == (5000, 32)
     assert np.abs(words).max() <= 0.04
@@ -46,7 +46,7 @@ SETTINGS = {
 
 def test_heads_attend_to_their_distance_with_subspaces():
     """Draw tokens with embeddings as they are initialized."""
-    values = initial_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
+    values = draw_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
     inputs = inputs + values["bert/embeddings/position_embeddings"][:LENGTH]

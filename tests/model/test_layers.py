@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import forward, head_attention
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.model.layers import (
     Tokens,
     activate,
@@ -15,7 +15,7 @@ from bigbird_ja.model.layers import (
     keep_mask,
     make_key,
 )
-from bigbird_ja.model.modernbert import gated
+from bigbird_ja.model.modernbert import apply_gate
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 
@@ -52,7 +52,7 @@ def test_saved_gated_product_has_the_same_value_and_gradient(name, dtype):
     def run(both, upstream, saved):
         with tf.GradientTape() as tape:
             tape.watch(both)
-            product = gated(name, both, save_product=saved)
+            product = apply_gate(name, both, save_product=saved)
         return product, tape.gradient(product, both, upstream)
 
     kept = run(given, tf.cast(upstream, dtype), True)
@@ -124,7 +124,7 @@ def test_cross_entropy_is_finite_for_extreme_scores_and_sums_bfloat16_in_float32
 
 def test_masked_lm_scores_are_tied_to_the_word_embeddings():
     config = tiny_config(32, **{"model.hidden_act": "relu"})
-    params = initial_parameters(*with_data(config), seed=0)
+    params = draw_parameters(*with_data(config), seed=0)
     params["cls/predictions/output_bias"] = _random(60, seed=2)
     hidden = _random(2, 3, 32)
     logits = forward.masked_lm_logits(params, config, tf.constant(hidden))
@@ -133,7 +133,7 @@ def test_masked_lm_scores_are_tied_to_the_word_embeddings():
     expected = rows @ params["bert/embeddings/word_embeddings"].T + _random(60, seed=2)
     np.testing.assert_allclose(logits, expected, atol=1e-4)
     ids = tf.constant(expected.argmax(-1).astype(np.int32))
-    assert (forward.first_best(logits) == ids).numpy().all()
+    assert (forward.find_first_best(logits) == ids).numpy().all()
 
 
 RATE = 0.1

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.huggingface.state_dict import hugging_face_name, is_transposed, to_hugging_face
+from bigbird_ja.huggingface.state_dict import is_transposed, to_hugging_face, to_hugging_face_name
 from bigbird_ja.model.forward import encode, masked_lm_logits
-from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.initialization import draw_parameters
+from bigbird_ja.model.params import make_parameter_specs
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
@@ -27,7 +27,7 @@ def weights_of(config):
     random = np.random.default_rng(5)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
-        for name, value in initial_parameters(*with_data(config), seed=1).items()
+        for name, value in draw_parameters(*with_data(config), seed=1).items()
     }
 
 
@@ -109,7 +109,7 @@ def test_gradients_are_those_of_transformers():
     given = {name: tf.constant(value) for name, value in params.items()}
     for name, value in gradients(given).items():
         ours = tf.convert_to_tensor(value).numpy()
-        gradient = expected[hugging_face_name(config.model, name)]
+        gradient = expected[to_hugging_face_name(config.model, name)]
         gradient = gradient.T if is_transposed(name) else gradient
         np.testing.assert_allclose(ours, gradient, atol=1e-4, rtol=1e-3, err_msg=name)
 
@@ -137,7 +137,7 @@ def test_documents_apart_are_as_if_each_stood_alone(length):
 def test_initial_weights_have_the_deviations_of_transformers():
     config = modernbert(64, **{"model.hidden_size": 64, "model.intermediate_size": 128})
     theirs = {k: v.detach().numpy() for k, v in reference(config).named_parameters()}
-    for name, value in initial_parameters(*with_data(config), seed=1).items():
-        there = theirs[hugging_face_name(config.model, name)]
+    for name, value in draw_parameters(*with_data(config), seed=1).items():
+        there = theirs[to_hugging_face_name(config.model, name)]
         assert value.std() == pytest.approx(there.std(), rel=0.1, abs=1e-6), name
-        assert parameter_specs(*with_data(config))[name].decay == (value.ndim > 1)
+        assert make_parameter_specs(*with_data(config))[name].decay == (value.ndim > 1)

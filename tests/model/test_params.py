@@ -1,6 +1,6 @@
 """Names and shapes of the parameters."""
 
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings.values import replace_settings
 from testkit.configs import count_parameters, with_data
 from tests.model.tiny import tiny_config
@@ -21,5 +21,7 @@ def test_bert_base_has_the_known_number_of_parameters():
 
 
 def test_biases_and_layer_norms_are_not_decayed():
-    for name, spec in parameter_specs(*with_data(tiny_config(**{"make_data.nsp": True}))).items():
+    for name, spec in make_parameter_specs(
+        *with_data(tiny_config(**{"make_data.nsp": True}))
+    ).items():
         assert spec.decay == (not name.endswith(("bias", "gamma", "beta"))), name

@@ -17,7 +17,7 @@ def test_rows_see_window_global_and_random_blocks(random_pattern, num_random_blo
     sets = {"random_pattern": random_pattern, "num_random_blocks": num_random_blocks}
     config = _config(32 * 8, **sets)
     is_rolled = random_pattern == "rolled"
-    random = 2 * pattern.num_shifts(config.model) if is_rolled else num_random_blocks
+    random = 2 * pattern.count_shifts(config.model) if is_rolled else num_random_blocks
     for layer in range(2):
         mask = pattern.block_mask(config, layer, 32 * 8)
         assert mask.shape == (2, 32, 32)
@@ -70,6 +70,6 @@ def test_short_sequences_get_full_attention_as_in_hugging_face():
 @pytest.mark.parametrize("num_random_blocks", range(7))
 def test_rolled_shifts_exist_for_every_length_that_is_not_full(num_random_blocks):
     config = _config(96, random_pattern="rolled", num_random_blocks=num_random_blocks)
-    shortest = -(-pattern.shortest_sparse(config.model) // 16) * 16
+    shortest = -(-pattern.find_shortest_sparse(config.model) // 16) * 16
     plan = pattern.random_plan(config, shortest)[0]
-    assert plan.shape == (2, pattern.num_shifts(config.model))
+    assert plan.shape == (2, pattern.count_shifts(config.model))

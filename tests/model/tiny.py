@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.variants import OPTIONS
-from bigbird_ja.train.optimizer import slot_parameters
+from bigbird_ja.train.optimizer import list_slot_parameters
 from testkit.configs import resolve_config, with_data
 
 _TINY = {
@@ -40,7 +40,7 @@ def initial_slots(config, params):
     """Return the optimizer's state before the first step."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
-        for slot, names in slot_parameters(*with_data(config)).items()
+        for slot, names in list_slot_parameters(*with_data(config)).items()
     }
 
 

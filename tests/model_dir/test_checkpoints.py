@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.model_dir.checkpoints import SUFFIXES, CheckpointStore, Meta, to_remove
+from bigbird_ja.model_dir.checkpoints import SUFFIXES, CheckpointStore, Meta, select_removed
 from bigbird_ja.model_dir.variables import write_variables
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
@@ -40,7 +40,7 @@ class Run:
         return self.store.publish(prefix, meta, keep_last, keep_every)
 
     def latest_good(self):
-        found = self.store.latest_good(storage.list_files(self.place))
+        found = self.store.find_latest_good(storage.list_files(self.place))
         self.store.repair()
         return found
 
@@ -85,7 +85,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
 @pytest.mark.parametrize(
     ("change", "how", "words"),
     [
-        (Run.flip, [DATA], r"-20\.data-00000-of-00001 has another checksum"),
+        (Run.flip, [DATA], r"the checksum of .*-20\.data-00000-of-00001 differs"),
         (Run.overwrite, [INDEX, b"x"], r"-20\.index has 1 bytes instead of \d+"),
         (Run.delete, [DATA], r"-20\.data-00000-of-00001 is missing"),
         # One flipped bit of it, or another run's: other data, and no complaint.
@@ -98,7 +98,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     run.save(20)
     change(run, *how)
     there = [name for name in (DATA, INDEX, SIDECAR) if name in run.names()]
-    assert run.latest() == 10 and run.store.steps() == [10]
+    assert run.latest() == 10 and run.store.list_steps() == [10]
     ((event, step, text),) = run.reports
     assert (event, step) == ("set_aside", 20)
     start = r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*"
@@ -114,7 +114,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     ("change", "how", "words"),
     [
         (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json is damaged: it lists \.\./passwd, model"),
-        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
+        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is damaged: it states step 10"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
         (Run.edit, [SIDECAR, f',\n "format_version": "{FORMAT_VERSION}"', ""], "has format None"),
         (Run.edit, [SIDECAR, f'_version": "{FORMAT_VERSION}"', '_version": "9.0.0"'], "9.0.0"),
@@ -151,7 +151,7 @@ def test_a_failed_save_leaves_nothing_of_itself(run, monkeypatch):
 def test_saving_removes_all_but_the_last_and_one_per_window(run):
     for step in (5, 10, 20, 25, 45, 50):
         run.save(step, keep_last=1, keep_every=20)
-    assert run.store.steps() == [20, 45, 50]
+    assert run.store.list_steps() == [20, 45, 50]
 
 
 @pytest.mark.parametrize("left", ["model.ckpt-", "checkpoint", "damaged-"])
@@ -164,11 +164,11 @@ def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
     for name in run.names():
         if not name.startswith((left, MANIFEST_NAME)):
             run.delete(name)
-    words = r"no good checkpoint is left \((.*)\): .*another `model_dir`"
+    words = r"contains no undamaged checkpoint \((.*)\): .*another `model_dir`"
     before = sorted(run.names())
     with pytest.raises(StorageError, match=words) as caught:
         run.latest_good()
-    assert ("another checksum than" in str(caught.value)) == (left == "model.ckpt-")
+    assert ("the checksum of" in str(caught.value)) == (left == "model.ckpt-")
     assert sorted(run.names()) == before
 
 
@@ -202,7 +202,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeyp
     assert after.latest() == (20 if number < 3 else 30)
     after.save(40, keep_last=2)
     assert after.latest() == 40
-    assert len(after.store.steps()) == 2 and len(after.names("model.ckpt-")) == 6
+    assert len(after.store.list_steps()) == 2 and len(after.names("model.ckpt-")) == 6
 
 
 def test_clean_up_after_a_kill_leaves_files_of_the_user(run):
@@ -237,7 +237,7 @@ def test_retention_keeps_the_last_and_one_per_window(steps, keep_last, every):
     firsts = {}
     for step in steps:  # Each save adds one.
         kept = [*kept, step]
-        kept = [old for old in kept if old not in to_remove(kept, keep_last, every)]
+        kept = [old for old in kept if old not in select_removed(kept, keep_last, every)]
         if every and step // every:
             firsts.setdefault(step // every, step)
     assert set(kept) == {*firsts.values(), *steps[-keep_last:]}

@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.checkpoints import Meta
-from bigbird_ja.model_dir.folder import ModelDir, next_batch
+from bigbird_ja.model_dir.folder import ModelDir, compute_next_batch
 from testkit import killing
 from testkit.configs import fitted, with_data
 
@@ -23,7 +23,7 @@ def start(directory):
     """Begin a run that has logged one step."""
     directory.mkdir(exist_ok=True)
     run = ModelDir(str(directory))
-    with run.locked():
+    with run.lock():
         run.begin()
         run.write_settings(*with_data(config()), str(directory / "none"))
         run.events.append("started")
@@ -36,19 +36,19 @@ def test_settings_may_differ_until_a_step_is_logged(tmp_path):
     other = with_data(config("training.seed=1"))
     ModelDir(str(tmp_path / "none")).check_settings(*other)
     run = ModelDir(str(tmp_path))
-    with run.locked():
+    with run.lock():
         run.begin()
         run.write_settings(*with_data(config()), str(tmp_path / "none"))
         run.events.append("started")
     ModelDir(str(tmp_path)).check_settings(*other)
-    with pytest.raises(BadInput, match=r"holds a run of other settings.*training\.seed"):
+    with pytest.raises(BadInput, match=r"contains a run of other settings.*training\.seed"):
         start(tmp_path).check_settings(*other)
 
 
 def test_moving_aside_never_overwrites(base):
     for number in (1, 2):
         run = ModelDir(f"{base}/run")
-        with run.locked():
+        with run.lock():
             run.begin()
             run.events.append("started")
             storage.write_bytes(f"{base}/run/{run_log.METRICS}", b'{"step": 1}\n')
@@ -56,7 +56,7 @@ def test_moving_aside_never_overwrites(base):
             storage.write_bytes(f"{base}/run/eval/events", b"")
         before = storage.list_tree(f"{base}/run")
         run = ModelDir(f"{base}/run", overwrite=True)
-        with run.locked():
+        with run.lock():
             run.begin()
             assert storage.list_tree(f"{base}/run.replaced-{number}") == before
     assert not ModelDir(f"{base}/run").has_work
@@ -65,8 +65,8 @@ def test_moving_aside_never_overwrites(base):
 def test_events_between_opening_and_locking_are_read(tmp_path):
     run = start(tmp_path)
     run_log.EventLog(str(tmp_path)).append("resumed")
-    with run.locked():
-        assert run.last_start()["event"] == "resumed"
+    with run.lock():
+        assert run.find_last_start()["event"] == "resumed"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_events_between_opening_and_locking_are_read(tmp_path):
 )
 def test_batches_of_another_size_begin_after_all_seen_records(batch, size, new_size, expected):
     meta = Meta(9, "c", "d", 0.0, 0, 0, 0.0, next_batch=batch, global_batch_size=size)
-    assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
+    assert compute_next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
 
 
 def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, monkeypatch):
@@ -87,18 +87,18 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
     run = ModelDir(base)
-    with run.locked():
+    with run.lock():
         run.begin()
         run.events.append("started")
     for name in (".tmp-thesis", "bigbird-ja-thesis"):
         (place / name).mkdir()
     run = ModelDir(base)
-    with run.locked():
+    with run.lock():
         scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
         shutil.copytree(scratch, f"{scratch}-left")  # as a killed process leaves it
     run = ModelDir(base)
-    with run.locked():
+    with run.lock():
         pass
     folders = {path.name for path in place.iterdir() if path.is_dir()}
     assert folders == {".tmp-thesis", "bigbird-ja-thesis"}
@@ -110,7 +110,7 @@ def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, wi
     for kill in range(100):
         path = f"{bucket}/{kill}"
         run = ModelDir(path)
-        with run.locked():
+        with run.lock():
             run.begin()
             run.events.append("started")
             storage.write_bytes(f"{path}/{run_log.METRICS}", b'{"step": 1}\n')
@@ -119,11 +119,11 @@ def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, wi
         with monkeypatch.context() as patch:
             calls = killing.interrupt_storage(patch, kill)
             ended = contextlib.suppress(KeyboardInterrupt, BadInput)
-            with ended, ModelDir(path, overwrite=True).locked():
+            with ended, ModelDir(path, overwrite=True).lock():
                 raise BadInput("the start is refused")
         is_whole = storage.list_tree(path) == before
         run = ModelDir(path, with_overwrite)
-        with run.locked():
+        with run.lock():
             run.begin()
             moved = storage.list_tree(f"{path}.replaced-1")
             assert moved == before or (is_whole and not with_overwrite and not moved), kill

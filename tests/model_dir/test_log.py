@@ -89,4 +89,4 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fak
     ],
 )
 def test_unfinished_starts_are_interruptions(events, count):
-    assert run_log.unfinished_starts({"event": name} for name in events.split()) == count
+    assert run_log.count_unfinished_starts({"event": name} for name in events.split()) == count

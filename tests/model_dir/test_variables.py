@@ -16,7 +16,7 @@ def test_variables_that_cannot_be_read_or_written_are_named(tmp_path):
     data = Path(f"{prefix}.data-00000-of-00001")
     for path, content in ((data, data.read_bytes()[:100]), (Path(f"{prefix}.index"), b"x" * 200)):
         path.write_bytes(content)
-        with pytest.raises(Damaged, match=r"x: not readable as a TensorFlow checkpoint \(."):
+        with pytest.raises(Damaged, match=r"x cannot be read as a TensorFlow checkpoint \(."):
             read_variables(prefix)
     (tmp_path / "file").touch()
     with pytest.raises((StorageError, OSError), match="file/x"):

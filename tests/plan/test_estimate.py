@@ -10,7 +10,7 @@ from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import supervise
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.flops import count_model_flops
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import MachineRate, Plan
 from bigbird_ja.preflight.results import PreflightResult, StepResult
@@ -52,7 +52,7 @@ def test_each_architecture_has_its_own_share_of_the_peak():
         estimate.count_tokens_per_step(*modern)
         / estimate_rate("v5e-8", run=modern).tokens_per_second
     )
-    flops = model_flops(*modern, 1) * modern[0].training.global_batch_size
+    flops = count_model_flops(*modern, 1) * modern[0].training.global_batch_size
     reached = flops / machine.peak_flops / (seconds - measured.HOST_SECONDS)
     assert reached == pytest.approx(measured.SHARES["modernbert"]["v5e"])
 
@@ -62,7 +62,7 @@ def test_a_narrow_model_reaches_less_and_its_interval_contains_what_preflight_co
     sets = [f"model.{key}={value}" for key, value in names.items()]
     narrow = with_data(fitted("base-4096", sets))
     wide, thin = estimate_rate("v5e-8"), estimate_rate("v5e-8", run=narrow)
-    flops = [model_flops(*run, 1) for run in (BASE, narrow)]
+    flops = [count_model_flops(*run, 1) for run in (BASE, narrow)]
     reached = [
         rate.tokens_per_second * each for rate, each in zip((wide, thin), flops, strict=True)
     ]

@@ -218,7 +218,7 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)
-    config = kernels.resolved(*with_data(config), "tpu", "v5e")
+    config = kernels.resolve_attention(*with_data(config), "tpu", "v5e")
     compiled = compile_for(estimate.trace(*with_data(config), 2), find_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
     found = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bigbird_ja.report.page import page
+from bigbird_ja.report.page import format_page
 from bigbird_ja.report.run_logs import RunLogs
 from tests.report import fake_run
 
@@ -22,11 +22,11 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(runs):
-    return page(*runs)
+    return format_page(*runs)
 
 
 def test_the_page_is_reproducible_fetches_nothing_and_shows_no_path(runs, text):
-    assert text == page(*runs)
+    assert text == format_page(*runs)
     assert not re.findall(r"src\s*=|href\s*=(?!\"#)|url\((?!#)|@import|https?://", text)
     assert runs[0][0].model_dir not in text
 
@@ -45,5 +45,5 @@ def test_the_page_has_all_charts_and_tables_and_escapes_text(text):
 def test_a_run_that_has_only_begun_has_a_page(tmp_path):
     (tmp_path / "heartbeat.json").write_text('{"state": "starting", "time": 100, "global_step": 0}')
     (tmp_path / "events.jsonl").write_text('{"event": "started", "time": 100.0}\n')
-    text = page([RunLogs(str(tmp_path), 110.0)], 110.0)
+    text = format_page([RunLogs(str(tmp_path), 110.0)], 110.0)
     assert "nothing logged yet" in text and "not evaluated yet" in text and "starting" in text

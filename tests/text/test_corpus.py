@@ -38,7 +38,7 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path):
 
 def test_inputs_without_files_are_refused(tmp_path):
     for sources, message in (
-        ([str(tmp_path)], "a folder without files of"),
+        ([str(tmp_path)], "the folder contains no file"),
         ([], "`inputs` is empty"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -68,7 +68,7 @@ def test_a_number_after_the_last_equals_sign_is_a_weight(source, place, weight):
 
 @pytest.mark.parametrize("weight", ["0", "0.00001", "1001", "1-2"])
 def test_a_bad_weight_is_refused_in_one_line(weight):
-    with pytest.raises(BadInput, match=r"weight=(?!.*\n).*SRC=WEIGHT"):
+    with pytest.raises(BadInput, match=r"the weight (?!.*\n).*SRC=WEIGHT"):
         split_weight(f"a.jsonl={weight}")
 
 
@@ -132,7 +132,7 @@ def test_the_public_copy_of_tfds_is_read_if_it_answers(prepared, tmp_path, monke
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     monkeypatch.setattr(corpus_lib, "_PUBLIC_URL", "http://127.0.0.1:1/datasets")
-    with pytest.raises(BadInput, match=r"cannot be reached .*DIR as `tfds_data_dir`"):
+    with pytest.raises(BadInput, match=r"if that can be reached: .*DIR as `tfds_data_dir`"):
         open_corpus(["tfds:wiki40b/ja"])
     monkeypatch.setattr(corpus_lib, "PUBLIC_COPY", prepared)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:

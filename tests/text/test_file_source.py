@@ -82,7 +82,7 @@ def test_an_archive_is_read_by_file_name(tmp_path):
     assert open_corpus([str(tmp_path / "x")]).fingerprint == digest
     with zipfile.ZipFile(tmp_path / "none.zip", "w") as archive:
         archive.writestr("a.md", "x")
-    with pytest.raises(BadInput, match="an archive without files of"):
+    with pytest.raises(BadInput, match="the archive contains no file"):
         texts(str(tmp_path / "none.zip"))
 
 
@@ -98,7 +98,7 @@ def test_suffixes_may_be_in_capitals_and_what_a_folder_leaves_out_is_logged(tmp_
     with zipfile.ZipFile(tmp_path / "D.ZIP", "w") as archive:
         archive.writestr("X.TXT", "d")
     assert sorted(texts(tmp_path)) == ["a", "b", "c", "d"]
-    assert "2 of 6 files are left out, such as README.md" in caplog.text
+    assert "2 of 6 files are ignored, such as README.md" in caplog.text
     caplog.clear()
     assert texts(tmp_path / "BIG.TXT") == ["a"]
     assert "left out" not in caplog.text
@@ -170,9 +170,9 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 20)
     first = "短い\n\n".encode()
     for name, content, message in (
-        ("a.txt", first + b"x\n" * (1 << 20), "line 3: a document .*longer than 1 MB"),
-        ("a.txt", first + b" " * (1 << 21), "line 3: a line longer than 1 MB"),
-        ("a.jsonl", lines_of("a", "長" * (1 << 19)), "line 2: a line longer than 1 MB"),
+        ("a.txt", first + b"x\n" * (1 << 20), "line 3: this document .*longer than 1 MB"),
+        ("a.txt", first + b" " * (1 << 21), "line 3: this line is longer than 1 MB"),
+        ("a.jsonl", lines_of("a", "長" * (1 << 19)), "line 2: this line is longer than 1 MB"),
     ):
         with pytest.raises(BadInput, match=message):
             texts(write(tmp_path / name, content))
@@ -187,10 +187,14 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
             "no field text. Its fields are a, b. Add one to `text_fields`",
         ),
         ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: field text contains a list, no"),
-        ("a.jsonl", b'{"text": 7}\n', "line 1: field text contains a number, no string"),
+        ("a.jsonl", b'{"text": 7}\n', "line 1: field text contains a number, not a string"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
-        ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
+        (
+            "a.jsonl",
+            lines_of("一") + b'{"text": "a\\ud800b"}',
+            "a.jsonl line 2: the text contains a lone surrogate",
+        ),
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
         (
             "a.jsonl.gz",
@@ -206,14 +210,14 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
         ("a.csv", b"id,body\n1,a\n", "no column text. Its fields are id, body. .* a header line"),
         ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text. Its fields are 0, x+ \.\.\.. Add"),
-        ("a.csv", b"text,b\n1,x\n\n2,y\n", "column text contains numbers, no text. Name another"),
+        ("a.csv", b"text,b\n1,x\n\n2,y\n", "column text contains numbers, not text. Name another"),
         ("a.zip", b"PK", "a.zip is not an archive"),
         (
             "a.zip",
             LOCKED_ZIP,
             r"a.zip::a.txt is not a whole file .*password.*: unpack it, and give",
         ),
-        ("a.txt", b" \n\n\n \n", "the corpus is empty"),
+        ("a.txt", b" \n\n\n \n", "the corpus contains no text"),
     ],
 )
 def test_invalid_files_are_refused_with_file_and_line(tmp_path, name, content, message):

@@ -18,7 +18,7 @@ from bigbird_ja.export import tokenizer_files
 from bigbird_ja.huggingface.tokenizer import read_tokenizer, read_tokens
 from bigbird_ja.text import articles, folder_tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
-from bigbird_ja.text.load import tokenizer_of
+from bigbird_ja.text.load import parse_tokenizer
 from testkit import ROOT, tokenizer_folders
 from tests.text import HARD
 
@@ -63,7 +63,7 @@ def exported(ours, folder, model_type="modernbert"):
     """Write the tokenizer as `export` does, with the config of a model."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    for name, data in tokenizer_files.files(ours, 8192).items():
+    for name, data in tokenizer_files.make_files(ours, 8192).items():
         (folder / name).write_bytes(data)
     return folder
 
@@ -71,8 +71,8 @@ def exported(ours, folder, model_type="modernbert"):
 def marked(tok, text, by="script"):
     """Return the words into which a text is cut."""
     ids = tok.encode_arrays([text])
-    (starts,) = words.word_marker(by, tok)([text], ids)
-    surface, offsets = tok.surface_and_offsets(text, ids[0])
+    (starts,) = words.make_word_marker(by, tok)([text], ids)
+    surface, offsets = tok.spell_with_offsets(text, ids[0])
     heads = [*offsets[starts].tolist(), len(surface)]
     return [surface[a:b] for a, b in itertools.pairwise(heads)]
 
@@ -164,7 +164,7 @@ def test_surface_offsets_and_written_tokens_agree(kind, folders):
     ours = read_tokenizer(str(folders[kind]))
     for text in HARD:
         ids = ours.encode_arrays([text])[0]
-        surface, offsets = ours.surface_and_offsets(text, ids)
+        surface, offsets = ours.spell_with_offsets(text, ids)
         assert len(offsets) == len(ids) and (np.diff(offsets) >= 0).all()
         for i, offset in zip(ids, offsets, strict=True):
             if ours.is_text_token[i]:
@@ -190,7 +190,7 @@ def test_the_archive_has_the_same_bytes_for_the_same_files(folders, tmp_path):
         ("a.txt", "vocabulary.json"),
     ):
         with pytest.raises(BadInput, match=message):
-            tokenizer_of(folder_tokenizer.pack({name: b"[MASK]"}), "x")
+            parse_tokenizer(folder_tokenizer.pack({name: b"[MASK]"}), "x")
     path.write_bytes(ours.model_bytes[:-100])
     with pytest.raises(BadInput, match="not a whole archive"):
         read_tokenizer(str(path))
@@ -254,7 +254,7 @@ BAD = {
         spoilt(CONFIG, word_tokenizer_type="jumanpp"),
         "bad: .*rhoknp",
     ),
-    "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=WRITES), "mecab_option can write"),
+    "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=WRITES), "mecab_option is refused"),
 }
 
 
@@ -274,8 +274,10 @@ def test_missing_packages_are_named(folders, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface"):
         read_tokenizer(str(folders["byte-level BPE"]))
-    ours = tokenizer_of(made, "x")
-    assert ours.special.mask > 0 and ours.shown([*range(300, 310)]), "training needs no package"
+    ours = parse_tokenizer(made, "x")
+    assert ours.special.mask > 0 and ours.format_tokens([*range(300, 310)]), (
+        "training needs no package"
+    )
     with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface"):
         ours.encode("日本")
 

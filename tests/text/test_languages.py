@@ -38,8 +38,8 @@ def test_long_runs_without_spaces_are_divided_at_tokens(language):
     name, text, tokenizer = language
     assert not tokenizer.is_japanese
     (ids,) = tokenizer.encode_arrays([text])
-    (starts,) = words.word_marker("script", tokenizer)([text], [ids])
-    surface, offsets = tokenizer.surface_and_offsets(text, ids)
+    (starts,) = words.make_word_marker("script", tokenizer)([text], [ids])
+    surface, offsets = tokenizer.spell_with_offsets(text, ids)
     units = [
         surface[a:b].strip("▁")
         for a, b in itertools.pairwise([*offsets[starts].tolist(), len(surface)])
@@ -63,7 +63,7 @@ def mark(tokens, is_japanese):
         has_partial_characters=False,
     )
     ids = np.arange(len(tokens))
-    (starts,) = words.word_marker("script", kinds)([""], [ids])
+    (starts,) = words.make_word_marker("script", kinds)([""], [ids])
     heads = [*np.flatnonzero(starts), len(tokens)]
     return ["".join(tokens[a:b]) for a, b in itertools.pairwise(heads)]
 
@@ -96,11 +96,11 @@ def test_no_character_of_any_script_is_lost(tmp_path):
     tokenizer = SentencePieceTokenizer(
         train(path, vocab_size=330, character_coverage=1.0, hard_vocab_limit=False)
     )
-    marker = words.word_marker("script", tokenizer)
+    marker = words.make_word_marker("script", tokenizer)
     for text in HARD:
         assert "".join(split_sentences(text)) == text
         (ids,) = tokenizer.encode_arrays([text])
-        surface, offsets = tokenizer.surface_and_offsets(text, ids)
+        surface, offsets = tokenizer.spell_with_offsets(text, ids)
         assert "".join(tokenizer.written[i] for i in ids) == surface
         assert unicodedata.normalize("NFKC", surface[1:].replace("▁", " ")) == (
             unicodedata.normalize("NFKC", text)

@@ -81,12 +81,12 @@ def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
     assert model == read_tokenizer(tokenizer_path).model_bytes and not ours.changes
     assert model_proto.round_scores(model) == model
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    exact = model_proto.pieces(model)
+    exact = model_proto.read_pieces(model)
     assert [p.score for p in exact] == [processor.GetScore(i) for i in range(len(exact))]
     less = model_proto.SCORE_STEP / 3
-    shifted = model_proto.with_pieces(model, [replace(p, score=p.score - less) for p in exact])
-    assert model_proto.pieces(shifted) != exact
-    assert model_proto.pieces(model_proto.round_scores(shifted)) == exact
+    shifted = model_proto.replace_pieces(model, [replace(p, score=p.score - less) for p in exact])
+    assert model_proto.read_pieces(shifted) != exact
+    assert model_proto.read_pieces(model_proto.round_scores(shifted)) == exact
 
 
 def test_ids_do_not_depend_on_the_length_of_the_text(tokenizer_path, sample_corpus):

@@ -16,7 +16,7 @@ def tok(tokenizer_path):
 
 def normalized(tok, text):
     """Return the surface without the space that begins every text, as decoding does."""
-    surface, _ = tok.surface_and_offsets(text, tok.encode_arrays([text])[0])
+    surface, _ = tok.spell_with_offsets(text, tok.encode_arrays([text])[0])
     return surface.removeprefix("▁").replace("▁", " ")
 
 

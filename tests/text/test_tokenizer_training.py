@@ -34,17 +34,17 @@ def test_lines_leave_out_blank_ones_and_bare_markers(tmp_path):
     corpus = corpus_of(
         tmp_path, "_START_ARTICLE_\n題\n_START_PARAGRAPH_\n一。_NEWLINE_二。\n \n\n三"
     )
-    result = list(tokenizer_training.lines(corpus, TokenizeConfig()))
+    result = list(tokenizer_training.split_lines(corpus, TokenizeConfig()))
     assert result == ["題", "一。_NEWLINE_二。", "三"]
 
 
 @given(st.integers(0, 60), st.integers(0, 70))
 def test_a_sample_has_the_wanted_size_keeps_the_order_and_repeats(total, wanted):
     items = [str(i) for i in range(total)]
-    drawn = list(tokenizer_training.sampled(items, total, wanted))
+    drawn = list(tokenizer_training.draw_sample(items, total, wanted))
     assert len(drawn) == min(total, wanted)
     assert drawn == sorted(set(drawn), key=int)
-    assert drawn == list(tokenizer_training.sampled(items, total, wanted))
+    assert drawn == list(tokenizer_training.draw_sample(items, total, wanted))
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])

@@ -21,7 +21,7 @@ def cut(text, offsets):
 @pytest.mark.parametrize("expected", BOUNDARIES["words"])
 def test_script_boundaries(expected):
     text = "".join(expected)
-    assert cut(text, words.script_boundaries(text)) == expected
+    assert cut(text, words.find_script_boundaries(text)) == expected
 
 
 @pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
@@ -35,28 +35,30 @@ def test_script_boundaries(expected):
     ],
 )
 def test_mecab_boundaries(text, expected):
-    assert cut(text, words.mecab_boundaries(text)) == expected
+    assert cut(text, words.find_mecab_boundaries(text)) == expected
 
 
 def test_mecab_without_its_extra_is_explained(monkeypatch):
-    words._mecab_parser.cache_clear()
+    words._load_mecab.cache_clear()
     monkeypatch.setitem(sys.modules, "fugashi", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[words\]"):
-        words.mecab_boundaries("a")
-    words._mecab_parser.cache_clear()
+        words.find_mecab_boundaries("a")
+    words._load_mecab.cache_clear()
 
 
 def test_word_starts_by_token_table_and_by_text_agree(tokenizer_path, sample_corpus, monkeypatch):
-    monkeypatch.setattr(words, "_mecab_parser", lambda: None)
-    monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)
+    monkeypatch.setattr(words, "_load_mecab", lambda: None)
+    monkeypatch.setattr(words, "find_mecab_boundaries", words.find_script_boundaries)
     tok = read_tokenizer(tokenizer_path)
     texts = [*corpus.open_corpus([sample_corpus]).texts(), *HARD, "😀\u200d😀 \0 巀巀"]
     ids = tok.encode_arrays(texts)
-    by_token, by_text = (words.word_marker(kind, tok)(texts, ids) for kind in ("script", "mecab"))
+    by_token, by_text = (
+        words.make_word_marker(kind, tok)(texts, ids) for kind in ("script", "mecab")
+    )
     assert [(len(x), x.dtype) for x in by_token] == [(len(x), bool) for x in ids]
     total = sum(map(len, ids))
     differing = sum(int((a != b).sum()) for a, b in zip(by_token, by_text, strict=True))
     assert total > 50_000
     # A token such as "ヶ月" does not depend on the token before it.
     assert differing / total < 1e-4
-    assert words.word_marker("script", tok)([], []) == []
+    assert words.make_word_marker("script", tok)([], []) == []

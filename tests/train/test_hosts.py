@@ -3,7 +3,7 @@
 import pytest
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train.hosts import ALONE, check_same, find_process, slice_place
+from bigbird_ja.train.hosts import ALONE, check_same, find_process, find_slice_place
 
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 GCE = {
@@ -43,9 +43,9 @@ def test_process_is_found_from_variables_or_the_tpu(values, place, process):
     ],
 )
 def test_place_in_a_slice_is_read_from_the_machine(environ, metadata, place):
-    assert slice_place(environ, metadata.get) == place
+    assert find_slice_place(environ, metadata.get) == place
     with pytest.raises(BadInput, match="several TPU slices"):
-        slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
+        find_slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
 
 
 @pytest.mark.parametrize(

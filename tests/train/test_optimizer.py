@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.train import optimizer
 from bigbird_ja.train.optimizer import learning_rate, orthogonalize, orthogonalize_together
 from bigbird_ja.train.step import NUM_SUMS, apply_gradients
@@ -148,7 +148,7 @@ def _muon_gradients(params, step):
 
 def _muon_trained(config):
     """Return parameters and slots after `MUON_STEPS` updates."""
-    params = initial_parameters(*with_data(config), seed=5)
+    params = draw_parameters(*with_data(config), seed=5)
     slots = initial_slots(config, {name: tf.constant(value) for name, value in params.items()})
 
     @tf.function(jit_compile=True, autograph=False)
@@ -156,7 +156,7 @@ def _muon_trained(config):
         return apply_gradients(*with_data(config), params, slots, grads, tf.zeros([NUM_SUMS]), step)
 
     for step in range(MUON_STEPS):
-        gradients = _muon_gradients(initial_parameters(*with_data(config), 5), step)
+        gradients = _muon_gradients(draw_parameters(*with_data(config), 5), step)
         params, slots, _ = update(params, slots, gradients, tf.constant(step))
     return tf.nest.map_structure(np.asarray, (params, slots))
 
@@ -173,7 +173,7 @@ def _orthogonal(matrix):
 
 def _muon_reference(config, name, count):
     """Return a kernel's values and momenta after the same updates, one matrix at a time."""
-    params = initial_parameters(*with_data(config), seed=5)
+    params = draw_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]
     for step in range(MUON_STEPS):
@@ -211,7 +211,7 @@ def test_bfloat16_is_close():
     config = _muon_config("modernbert")
     params, _ = _muon_trained(config)
     short, _ = _muon_trained(_muon_config("modernbert", dtype="bfloat16"))
-    start = initial_parameters(*with_data(config), 5)
+    start = draw_parameters(*with_data(config), 5)
     for name, value in params.items():
         moved = np.linalg.norm(value - start[name])
         assert np.linalg.norm(short[name] - value) < 0.06 * moved, name

@@ -27,10 +27,10 @@ class Logger:
     def __init__(self):
         self.recorded = []
 
-    def ended(self, reason, error):
+    def record_end(self, reason, error):
         self.recorded.append(reason)
 
-    def results(self, reason):
+    def make_results(self, reason):
         return Totals(self.step, reason)
 
 
@@ -47,9 +47,9 @@ def outcome(logged):
 
 
 def test_finished_run_is_recorded_once(outcome, logged):
-    assert outcome.done("finished") == Totals(7, "finished")
+    assert outcome.make_result("finished") == Totals(7, "finished")
     assert logged == ["finished: step 7, loss 1.5000, in out/run"]
-    outcome.done("finished", is_new=False)  # It was recorded before.
+    outcome.make_result("finished", is_new=False)  # It was recorded before.
     assert outcome.logger.recorded == ["finished"]
 
 
@@ -57,7 +57,7 @@ def test_finished_run_is_recorded_once(outcome, logged):
 def test_interrupted_run_has_its_results(step, words, outcome):
     outcome.logger.step = step
     with pytest.raises(Interrupted, match=f"^SIGTERM: {words}") as stopped:
-        outcome.done("interrupted")
+        outcome.make_result("interrupted")
     assert stopped.value.results == {"global_step": step, "reason": "interrupted"}
     assert outcome.logger.recorded == ["interrupted"]
 
@@ -71,14 +71,14 @@ def test_interrupted_run_has_its_results(step, words, outcome):
     ],
 )
 def test_failure_is_recorded_and_raised(error, kind, recorded, outcome):
-    with pytest.raises(kind), outcome.failures_recorded():
+    with pytest.raises(kind), outcome.record_failures():
         raise error
     assert outcome.logger.recorded == recorded
 
 
 def test_storage_that_hangs_does_not_delay_the_exit(outcome, monkeypatch):
     monkeypatch.setattr(outcome_lib, "_RECORDING_SECONDS", 0.1)
-    monkeypatch.setattr(outcome.logger, "ended", lambda *_: Event().wait())
+    monkeypatch.setattr(outcome.logger, "record_end", lambda *_: Event().wait())
     error = Stalled("no step finished")
     outcome.record_exit(error)
     assert error.results == {"global_step": 7, "reason": "stalled"}

@@ -20,7 +20,7 @@ def test_failure_is_logged_once_and_the_call_repeated():
     with Periodic(fail, 0.01, logged.append) as periodic:
         assert has_repeated.wait(60)
         periodic.poll()
-    assert logged == ["heartbeat failed, will be tried again: 503"]
+    assert logged == ["the heartbeat could not be written and will be retried: 503"]
 
 
 def test_lost_lock_ends_the_calls_and_the_run():

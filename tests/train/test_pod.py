@@ -149,7 +149,7 @@ class Engine:
         """
         if self.pod.stops_at(self.finished, False):
             return True
-        limit = self.pod.next_limit(self.finished, 10**6, AHEAD)
+        limit = self.pod.choose_limit(self.finished, 10**6, AHEAD)
         self.dispatched = max(self.dispatched, min(limit, self.finished + AHEAD))
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)
@@ -351,7 +351,7 @@ def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, star
     running[1].hung.unlink()
     ended = pods.wait(running, 75, 75)
     (step,) = {e.result["global_step"] for e in ended}
-    assert 3 <= step < STEPS and CheckpointStore(str(model)).steps()[-1] == step
+    assert 3 <= step < STEPS and CheckpointStore(str(model)).list_steps()[-1] == step
     for killed in (1, 0):
         left = 1 - killed
         running = start(model, hang={left: ("step", 2)})

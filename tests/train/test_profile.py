@@ -20,14 +20,14 @@ def test_a_profile_reaches_a_bucket_and_is_listed(bucket):
     job = SimpleNamespace(
         profiled=steps, engine=SimpleNamespace(name="pjrt"), deps=Dependencies(log=logged.append)
     )
-    logger = SimpleNamespace(event=lambda name, **fields: events.append(fields))
+    logger = SimpleNamespace(record_event=lambda name, **fields: events.append(fields))
     model_dir = ModelDir(f"{bucket}/run")
     stack = contextlib.ExitStack()
-    stack.enter_context(model_dir.locked())
+    stack.enter_context(model_dir.lock())
     profiled = profile.Profile(job, model_dir, 0, logger)
     multiply = jax.jit(lambda x: x @ x)
     for step in range(1, 5):
-        profiled.at(step - 1)
+        profiled.update(step - 1)
         with jax.profiler.TraceAnnotation("input"):
             multiply(jax.numpy.ones((64, 64))).block_until_ready()
     profiled.close()

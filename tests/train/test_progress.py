@@ -25,7 +25,7 @@ def test_rate_and_eta_follow_the_clock():
     progress, now = make()
     now[0] += 10.0
     assert measured(progress, 20) == pytest.approx(8000.0)
-    assert progress.eta_seconds(20) == pytest.approx(490.0)
+    assert progress.estimate_eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
     progress.leave_out()  # An evaluation is no part of the rate.
     now[0] += 10.0
@@ -45,7 +45,9 @@ def test_rate_is_measured_over_a_second_at_least():
         now[0] += 0.5
         last = measured(progress, step)
     assert last == pytest.approx(8000.0)
-    assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
+    assert progress.estimate_eta_seconds(900) == pytest.approx(
+        50.0, rel=0.05
+    )  # without the first turn
 
 
 def test_line_begins_with_step_and_loss(caplog):

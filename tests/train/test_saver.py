@@ -34,20 +34,20 @@ def test_saves_are_due_by_minutes_and_by_steps():
     saver = schedule(10, 100)
     saver.begin(90)
     assert not saver.is_due(99) and saver.is_due(100) and saver.is_due(117)
-    assert [saver.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
+    assert [saver.find_next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
     saver.begin(117)  # the end of a device loop
     assert not saver.is_due(199) and saver.is_due(200)
     now[0] = 600.0
     assert saver.is_due(118) and not saver.is_due(117)
     saver = schedule(0, 0)
     now[0] = 1e9
-    assert not saver.is_due(10**9) and saver.next_due(10**9) > 10**12
+    assert not saver.is_due(10**9) and saver.find_next_due(10**9) > 10**12
 
 
 @pytest.fixture
 def model_dir(tmp_path):
     model_dir = ModelDir(str(tmp_path))
-    with model_dir.locked():
+    with model_dir.lock():
         yield model_dir
 
 
@@ -65,12 +65,12 @@ def test_steps_continue_while_a_checkpoint_is_written(model_dir, monkeypatch):
     monkeypatch.setattr(saver_lib, "write_variables", write_slowly)
     saver = CheckpointSaver(job(CheckpointsConfig()), model_dir)
     saver.save(meta(1), lambda: lambda: VALUES)
-    assert saver.poll() is None and store.steps() == []
+    assert saver.poll() is None and store.list_steps() == []
     gate.set()
     assert saver.wait().step == 1
     saver.save(meta(2), lambda: lambda: VALUES)
     assert saver.wait().step == 2 and saver.wait() is None
-    assert store.steps() == [1, 2]
+    assert store.list_steps() == [1, 2]
 
 
 def test_failure_of_a_save_is_raised_once(model_dir, monkeypatch):
@@ -83,5 +83,5 @@ def test_failure_of_a_save_is_raised_once(model_dir, monkeypatch):
     with pytest.raises(LeaseLost, match="taken over"):
         saver.wait()
     assert saver.poll() is None
-    assert model_dir.checkpoints.steps() == []
+    assert model_dir.checkpoints.list_steps() == []
     assert storage.list_files(model_dir.scratch) == []

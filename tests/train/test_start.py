@@ -77,7 +77,7 @@ def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
     """Adopt all settings without --config, and those of an encoder's folder with it."""
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))
-    with model_dir.locked():
+    with model_dir.lock():
         model_dir.begin()
         model_dir.write_settings(config, data, str(tmp_path / "none"))
         run_log.append_line(model_dir.join(run_log.METRICS), {"step": 1, "time": 0.0})

@@ -8,16 +8,16 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.settings.values import replace_settings
-from bigbird_ja.train.engines.lowering.lowered import Division, Spec, division_of
+from bigbird_ja.train.engines.lowering.lowered import Division, Spec, choose_division
 from bigbird_ja.train.step import train_step
 from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_batch, tiny_config
 
 
 def _state(config):
-    first = initial_parameters(*with_data(config), seed=3)
+    first = draw_parameters(*with_data(config), seed=3)
     params = {name: tf.constant(value) for name, value in first.items()}
     return params, initial_slots(config, params), tf.constant(7, tf.int64)
 
@@ -205,7 +205,7 @@ def test_gradients_are_clipped_to_the_global_norm():
 def test_eval_metrics_are_those_of_the_step_without_dropout():
     config = _config(**{"model.hidden_dropout_prob": 0.0})
     batch = tiny_batch(config)
-    metrics = Forward(*with_data(config), _state(config)[0]).metrics(batch)
+    metrics = Forward(*with_data(config), _state(config)[0]).compute_metrics(batch)
     trained = _step(config, batch)[2]
     weights = batch["masked_lm_weights"].numpy()
     for name, mean in (("losses", "loss"), ("correct", "accuracy")):
@@ -227,7 +227,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
 )
 def test_division_of_arrays_over_replicas(shape, replicas, shard):
     spec = Spec(shape, "float32")
-    assert division_of(spec, replicas) == shard
-    part, whole = shard.part(spec), shard.whole(spec, replicas)
+    assert choose_division(spec, replicas) == shard
+    part, whole = shard.get_part(spec), shard.get_whole(spec, replicas)
     assert part.shape[shard.dimension] * replicas == whole.shape[shard.dimension]
     assert all(a <= b for a, b in zip(spec.shape, whole.shape, strict=True))

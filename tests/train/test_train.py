@@ -114,7 +114,7 @@ class Training:
 
     def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
         stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
-        steps = CheckpointStore(self.model_dir).steps()
+        steps = CheckpointStore(self.model_dir).list_steps()
 
         def then(step):
             if isinstance(stop_at, int) and step >= stop_at:
@@ -131,7 +131,7 @@ class Training:
 
         self._monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", evaluate)
         self._monkeypatch.setattr(
-            "bigbird_ja.evaluation.tensorboard.evaluation_file",
+            "bigbird_ja.evaluation.tensorboard.make_evaluation_file",
             lambda step, *_: (f"eval/{step}", b""),
         )
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
@@ -150,7 +150,7 @@ class Training:
 
     @property
     def saved(self):
-        return CheckpointStore(self.model_dir).steps()
+        return CheckpointStore(self.model_dir).list_steps()
 
     @property
     def evaluated(self):
@@ -201,9 +201,9 @@ def no_device(training, patch):
 
 def no_device_after_a_heartbeat(training, patch):
     """Refuse after the periodic tasks have run, as in a long compilation."""
-    has_run, beat, begin = Event(), RunLogger.beat, Numbers.begin
+    has_run, beat, begin = Event(), RunLogger.write_heartbeat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
-    patch.setattr(RunLogger, "beat", lambda logger: (beat(logger), has_run.set()))
+    patch.setattr(RunLogger, "write_heartbeat", lambda logger: (beat(logger), has_run.set()))
 
     def compile_and_begin(engine):
         assert has_run.wait(60)
@@ -247,7 +247,7 @@ def in_the_place_of(name, make):
 
 def another_trainer(training, patch):
     stack = training.stack
-    stack.enter_context(ModelDir(training.model_dir, log=lambda text: None).locked())
+    stack.enter_context(ModelDir(training.model_dir, log=lambda text: None).lock())
 
 
 def overwritten(training, patch):

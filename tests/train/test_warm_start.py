@@ -10,7 +10,7 @@ import pytest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.huggingface.state_dict import to_hugging_face
 from bigbird_ja.huggingface.tokenizer import read_tokenizer
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.model_dir.model import load_parameters
 from bigbird_ja.model_dir.variables import write_variables
@@ -46,7 +46,7 @@ def _google(params, config, code="BigBird"):
 @pytest.fixture
 def google(tmp_path):
     config = tiny_config(96)
-    params = initial_parameters(*with_data(config), seed=3)
+    params = draw_parameters(*with_data(config), seed=3)
     write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
     return str(tmp_path / "bigbr.ckpt-0"), params
 
@@ -133,7 +133,7 @@ def test_another_architecture_is_refused(google):
 def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     short = tiny_config(48, **{"make_data.nsp": True})
-    params = initial_parameters(*with_data(short), seed=3)
+    params = draw_parameters(*with_data(short), seed=3)
     state = {}
     for name, value in to_hugging_face(short.model, params).items():
         name = name.replace("bert.pooler.", "bert.pooler.dense.")
@@ -165,14 +165,12 @@ def test_added_tokens_get_random_rows_after_those_of_the_source(tmp_path, sample
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     (tmp_path / "spiece.model").write_bytes(train(sample_corpus))
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 1400}')
-    params = initial_parameters(
-        *with_data(tiny_config(48, **{"tokenize.vocab_size": 1400})), seed=3
-    )
+    params = draw_parameters(*with_data(tiny_config(48, **{"tokenize.vocab_size": 1400})), seed=3)
     state = to_hugging_face(tiny_config(48).model, params)
     (tmp_path / "model.safetensors").write_bytes(safetensors.save(state))
     ours = read_tokenizer(f"{tmp_path}/spiece.model")
     config = tiny_config(48, **{"tokenize.vocab_size": ours.vocab_size})
-    fresh = initial_parameters(*with_data(config), config.training.seed)
+    fresh = draw_parameters(*with_data(config), config.training.seed)
     first = load_initial(str(tmp_path), *with_data(config))
     values, text = first.values, first.summary
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
@@ -203,5 +201,5 @@ def test_damaged_source_is_refused(google):
             load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
-    with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
+    with pytest.raises(BadInput, match="cannot be read as a TensorFlow checkpoint"):
         load_initial(prefix, *with_data(config))

@@ -1,1 +1,1 @@
-"""Attention by Pallas kernels on TPUs, if `choose` selects them."""
+"""Attention by Pallas kernels on TPUs."""

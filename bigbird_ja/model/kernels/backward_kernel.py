@@ -22,14 +22,14 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
     Its arguments are query, key, value, context, its gradient, statistics and marks.
     """
     shape = replace(shape, is_backward=True)
-    sequence = t.sequence_spec(shape)
+    sequence = t.make_sequence_spec(shape)
     kept = (shape.tiles + 1, shape.rows, shape.group * shape.size)
     summed = (shape.tiles + 1, shape.group * shape.size, shape.rows)
     return t.call(
         _kernel,
         shape,
         interpret,
-        in_specs=[sequence] * 5 + [t.statistics_spec(shape)] + t.mark_specs(shape),
+        in_specs=[sequence] * 5 + [t.make_statistics_spec(shape)] + t.make_mark_specs(shape),
         out_specs=[sequence] * 3,
         out_shape=[jax.ShapeDtypeStruct(shape.sequence, shape.dtype)] * 3,
         scratch_shapes=[pltpu.VMEM(kept, shape.dtype)] * 2 + [pltpu.VMEM(summed, "float32")] * 2,
@@ -38,7 +38,7 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Arrays of one step of the grid."""
+    """Arrays of one step of the kernel's grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -54,24 +54,24 @@ class _Tiles:
     d_keys: Any  # float32, not transposed.
     d_values: Any
 
-    def queries(self, j: Any, head: int) -> _Queries:
-        """Return the arrays of one head's tile of queries that all parts need."""
-        shape, own = self.shape, t.rows_of(self.shape, head)
+    def load_queries(self, j: Any, head: int) -> _Queries:
+        """Return the arrays of a tile of one head's queries, for all tiles of keys."""
+        shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
         return _Queries(
-            t.masked_to_head(shape, self.query[j], head),
-            t.masked_to_head(shape, upstream, head),
+            t.mask_to_head(shape, self.query[j], head),
+            t.mask_to_head(shape, upstream, head),
             self.query[j, own],
             upstream[own],
-            self.statistics[j, :, t.lanes_of(shape, head)],
+            self.statistics[j, :, t.slice_lanes(shape, head)],
             jnp.sum(product, axis=0, keepdims=True),
         )
 
     def write(self, j: Any, head: int, parts: list[jax.Array]) -> None:
         """Write the gradient of one head's queries of tile j."""
         summed = functools.reduce(jnp.add, parts) * t.LN_2
-        self.d_query[j, t.rows_of(self.shape, head)] = summed.astype(self.shape.dtype)
+        self.d_query[j, t.slice_rows(self.shape, head)] = summed.astype(self.shape.dtype)
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,19 @@ class _Queries:
     statistics: jax.Array  # [1, rows]
     inner: jax.Array
 
-    def products(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute scores, and gradients of probabilities, from transposed keys and values."""
+    def multiply(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the scores, and the gradients of the probabilities, of transposed keys."""
         return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
 
-    def weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute masked probabilities and the gradients of scores, from `products`."""
+    def compute_weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute masked probabilities and the gradients of scores, from results of `multiply`."""
         exact = jnp.exp2(scores - self.statistics)
         slopes = exact * (d_exact - self.inner)
         dtype = self.queries.dtype
         return exact.astype(dtype), slopes.astype(dtype)
 
-    def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute a head's terms of a tile's key and value gradients: float32 [size, keys]."""
+    def compute_key_terms(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute a head's terms of the gradients of keys and values: float32 [size, keys]."""
         return (
             t.matmul_transposed(self.own_queries, slopes),
             t.matmul_transposed(self.own_upstream, exact),
@@ -104,7 +104,7 @@ class _Queries:
 
 def _kernel(shape: LayerShape, *refs: Any) -> None:
     given, others = refs[:6], refs[6:]
-    key_marks, (query_marks, bounds, shifts) = others[0], t.optional(shape, others[1:])
+    key_marks, (query_marks, bounds, shifts) = others[0], t.split_refs(shape, others[1:])
     d_query, d_key, d_value, *kept = others[-7:]
     tiles = _Tiles(shape, t.Masks(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
@@ -112,15 +112,15 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _begin(j: Any, _: None) -> None:
-        tiles.keys[j] = t.transposed(tiles.key[j])
-        tiles.values[j] = t.transposed(tiles.value[j])
+        tiles.keys[j] = t.transpose(tiles.key[j])
+        tiles.values[j] = t.transpose(tiles.value[j])
         for array in (tiles.d_keys, tiles.d_values):
             array[j] = jnp.zeros(array.shape[1:], array.dtype)
 
     if shape.is_full:
-        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
+        lax.fori_loop(0, shape.tiles, functools.partial(_process_all_keys, tiles, bounds), None)
     else:
-        _sparse(tiles, shifts)
+        _process_seen_keys(tiles, shifts)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _write(j: Any, _: None) -> None:
@@ -128,37 +128,37 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
         d_value[j] = tiles.d_values[j].astype(shape.dtype)
 
 
-def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Process the queries of tile j with every tile, or with those of its documents."""
+def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
+    """Process the queries of tile j with all key tiles, or with the key tiles of its documents."""
     shape, heads = tiles.shape, range(tiles.shape.group)
-    queries = [tiles.queries(j, head) for head in heads]
+    queries = [tiles.load_queries(j, head) for head in heads]
 
     def step(these: list[Any], sums: list[jax.Array]) -> list[jax.Array]:
         added = [[summed] for summed in sums]
         tasks = [
-            _products(tiles, queries[head], j, [k], head, None, added[head])
+            _process_head(tiles, queries[head], j, [k], head, None, added[head])
             for k in these
             for head in heads
         ]
-        t.software_pipelined(tasks, shape.order.lag)
+        t.emit_pipelined(tasks, shape.order.lag)
         return [functools.reduce(jnp.add, parts) for parts in added]
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
-    sums = t.over_keys(shape, step, [nothing for _ in heads], bounds, j)
+    sums = t.loop_over_keys(shape, step, [nothing for _ in heads], bounds, j)
     for head, summed in enumerate(sums):
         tiles.write(j, head, [summed])
 
 
-def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
-    """Process each tile with those that it sees.
+def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
+    """Process each query tile with the key tiles that it sees.
 
-    If tile 0 is global, its queries are multiplied by the keys of tile j in the step of query tile
-    j.
+    If tile 0 is global, its queries see every key tile. They are multiplied by the keys of tile j
+    in the step of query tile j.
     """
     shape, heads = tiles.shape, range(tiles.shape.group)
     is_rolled = shape.num_shifts is not None
     global_ = [0] if is_rolled else []
-    first = [tiles.queries(0, head) for head in heads] if is_rolled else []
+    first = [tiles.load_queries(0, head) for head in heads] if is_rolled else []
 
     def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
         added: list[list[jax.Array]] = [[summed] for summed in d_first]
@@ -169,12 +169,13 @@ def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
             near = t.Neighbors(shape, shifts, j)
             for head in heads:
                 chosen = [j, *global_, *(there[head] for there in near.random)]
-                queries = tiles.queries(j, head)
-                tasks.append(_products(tiles, queries, j, chosen, head, near, parts[-1][head]))
+                queries = tiles.load_queries(j, head)
+                tasks.append(_process_head(tiles, queries, j, chosen, head, near, parts[-1][head]))
             tasks += [
-                _products(tiles, q, 0, [j], head, None, added[head]) for head, q in enumerate(first)
+                _process_head(tiles, q, 0, [j], head, None, added[head])
+                for head, q in enumerate(first)
             ]
-        t.software_pipelined(tasks, shape.order.lag)
+        t.emit_pipelined(tasks, shape.order.lag)
         for j, of_heads in zip(these, parts, strict=True):
             for head in heads:
                 tiles.write(j, head, of_heads[head])
@@ -182,16 +183,16 @@ def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
     added: list[list[jax.Array]] = [[nothing] for _ in first]
-    t.software_pipelined(
-        _products(tiles, q, 0, [0], head, None, added[head]) for head, q in enumerate(first)
+    t.emit_pipelined(
+        _process_head(tiles, q, 0, [0], head, None, added[head]) for head, q in enumerate(first)
     )
     d_first = [functools.reduce(jnp.add, summed) for summed in added]
-    d_first = t.over_tiles(shape, step, d_first, first=int(is_rolled))
+    d_first = t.loop_over_tiles(shape, step, d_first, first=int(is_rolled))
     for head, summed in enumerate(d_first):
         tiles.write(0, head, [summed])
 
 
-def _products(
+def _process_head(
     tiles: _Tiles,
     ours: _Queries,
     query: Any,
@@ -200,35 +201,35 @@ def _products(
     near: t.Neighbors | None,
     d_queries: list[jax.Array],
 ) -> Iterator[None]:
-    """Process one head's queries of a tile with tiles of keys, joined in one product.
+    """Process a tile of one head's queries with several key tiles, joined in one product.
 
     With `near` the adjacent blocks are included. The gradient of the queries is appended to
     `d_queries`.
     """
-    shape, seen, own = tiles.shape, tiles.seen, t.rows_of(tiles.shape, head)
+    shape, seen, own = tiles.shape, tiles.seen, t.slice_rows(tiles.shape, head)
     sides = [] if near is None else [(near.after, near.before)]
     keys, values = (
         jnp.concatenate(
-            [array[tile] for tile in chosen] + [t.joined_rows(shape, array, *two) for two in sides]
+            [array[tile] for tile in chosen] + [t.join_rows(shape, array, *two) for two in sides]
         )
         for array in (tiles.keys, tiles.values)
     )
-    scores, d_exact = ours.products(keys, values)
+    scores, d_exact = ours.multiply(keys, values)
     yield
     parts = jnp.split(scores, len(chosen) + len(sides))
-    limited = [seen.tile(part, query, tile) for part, tile in zip(parts, chosen, strict=False)]
-    limited += [seen.outer(parts[-1], query, *two) for two in sides]
-    exact, slopes = ours.weights(jnp.concatenate(limited), d_exact)
+    limited = [seen.mask_tile(part, query, tile) for part, tile in zip(parts, chosen, strict=False)]
+    limited += [seen.mask_outer(parts[-1], query, *two) for two in sides]
+    exact, slopes = ours.compute_weights(jnp.concatenate(limited), d_exact)
     yield
     key = [tiles.key[tile, own] for tile in chosen]
     if near is not None:
         there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
-        key.append(t.joined_lanes(*there))
+        key.append(t.join_lanes(*there))
     d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
-    # One more stage is faster here, and slower for other patterns.
+    # One more stage is faster for full attention, and slower for other patterns.
     if shape.is_full:
         yield
-    sums = ours.to_keys(exact, slopes)
+    sums = ours.compute_key_terms(exact, slopes)
     yield
     for array, summed in zip((tiles.d_keys, tiles.d_values), sums, strict=True):
         parts = jnp.split(summed, len(parts), axis=1)
@@ -236,5 +237,5 @@ def _products(
             array[tile, own] += part
         for after, before in sides:
             nothing = jnp.zeros_like(parts[-1])
-            array[after, own] += t.joined_lanes(parts[-1], nothing)
-            array[before, own] += t.joined_lanes(nothing, parts[-1])
+            array[after, own] += t.join_lanes(parts[-1], nothing)
+            array[before, own] += t.join_lanes(nothing, parts[-1])

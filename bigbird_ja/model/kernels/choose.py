@@ -1,8 +1,8 @@
-"""The choice between XLA's attention and the kernels.
+"""Choice between XLA's attention and the kernels.
 
 XLA's attention (`bigbird`, `modernbert`, `tiled`) runs everywhere and is the reference. The kernels
-are for newer TPUs under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons.
-jax is imported only where kernels are used.
+are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, for comparisons.
+jax is imported only if kernels are used.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from bigbird_ja.settings.values import replace_settings
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 
 
-# Chips on which `auto` takes the kernels: there a whole step has fewer cycles with them, by machine
-# code (docs/design/kernel.md).
+# Chips on which `auto` selects the kernels, as they reduce the cycles of a whole step, counted in
+# its machine code (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 
 
@@ -32,17 +32,18 @@ _OLDEST_JAX = (0, 7)
 _KEY = "model.attention_implementation"
 
 
-# In messages of a compiler that cannot compile a kernel: it cannot read this version of Mosaic, or
-# the vector memory is too small.
+# Words in a compiler's message when it cannot compile a kernel, because it cannot read this version
+# of Mosaic, or because the vector memory is too small.
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 
 
-# An out-of-memory message for HBM also lists the buffers of kernels, but is not about them.
+# Words in a compiler's message when HBM is too small. It lists kernels among the buffers, but they
+# are not the reason.
 _OTHER_MEMORY = "memory space hbm"
 
 
-def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
-    """Return the config with `xla` or `kernel` instead of `auto`.
+def resolve_attention(config: Config, data: Data, platform: str, chip: str | None) -> Config:
+    """Return the config with `auto` replaced by `xla` or `kernel`.
 
     Args:
         config: config of the run.
@@ -51,27 +52,27 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
         chip: name of a TPU's chip, or None.
 
     Raises:
-        BadInput: `kernel` is requested and not possible.
+        BadInput: `kernel` is requested but not possible.
     """
     wanted = config.model.attention_implementation
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
         return replace_settings(config, {_KEY: "xla"})
-    why_not = _why_not(config, data.seq_length, platform, chip)
+    why_not = _find_obstacle(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel is not possible, as {why_not}: leave it at auto")
     return replace_settings(config, {_KEY: "xla" if why_not else "kernel"})
 
 
-def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
+def fall_back_to_xla(requested: Config, taken: Config, error: Exception) -> Config:
     """Return the config with XLA's attention after a kernel failed to compile, and log it.
 
     Args:
-        requested: config before `resolved`.
+        requested: config before `resolve_attention`.
         taken: config that failed to compile.
         error: error of the compiler.
 
     Raises:
-        Exception: `error` itself, if it is not about kernels, or they were requested by name.
+        Exception: `error` itself, if kernels are not its reason, or were requested by name.
     """
     text = str(error)
     is_ours = _REFUSAL.search(text) and _OTHER_MEMORY not in text
@@ -85,24 +86,24 @@ def without_kernels(requested: Config, taken: Config, error: Exception) -> Confi
 def saves_derivatives(config: Config) -> bool:
     """Return whether activations save their derivatives (`layers`) for the backward pass.
 
-    They do if the kernels are used: on the same chips that is faster (docs/design/kernel.md). Other
-    chips need the memory.
+    They do if kernels are used, as it is faster on the same chips (docs/design/kernel.md). On other
+    chips the memory is too small.
     """
     return config.model.attention_implementation == "kernel"
 
 
-def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
+def trace_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
     """Return the context in which to trace a resolved config for a platform."""
     if platform != "cpu":
         return contextlib.nullcontext()
     if config.model.attention_implementation != "kernel":
         return head_attention.traced_for_a_cpu()
-    from bigbird_ja.model.kernels.kernel_attention import interpreted
+    from bigbird_ja.model.kernels.kernel_attention import interpret_kernels
 
-    return interpreted()
+    return interpret_kernels()
 
 
-def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
+def _find_obstacle(config: Config, length: int, platform: str, chip: str | None) -> str | None:
     """Return the reason why kernels cannot compute this, or None if they can."""
     model = config.model
     if model.architecture == "modernbert":
@@ -111,14 +112,14 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
     elif not pattern.is_sparse(model) or pattern.is_full(config, length):
         tiles = [tile_rows(length, None)]
     elif (model.attention_type, model.random_pattern) != ("block_sparse", "rolled"):
-        return f"{model.attention_type} attention with {model.random_pattern} blocks has none"
+        return f"no kernel exists for {model.attention_type} with {model.random_pattern} blocks"
     else:
         tiles = [2 * model.block_size]
     if not all(tiles):
         if model.architecture == "modernbert" and model.local_attention > 2 * LANES:
             return f"model.local_attention={model.local_attention} is more than {2 * LANES}"
         return f"sequences of {length} tokens are no multiple of its tiles, of 128 or 256"
-    if (version := _jax_version()) is None:
+    if (version := _get_jax_version()) is None:
         return "it needs jax, which is not installed"
     if version < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
@@ -139,7 +140,7 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
     return None
 
 
-def _jax_version() -> tuple[int, ...] | None:
+def _get_jax_version() -> tuple[int, ...] | None:
     """Return the major and minor number of the installed jax."""
     try:
         version = importlib.metadata.version("jax")

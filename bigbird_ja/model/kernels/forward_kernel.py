@@ -1,4 +1,4 @@
-"""Kernel for the context, and the logarithm of each row's sum of exponentials."""
+"""Kernel for the context and the softmax statistics of each query."""
 
 import functools
 from collections.abc import Iterator
@@ -15,17 +15,18 @@ from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 
 def forward(shape: LayerShape, interpret: Any = False) -> Any:
-    """Return the kernel of context and statistics, in the shapes of `LayerShape`.
+    """Return the kernel that computes context and statistics, in the shapes of `LayerShape`.
 
-    Its arguments are query (scaled), key, value, and marks of `mark_specs`.
+    A statistic is the logarithm of a query's sum of exponentials. The kernel's arguments are query
+    (scaled), key, value, and the marks of `make_mark_specs`.
     """
-    sequence = t.sequence_spec(shape)
+    sequence = t.make_sequence_spec(shape)
     return t.call(
         _kernel,
         shape,
         interpret,
-        in_specs=[sequence] * 3 + t.mark_specs(shape),
-        out_specs=[sequence, t.statistics_spec(shape)],
+        in_specs=[sequence] * 3 + t.make_mark_specs(shape),
+        out_specs=[sequence, t.make_statistics_spec(shape)],
         out_shape=[
             jax.ShapeDtypeStruct(shape.sequence, shape.dtype),
             jax.ShapeDtypeStruct(shape.statistics, "float32"),
@@ -41,26 +42,30 @@ _State = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclass
 class _SeesAll:
-    """Softmax state of one head's queries, updated tile by tile as scores arrive.
+    """Online softmax of one head's queries over the key tiles that are processed so far.
 
-    The maximum, the sum of exponentials and the weighted sum of values are those of the tiles seen
-    so far.
+    Attributes:
+        queries: queries, masked to the head.
+        maximum: [1, rows], maximum of the scores.
+        total: [1, rows], sum of the exponentials.
+        summed: [size, rows], sum of the values, weighted by the exponentials.
+        shrunk: queue of factors by which `add` rescales `summed`, one for each call of
+            `compute_weights`.
     """
 
-    queries: jax.Array  # Masked to the head.
-    maximum: jax.Array  # [1, rows]
-    total: jax.Array  # [1, rows]
-    summed: jax.Array  # [size, rows]
-    # Queue of factors by which `add` rescales `summed`, one for each call of `weights`.
+    queries: jax.Array
+    maximum: jax.Array
+    total: jax.Array
+    summed: jax.Array
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
     def state(self) -> _State:
-        """State of a loop (maximum, total and sum so far)."""
+        """Maximum, total and weighted sum, as the state of a loop."""
         return self.maximum, self.total, self.summed
 
-    def weights(self, scores: list[jax.Array], dtype: Any) -> list[jax.Array]:
-        """Return the exponentials of each tile's scores, and rescale `total` to a new maximum."""
+    def compute_weights(self, scores: list[jax.Array], dtype: Any) -> list[jax.Array]:
+        """Return the exponentials of each tile's scores, and update `maximum` and `total`."""
         highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
         higher = jnp.maximum(self.maximum, highest)
         total, weights = jnp.zeros_like(scores[0]), []
@@ -75,14 +80,14 @@ class _SeesAll:
         return weights
 
     def add(self, values: list[jax.Array], weights: list[jax.Array]) -> None:
-        """Add the values of some tiles, weighted."""
+        """Add the weighted values of some tiles to `summed`."""
         added = functools.reduce(jnp.add, map(t.matmul, values, weights))
         self.summed = self.summed * self.shrunk.pop(0) + added
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Arrays of one step of the grid."""
+    """Arrays of one step of the kernel's grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -94,17 +99,17 @@ class _Tiles:
     keys: Any  # Transposed, with the zero tile.
 
     def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
-        """Write context and statistics of one head's tile."""
+        """Write context and statistics of a tile of one head's queries."""
         shape, total = self.shape, jnp.maximum(total, 1e-30)
         context = (summed * (1.0 / total)).astype(shape.dtype)
-        self.context[j, t.rows_of(shape, head)] = context
-        self.statistics[j, :, t.lanes_of(shape, head)] = maximum + jnp.log2(total)
+        self.context[j, t.slice_rows(shape, head)] = context
+        self.statistics[j, :, t.slice_lanes(shape, head)] = maximum + jnp.log2(total)
 
 
 def _kernel(
     shape: LayerShape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any
 ) -> None:
-    query_marks, bounds, shifts = t.optional(shape, rest)
+    query_marks, bounds, shifts = t.split_refs(shape, rest)
     context, statistics, keys = rest[-3:]
     tiles = _Tiles(
         shape, t.Masks(shape, key_marks, query_marks), query, key, value, context, statistics, keys
@@ -112,62 +117,64 @@ def _kernel(
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _transpose(j: Any, _: None) -> None:
-        keys[j] = t.transposed(key[j])
+        keys[j] = t.transpose(key[j])
 
     keys[shape.tiles] = jnp.zeros(keys.shape[1:], keys.dtype)
     if shape.is_full:
-        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
+        lax.fori_loop(0, shape.tiles, functools.partial(_process_all_keys, tiles, bounds), None)
     else:
-        _sparse(tiles, shifts)
+        _process_seen_keys(tiles, shifts)
 
 
-def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Process the queries of tile j with every tile, or with those of its documents."""
+def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
+    """Process the queries of tile j with all key tiles, or with the key tiles of its documents."""
     heads = range(tiles.shape.group)
-    queries = [t.masked_to_head(tiles.shape, tiles.query[j], head) for head in heads]
+    queries = [t.mask_to_head(tiles.shape, tiles.query[j], head) for head in heads]
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
-        # Both tiles share one maximum, so that a sum is rescaled once for two.
+        # Two tiles share one maximum, so that sums are rescaled once for both.
         pairs = [these[place : place + 2] for place in range(0, len(these), 2)]
-        tasks = [_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads]
-        t.software_pipelined(tasks, tiles.shape.order.lag)
+        tasks = [
+            _process_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads
+        ]
+        t.emit_pipelined(tasks, tiles.shape.order.lag)
         return [one.state for one in all_]
 
-    states = t.over_keys(tiles.shape, step, _nothing(tiles.shape), bounds, j)
+    states = t.loop_over_keys(tiles.shape, step, _make_initial_states(tiles.shape), bounds, j)
     for head, state in enumerate(states):
         tiles.write(j, head, *state)
 
 
-def _sparse(tiles: _Tiles, shifts: t.Shifts) -> None:
-    """Process each tile with its neighbors, or with every tile if it is a global tile 0."""
+def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
+    """Process each query tile with the key tiles that it sees (all of them for a global tile 0)."""
     shape, is_rolled = tiles.shape, tiles.shape.num_shifts is not None
     heads = range(shape.group)
-    queries = [t.masked_to_head(shape, tiles.query[0], head) for head in heads]
+    queries = [t.mask_to_head(shape, tiles.query[0], head) for head in heads]
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         firsts = [_SeesAll(queries[head], *state) for head, state in enumerate(states)]
         nears = [t.Neighbors(shape, shifts, j) for j in these]
         tasks = [
-            _one_head(tiles, near, j, head, firsts[head] if is_rolled else None)
+            _process_head(tiles, near, j, head, firsts[head] if is_rolled else None)
             for j, near in zip(these, nears, strict=True)
             for head in heads
         ]
-        t.software_pipelined(tasks, shape.order.lag)
+        t.emit_pipelined(tasks, shape.order.lag)
         return [first.state for first in firsts]
 
     states = []
-    for head, state in enumerate(_nothing(shape) if is_rolled else []):
+    for head, state in enumerate(_make_initial_states(shape) if is_rolled else []):
         first = _SeesAll(queries[head], *state)
-        for _ in _key_tiles(tiles, first, 0, [0], head):
+        for _ in _process_key_tiles(tiles, first, 0, [0], head):
             pass
         states.append(first.state)
-    for head, state in enumerate(t.over_tiles(shape, step, states, first=int(is_rolled))):
+    for head, state in enumerate(t.loop_over_tiles(shape, step, states, first=int(is_rolled))):
         tiles.write(0, head, *state)
 
 
-def _nothing(shape: LayerShape) -> list[_State]:
-    """Return the initial state of each head."""
+def _make_initial_states(shape: LayerShape) -> list[_State]:
+    """Return the initial state of each head, before any key."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
@@ -176,40 +183,40 @@ def _nothing(shape: LayerShape) -> list[_State]:
     return [nothing] * shape.group
 
 
-def _key_tiles(
+def _process_key_tiles(
     tiles: _Tiles, queries: _SeesAll, j: Any, these: list[Any], head: int
 ) -> Iterator[None]:
-    """Process one head's queries of tile j with the keys of some tiles."""
+    """Process a tile of one head's queries with some key tiles."""
     scores = [t.matmul(tiles.keys[tile], queries.queries) for tile in these]
-    scores = [tiles.seen.tile(part, j, tile) for part, tile in zip(scores, these, strict=True)]
+    scores = [tiles.seen.mask_tile(part, j, tile) for part, tile in zip(scores, these, strict=True)]
     yield
-    weights = queries.weights(scores, tiles.shape.dtype)
+    weights = queries.compute_weights(scores, tiles.shape.dtype)
     yield
-    own = t.rows_of(tiles.shape, head)
+    own = t.slice_rows(tiles.shape, head)
     queries.add([tiles.value[tile, own] for tile in these], weights)
 
 
-def _one_head(
+def _process_head(
     tiles: _Tiles, near: t.Neighbors, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """Process one head of tile j with all tiles that it sees.
+    """Process one head's queries of tile j with all key tiles that they see.
 
-    These are its own tile, the global one, the random ones and the adjacent blocks. The same head
-    of tile 0 is processed with the keys of tile j, independently.
+    These are tile j itself, the global tile, the random tiles and the adjacent blocks. If tile 0 is
+    global, its queries of the same head (`first`) are processed with the keys of tile j, too.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
-    own = t.rows_of(shape, head)
-    queries = t.masked_to_head(shape, tiles.query[j], head)
+    own = t.slice_rows(shape, head)
+    queries = t.mask_to_head(shape, tiles.query[j], head)
     whole = (j,) if first is None else (j, 0, *(chosen[head] for chosen in near.random))
     scores = []
     for tile in whole:
-        scores.append(seen.tile(t.matmul(keys[tile], queries), j, tile))
+        scores.append(seen.mask_tile(t.matmul(keys[tile], queries), j, tile))
         yield
-    outer = t.joined_rows(shape, keys, near.after, near.before)
-    scores.append(seen.outer(t.matmul(outer, queries), j, near.after, near.before))
+    outer = t.join_rows(shape, keys, near.after, near.before)
+    scores.append(seen.mask_outer(t.matmul(outer, queries), j, near.after, near.before))
     yield
     if first is not None:
-        of_first = seen.tile(t.matmul(keys[j], first.queries), 0, j)
+        of_first = seen.mask_tile(t.matmul(keys[j], first.queries), 0, j)
         yield
     maximum = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     maximum = jnp.maximum(maximum, t.UNSEEN / 2)
@@ -221,13 +228,13 @@ def _one_head(
         yield
     total = jnp.sum(total, axis=0, keepdims=True)
     if first is not None:
-        weights_of_first = first.weights([of_first], shape.dtype)
+        weights_of_first = first.compute_weights([of_first], shape.dtype)
         yield
     summed = jnp.zeros((shape.size, shape.rows), jnp.float32)
     for tile, of_tile in zip(whole, weights, strict=False):
         summed += t.matmul(value[tile, own], of_tile)
         yield
-    values = t.joined_lanes(value[near.after_there, own], value[near.before_there, own])
+    values = t.join_lanes(value[near.after_there, own], value[near.before_there, own])
     summed += t.matmul(values, weights[-1])
     yield
     if first is not None:

@@ -3,9 +3,9 @@
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are saved between forward and backward.
 
-For a TPU, JAX lowers a Pallas kernel to one custom call, whose text TensorFlow's graph can hold:
-TensorFlow's lowering does not change it, and libtpu compiles it. On a CPU Pallas' interpreter is
-lowered instead, to ordinary operations: slow, with the same results, for tests and comparisons.
+For a TPU, JAX lowers a Pallas kernel to one custom call. Its text is inserted into TensorFlow's
+graph, whose lowering does not change it, and libtpu compiles it. On a CPU Pallas' interpreter is
+lowered to ordinary operations instead. They are slow, and for tests and comparisons only.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from bigbird_ja.model.kernels.tiles import UNSEEN
 from bigbird_ja.model.layers import Tokens
 
 _TARGET = "tpu_custom_call"
-# Version of Mosaic in which kernels are serialized. By default jax takes the newest, which some
-# images' libtpu cannot read: Kaggle has jax 0.7.2 and libtpu 0.0.17, which reads up to version 4.
-# Newer ones read version 4, too: libtpu 0.0.52 compiles it to the same code as its own version.
+# Version of Mosaic in which kernels are serialized. jax's default is the newest, which the libtpu
+# of some images cannot read. Kaggle has jax 0.7.2 and libtpu 0.0.17, which reads up to version 4.
+# libtpu 0.0.52 compiles version 4 to the same code as its own version.
 _FORMAT = 4
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
@@ -64,7 +64,7 @@ def kernel_attention(
     has_documents, dtype = tokens.documents is not None, query.dtype.name
     shape = LayerShape(batch, tiles, heads, size, rows, num_shifts, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
-        marks = marks_of(shape, tokens)
+        marks = make_marks(shape, tokens)
         if shifts is not None and num_shifts:
             marks.append(tf.constant(shifts.ravel(), tf.int32))
 
@@ -73,7 +73,7 @@ def kernel_attention(
             context, statistics = call_jax(forward, shape, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-                # The name is absolute, within the layer's.
+                # The final slash makes the name absolute, so it stays within the layer's scope.
                 with tf.name_scope(f"{scope}gradient/"):
                     given = [query, key, value, context, upstream, statistics, *marks]
                     return call_jax(backward, shape, given)
@@ -84,10 +84,10 @@ def kernel_attention(
         return tf.reshape(run(*flat), query.shape)
 
 
-def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
-    """Return marks of keys, and of queries if documents limit their keys (`tiles.Masks`).
+def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
+    """Return the marks of keys, and of queries if documents limit their keys (`tiles.Masks`).
 
-    A key's mark fills all lanes of its row: for transposed scores it is a column.
+    A key's mark fills all lanes of its row, as it masks a row of transposed scores.
     """
     if tokens.documents is None:
         keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN
@@ -99,16 +99,18 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     if tokens.documents is not None:
         marks.append(tf.reshape(tokens.documents, shape.query_marks))
         if shape.runs:
-            limits = bounds(tokens.documents, tokens.mask > 0)
+            limits = find_bounds(tokens.documents, tokens.mask > 0)
             marks.append(tf.reshape(limits, shape.bounds))
     return marks
 
 
-def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """Return each query tile's first key tile, and number of key tiles, by documents: [b, T, 2].
+def find_bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
+    """Return the key tiles that contain documents of each query tile.
 
-    Document numbers never decrease along a sequence, and padding has none. So the key tiles whose
-    range of numbers overlaps the query tile's are adjacent.
+    Document numbers never decrease along a sequence, so these key tiles are adjacent.
+
+    Returns:
+        [b, T, 2], the first key tile and the number of key tiles.
     """
     least = tf.reduce_min(tf.where(is_text, documents, documents.dtype.max), axis=2)
     most = tf.reduce_max(tf.where(is_text, documents, -1), axis=2)
@@ -120,8 +122,8 @@ def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-    """Let kernels that are traced inside run on this machine's CPU, by Pallas' interpreter."""
+def interpret_kernels() -> Iterator[None]:
+    """Trace kernels inside the context for Pallas' interpreter on this machine's CPU."""
     token = _interpreted.set(True)
     try:
         yield
@@ -134,7 +136,8 @@ def call_jax(
 ) -> list[tf.Tensor]:
     """Call a kernel on tensors.
 
-    Layers of the same shape share its text, since writing it takes longer than the rest of a layer.
+    Layers of the same shape share one lowered text, as lowering takes longer than tracing the rest
+    of a layer.
 
     Args:
         make: `forward` or `backward`.
@@ -146,7 +149,7 @@ def call_jax(
         for tensor in operands
     )
     if _interpreted.get():
-        exported = _exported(make, shape, given)
+        exported = _export(make, shape, given)
         outputs = gen_xla_ops.xla_call_module(
             list(operands),
             version=exported.calling_convention_version,
@@ -156,7 +159,7 @@ def call_jax(
             platforms=["CPU"],
         )
         return list(outputs)
-    text, results = _text(make, shape, given)
+    text, results = _lower_to_text(make, shape, given)
     outputs = gen_xla_ops.xla_custom_call_v2(
         operands=list(operands),
         call_target_name=_TARGET,
@@ -169,15 +172,15 @@ def call_jax(
 
 
 @functools.lru_cache(maxsize=32)
-def _exported(make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]) -> Any:
+def _export(make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]) -> Any:
     return export.export(jax.jit(make(shape, True)), platforms=["cpu"])(*given)
 
 
 @functools.lru_cache(maxsize=32)
-def _text(
+def _lower_to_text(
     make: Callable[..., Any], shape: LayerShape, given: tuple[Any, ...]
 ) -> tuple[str, list[Any]]:
-    """Return the text of a kernel for libtpu, and shapes and dtypes of its results."""
+    """Lower a kernel for libtpu, and return its text, and shapes and dtypes of its results."""
     with compat.use_mosaic_format(_FORMAT):
         lowered = jax.jit(make(shape)).trace(*given).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")

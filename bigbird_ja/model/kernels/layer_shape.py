@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Lanes of a TPU. The number of a tile's rows is a multiple of it.
+# Number of lanes of a TPU. The number of rows of a tile is a multiple of it.
 LANES = 128
 
 
 def tile_rows(length: int, reach: int | None) -> int:
-    """Return the number of tokens in a kernel's tile, for full attention or keys within `reach`.
+    """Return the number of tokens in a kernel's tile, or 0 if no tile suits this length.
 
-    It is 0 if no tile suits sequences of this length. A key within reach is in the queries' tile,
-    or in the nearer half of an adjacent one.
+    With `reach`, tiles are so large that a key within reach is in the query's tile, or in the
+    nearer half of an adjacent tile.
     """
     sizes = (2 * LANES, LANES) if reach is None else (LANES, 2 * LANES)
     fitting = (rows for rows in sizes if length % rows == 0 and 2 * (reach or 0) <= rows)
@@ -23,14 +23,15 @@ def tile_rows(length: int, reach: int | None) -> int:
 class Order:
     """Order of a kernel's work, which `make bench-length` prices."""
 
-    # Tiles in an iteration: query tiles, or key tiles if a query tile sees all.
+    # Tiles in an iteration: key tiles for full attention, else query tiles.
     at_once: int
-    # Argument of `tiles.software_pipelined`.
+    # Argument of `tiles.emit_pipelined`.
     lag: int
 
 
-# Forward and backward. The forward lag of "rolled" is a head's number of score products: during a
-# head's softmax the matrix units compute the next head's scores and the previous head's context.
+# Orders of the forward and the backward kernel. The forward lag of "rolled" is the number of score
+# products of a head. So the matrix units compute the next head's scores and the previous head's
+# context during a head's softmax.
 ORDERS = {
     "rolled": (Order(4, 6), Order(4, 1)),
     "local": (Order(8, 1), Order(8, 1)),
@@ -85,12 +86,11 @@ class LayerShape:
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """Tiles in one iteration, for each loop over the key tiles of a query's documents.
+        """Number of key tiles per iteration, for each loop over the key tiles of a query tile.
 
-        The values are `Order.at_once`, half of it, ..., 1, and each later loop processes the
-        remainder of the one before. The forward kernel has a loop of one tile before them
-        (`loops`). It is empty if no loop depends on documents. With two tiles, computing all is
-        cheaper.
+        The values are `Order.at_once`, half of it, ..., 1. Each later loop processes the remainder
+        of the previous one. The result is empty if all key tiles are processed, because documents
+        do not limit them, or because there are only two tiles.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
@@ -99,14 +99,14 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield size, first tile and number of iterations of each loop over a query tile's keys.
+        """Yield tiles per iteration, first tile, and iterations of each loop over key tiles.
 
-        The forward kernel processes an odd first tile alone, so that every pair begins at an even
-        one. Then skipped tiles don't change how sums are rounded.
+        The forward kernel first processes an odd first tile separately. So every pair of tiles
+        begins at an even one, and skipped tiles don't change how sums are rounded.
 
         Args:
-            start: first key tile of a query tile, a Python integer or a traced one.
-            left: number of key tiles that remain.
+            start: first key tile of a query tile, a Python or traced integer.
+            left: number of remaining key tiles.
         """
         for place, many in enumerate(self.runs):
             trips = left >> (many.bit_length() - 1)
@@ -117,7 +117,7 @@ class LayerShape:
 
     @property
     def width(self) -> int:
-        """Query lanes of a group."""
+        """Number of lanes of a group's queries."""
         return self.group * self.rows
 
     @property
@@ -127,7 +127,7 @@ class LayerShape:
 
     @property
     def statistics(self) -> tuple[int, int, int]:
-        """Shape of the logarithms of rows' sums of exponentials, float32."""
+        """Shape of the logarithms of the queries' sums of exponentials, float32."""
         return (self.batch * self.groups * self.tiles, 1, self.width)
 
     @property
@@ -137,18 +137,18 @@ class LayerShape:
 
     @property
     def query_marks(self) -> tuple[int, int, int]:
-        """Shape of queries' int32 document numbers, which only documents need."""
+        """Shape of the queries' document numbers, int32, if documents limit keys."""
         return (self.batch * self.tiles, 1, self.rows)
 
     @property
     def bounds(self) -> tuple[int]:
-        """Shape of each query tile's first key tile and number of key tiles, int32."""
+        """Shape of the first key tile and number of key tiles of each query tile, int32."""
         return (2 * self.batch * self.tiles,)
 
     def vmem_bytes(self) -> int:
         """Estimate the bytes of vector memory that the backward kernel needs.
 
-        It counts two buffers per argument, and the scratch memory.
+        The estimate counts two buffers per argument, and the scratch memory.
         """
         item = 2 if self.dtype == "bfloat16" else 4
         lanes = max(self.group * self.size, LANES)

@@ -1,12 +1,14 @@
 """Matmuls, masks and access to tiles, for both kernels.
 
-A kernel processes one sequence of one group of heads at a time: all of its tiles are in the chip's
-vector memory, so that a random tile is an index and not a copy. Scores are transposed, [keys,
-queries]: so the softmax reduces over sublanes, which is elementwise work for all but the last
-eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
+A kernel processes one sequence of one group of heads at a time. All of its tiles are in the chip's
+vector memory, so that a random tile is an index and not a copy.
+
+Scores are transposed, [keys, queries]. So the softmax reduces over sublanes, which is elementwise
+work for all but the last eight. Its statistics are rows, like the queries, and the product of
+values and probabilities needs no transpose.
 
 The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. To select a
-head, queries have zeros in the lanes of all others. That costs nothing: the matrix unit would pad
+head, queries are zero in the lanes of all others. This costs nothing, as the matrix unit would pad
 the shorter contraction with zeros.
 """
 
@@ -23,26 +25,26 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 
-# Score of a hidden key, as in `model.tiled`. Half of it is the minimum of row maxima.
+# Score of a hidden key, as in `model.tiled`. The maximum of a row is at least half of it.
 UNSEEN = -1e9
-# Exponentials are powers of 2, which chips compute: queries are scaled by log2(e).
+# Chips compute powers of 2, so queries are scaled by log2(e).
 LN_2 = math.log(2.0)
 
 
-def sequence_spec(shape: LayerShape) -> Any:
-    """Return one group's part of an array of `LayerShape.sequence`."""
+def make_sequence_spec(shape: LayerShape) -> Any:
+    """Return the spec of one group's part of an array of the shape `LayerShape.sequence`."""
     block = (shape.tiles, shape.group * shape.size, shape.rows)
     return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
-def statistics_spec(shape: LayerShape) -> Any:
-    """Return one group's part of an array of `LayerShape.statistics`."""
+def make_statistics_spec(shape: LayerShape) -> Any:
+    """Return the spec of one group's part of an array of the shape `LayerShape.statistics`."""
     groups = shape.groups
     return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
 
 
-def mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the parts of key marks, and of the layer's query marks, bounds and shifts."""
+def make_mark_specs(shape: LayerShape) -> list[Any]:
+    """Return the specs of key marks, and of query marks, bounds and shifts, if a layer has them."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
@@ -52,13 +54,13 @@ def mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """Key tiles that have documents of a query tile."""
+    """Key tiles that contain documents of a query tile."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
-        """Store bounds of the shape `LayerShape.bounds`, outside of loops."""
+        """Store bounds of the shape `LayerShape.bounds`."""
         self._bounds, self._first = bounds, pl.program_id(0) * shape.tiles
 
-    def of(self, query: Any) -> tuple[Any, Any]:
+    def get(self, query: Any) -> tuple[Any, Any]:
         """Return the first key tile of a query tile, and the number of its key tiles."""
         place = 2 * (self._first + query)
         return self._bounds[place], self._bounds[place + 1]
@@ -68,7 +70,7 @@ class Bounds:
 Shifts = list[list[Any]]
 
 
-def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
+def split_refs(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
     """Return query marks or None, bounds or None, and the shifts of this step's heads.
 
     Args:
@@ -78,10 +80,10 @@ def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None
     left = iter(refs)
     query_marks = next(left) if shape.has_documents else None
     bounds = Bounds(shape, next(left)) if shape.runs else None
-    return query_marks, bounds, _shifts_here(shape, next(left)) if shape.num_shifts else []
+    return query_marks, bounds, _load_shifts(shape, next(left)) if shape.num_shifts else []
 
 
-def _shifts_here(shape: LayerShape, shifts: Any) -> Shifts:
+def _load_shifts(shape: LayerShape, shifts: Any) -> Shifts:
     first, many = pl.program_id(1) * shape.group, shape.num_shifts or 0
     places, heads = range(many), range(shape.group)
     return [[shifts[(first + head) * many + place] for head in heads] for place in places]
@@ -117,18 +119,18 @@ def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
     )
 
 
-def transposed(tile: jax.Array) -> jax.Array:
-    """Transpose in float32, as bfloat16 would be transposed in pairs of rows."""
+def transpose(tile: jax.Array) -> jax.Array:
+    """Transpose a tile in float32, as bfloat16 would be transposed in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
-def over_tiles(
+def loop_over_tiles(
     shape: LayerShape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    A step processes `Order.at_once` tiles. Its first and last stages overlap with nothing, so
-    fewer, longer steps are faster.
+    A step processes `Order.at_once` tiles. The first and last stages of a step do not overlap with
+    others, so fewer, longer steps are faster.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -140,20 +142,20 @@ def over_tiles(
     return step(list(range(shape.tiles - left, shape.tiles)), state) if left else state
 
 
-def over_keys(
+def loop_over_keys(
     shape: LayerShape,
     step: Callable[[list[Any], Any], Any],
     state: Any,
     bounds: Bounds | None,
     query: Any,
 ) -> Any:
-    """Run `step`, as `over_tiles`, over the key tiles that have documents of a query tile.
+    """Run `step` like `loop_over_tiles`, over the key tiles with documents of a query tile.
 
-    All other tiles would add exact zeros. Without bounds the step runs over all tiles.
+    Other tiles would only add zeros. Without bounds the loop runs over all tiles.
     """
     if bounds is None:
-        return over_tiles(shape, step, state)
-    for many, start, trips in shape.loops(*bounds.of(query)):
+        return loop_over_tiles(shape, step, state)
+    for many, start, trips in shape.loops(*bounds.get(query)):
 
         def several(i: Any, state: Any, start: Any = start, many: int = many) -> Any:
             return step([start + i * many + place for place in range(many)], state)
@@ -162,11 +164,11 @@ def over_keys(
     return state
 
 
-def software_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
-    """Emit tasks stage by stage, each task `lag` stages behind the one before.
+def emit_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
+    """Emit the code of tasks as a software pipeline, each task `lag` stages after the previous.
 
-    Matrix units compute products in the order of the code, and a task's later products wait for the
-    vector units.
+    Matrix units compute products in the order of the code, and the later products of a task wait
+    for results of the vector units. Meanwhile they compute products of other tasks.
 
     Args:
         tasks: generators that yield between their stages.
@@ -190,35 +192,35 @@ def _advance(task: Iterator[None]) -> bool:
     return True
 
 
-def masked_to_head(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
-    """Return a tile [group * size, rows] with zeros for all other heads."""
+def mask_to_head(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
+    """Return a tile [group * size, rows] with zeros for all heads except `head`."""
     zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
-    own = tile[rows_of(shape, head)]
+    own = tile[slice_rows(shape, head)]
     return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
 
 
-def lanes_of(shape: LayerShape, head: int) -> slice:
-    """Return the place of a head's queries in `[.., group * rows]`."""
+def slice_lanes(shape: LayerShape, head: int) -> slice:
+    """Return the slice of a head's queries in [..., group * rows]."""
     return slice(head * shape.rows, (head + 1) * shape.rows)
 
 
-def rows_of(shape: LayerShape, head: int) -> slice:
-    """Return the place of a head's rows in `[group * size, ..]`."""
+def slice_rows(shape: LayerShape, head: int) -> slice:
+    """Return the slice of a head's rows in [group * size, ...]."""
     return slice(head * shape.size, (head + 1) * shape.size)
 
 
-def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
+def join_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
     """Join the first half of one tile's lanes and the second half of another's.
 
-    Selection of 32 bits is used, as not every chip selects or moves 16.
+    The selection uses 32-bit numbers, as not every chip can select or move 16 bits.
     """
     if low.dtype == jnp.bfloat16 and low.shape[0] % 16 == 0:
         words = [pltpu.bitcast(tile, jnp.int32) for tile in (low, high)]
-        return pltpu.bitcast(joined_lanes(*words), low.dtype)
+        return pltpu.bitcast(join_lanes(*words), low.dtype)
     return jnp.where(lax.broadcasted_iota(jnp.int32, low.shape, 1) < low.shape[1] // 2, low, high)
 
 
-def joined_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
+def join_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
     """Join the first half of one tile's rows and the second half of another's."""
     half = shape.rows // 2
     return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
@@ -227,12 +229,13 @@ def joined_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array
 class Masks:
     """Masks of scores, by marks of keys and queries.
 
-    Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
-    number of its document, negative for padding; a query sees its own number.
+    If documents limit keys, a key's mark is the number of its document, int32, negative for
+    padding, and a query sees the keys with its own number. Otherwise a key's mark is float32: 0, or
+    `UNSEEN` for padding.
     """
 
     def __init__(self, shape: LayerShape, key_marks: Any, query_marks: Any) -> None:
-        """Store the marks in the kernel's memory."""
+        """Store references to the marks."""
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
         square = (shape.rows, shape.rows)
         row, column = (lax.broadcasted_iota(jnp.int32, square, axis) for axis in (0, 1))
@@ -242,20 +245,20 @@ class Masks:
         if reach is not None:
             self._too_far = jnp.abs(row - column) < shape.rows - reach
 
-    def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Mask the scores of a whole key tile, or of the queries' own if reach is limited."""
-        limited = self._limited(scores, query, self._keys[key])
+    def mask_tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
+        """Mask the scores of a whole key tile. With limited reach it is the queries' own tile."""
+        limited = self._apply_limit(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
-    def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Mask the scores of the blocks on both sides.
+    def mask_outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
+        """Mask the scores of the adjacent blocks on both sides.
 
-        Each block of the queries sees the adjacent one, or the keys of both within reach.
+        Each query block sees the block on its side, or with limited reach the keys within it.
         """
-        marks = joined_rows(self._shape, self._keys, after, before)
-        return jnp.where(self._too_far, UNSEEN, self._limited(scores, query, marks))
+        marks = join_rows(self._shape, self._keys, after, before)
+        return jnp.where(self._too_far, UNSEEN, self._apply_limit(scores, query, marks))
 
-    def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
+    def _apply_limit(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
         marks = jnp.concatenate([marks] * (self._shape.rows // marks.shape[1]), axis=1)
         if self._queries is None:
             return jnp.where(marks < 0.0, UNSEEN, scores)  # This is cheaper than an addition.
@@ -263,25 +266,25 @@ class Masks:
 
 
 class Neighbors:
-    """Tiles that queries of tile j see, except their own and the global one.
+    """Key tiles that the queries of tile j see, except tile j itself and the global tile.
 
     Args:
         shape: shape of the layer.
-        shifts: shifts of `optional`.
+        shifts: shifts of `split_refs`.
         j: number of the tile.
     """
 
     def __init__(self, shape: LayerShape, shifts: Shifts, j: Any) -> None:
         """Find the tiles of tile j."""
-        # Beyond the ends, and in place of tile 0 if it is global, is the zero tile, T.
+        # The zero tile, T, replaces tiles beyond the ends, and tile 0 if it is global.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # Arrays without a zero tile use any tile in its place, as its weights are zero.
+        # Arrays without a zero tile use any tile instead, as its weights are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
-        self.random = [[_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts]
+        self.random = [[_wrap(j + shift, shape.tiles) for shift in heads] for heads in shifts]
 
 
-def _wrapped(tile: Any, tiles: int) -> Any:
+def _wrap(tile: Any, tiles: int) -> Any:
     """Wrap a number around the ring of tiles 1..T-1, without a costly division."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)

@@ -14,7 +14,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.compile_cache import CompileCache
-from bigbird_ja.train.engines.first_state import first_state
+from bigbird_ja.train.engines.first_state import make_first_state
 from bigbird_ja.train.engines.protocol import Engine
 
 
@@ -24,12 +24,12 @@ def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
     Nothing is written.
 
     Raises:
-        BadInput: It cannot.
+        BadInput: The engine cannot train the run.
     """
     training = config.training
     check_divides(training.global_batch_size, choice.replicas, training.gradient_accumulation_steps)
-    # This raises for a mask unit or a rate that static data does not have.
-    manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
+    # This raises if static data was masked with another unit or rate.
+    manifest.make_rule(config.data.mask_unit, train_predictions(config, manifest))
 
 
 def make_engine(
@@ -58,12 +58,12 @@ def make_engine(
     """
 
     def state() -> Mapping[str, Any]:
-        return first_state(config, manifest, resumption.checkpoint, initial)
+        return make_first_state(config, manifest, resumption.checkpoint, initial)
 
     def read(host: int, count: int) -> Any:
         from bigbird_ja.data import pipeline
 
-        return pipeline.batches(
+        return pipeline.read_batches(
             config,
             manifest,
             data_dir,

@@ -54,16 +54,16 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
     Raises:
         BadInput: The engine's packages or its devices are missing.
     """
-    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if any.
+    # Name of the machine's TPU ("v3-8", "v5litepod-8").
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
         name, why = wanted, f"`engine` {wanted}"
     elif processes > 1:
         name, why = "pjrt", "several processes"
     else:
-        name, why = _automatic(use_tpu, config, accelerator)
+        name, why = _choose_automatically(use_tpu, config, accelerator)
     if name == "estimator":
-        return _estimator(why, use_tpu, config, accelerator)
+        return _choose_estimator(why, use_tpu, config, accelerator)
     present = devices.find(use_tpu)
     about = present.description, present.peak_flops
     return Choice("pjrt", why, use_tpu, len(present.devices), *about, present, processes)
@@ -79,33 +79,35 @@ def has_estimator() -> bool:
     return False
 
 
-def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
+def _choose_automatically(
+    use_tpu: bool, config: Config, accelerator: str | None
+) -> tuple[str, str]:
     """Return the engine that suits this machine, and the reason."""
     if not has_estimator():
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
     if use_tpu and config.tpu.name != "local":
-        return "estimator", "auto: only TensorFlow can reach a TPU by its name"
+        return "estimator", "auto: only TensorFlow can connect to a TPU by name"
     if config.model.attention_implementation == "kernel":
         return "pjrt", f"auto: {_KERNEL} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
     if not use_tpu:
-        return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
-    chip = _chip(accelerator or "")
+        return "pjrt", "auto: TPUEstimator is for a TPU v2 or v3, which is not here"
+    chip = _parse_chip(accelerator or "")
     if chip and chip not in _ESTIMATOR_TPUS:
         return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
-    if not devices.tensorflow_has_tpu():
+    if not devices.has_tensorflow_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
 
 
-def _chip(accelerator: str) -> str:
+def _parse_chip(accelerator: str) -> str:
     """Return the chip's name, such as "v5e" for "v5litepod-8", or "" if it is not known."""
     match = re.match(r"v\d+[a-z]*", accelerator)
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
 
-def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
+def _choose_estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
             "`engine` estimator needs TensorFlow 2.15, which is not installed: pip install"
@@ -117,7 +119,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     check_estimator_tpu(config)
     cores = config.tpu.num_cores
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
-    chip = CHIPS.get(_chip(accelerator or ""))
+    chip = CHIPS.get(_parse_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
 
 
@@ -134,7 +136,7 @@ def check_estimator_tpu(config: Config) -> None:
         return
     if not devices.is_there(devices.TPU_FILES):
         raise BadInput(f"`use_tpu` is set, but this machine has no TPU: {advice}")
-    if not devices.tensorflow_has_tpu():
+    if not devices.has_tensorflow_tpu():
         raise BadInput(
             "`use_tpu` is set, but this TensorFlow is built without TPU support: use the TPU VM's"
             f" own (a tpu-vm-tf-2.15 runtime image), {advice}"

@@ -20,16 +20,16 @@ FOLDER = "compiled"
 class CompileCache:
     """Compiled programs of a run, for its next start on the same kind of machine.
 
-    JAX stores and finds them itself, by all that they depend on, in a local folder. What MODEL_DIR
-    has is copied there before the first compilation, and what is new is copied back after it. It is
-    native code: a file that differs from what the ownership manifest states is ignored. `preflight`
-    puts the programs of a slice there before the run begins.
+    JAX stores and finds the programs in a local folder, by a hash of everything that they depend
+    on. Before the first compilation the programs in MODEL_DIR are copied to that folder, and after
+    it new programs are copied back. As they are native code, a file that differs from the ownership
+    manifest is ignored. `preflight` adds the programs of a slice before the run begins.
 
     Args:
         owned: ownership manifest of MODEL_DIR, or None if there is none yet.
         scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
-        log: callback for failures. A program that is not kept only costs time.
+        log: callback for failures, which only cost the time of another compilation.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CompileCache:
     ) -> None:
         self._folder = FOLDER
         if platform == "cpu":  # Its programs contain instructions that another CPU may lack.
-            self._folder = f"{FOLDER}/cpu-{_cpu_features()}"
+            self._folder = f"{FOLDER}/cpu-{_hash_cpu_features()}"
         self._owned, self._log = owned, log
         self._local = os.path.join(scratch, FOLDER)
         self._platform = platform
@@ -49,9 +49,9 @@ class CompileCache:
         import jax
 
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):
-            # Cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash.
+            # Cached CPU programs of jaxlib 0.4.34 crash, as they overwrite donated memory.
             return
-        with self._failures_logged():
+        with self._log_failures():
             self._fetch()
         use(self._local)
         jax.monitoring.register_event_listener(self._on_event)
@@ -61,7 +61,7 @@ class CompileCache:
 
     def keep(self) -> list[str]:
         """Copy newly compiled programs to MODEL_DIR, and return their names there."""
-        with self._failures_logged():
+        with self._log_failures():
             if not os.path.isdir(self._local):
                 return []
             new = sorted(set(os.listdir(self._local)) - self._before)
@@ -93,7 +93,7 @@ class CompileCache:
                     os.unlink(path)
 
     @contextlib.contextmanager
-    def _failures_logged(self) -> Iterator[None]:
+    def _log_failures(self) -> Iterator[None]:
         try:
             yield
         except (OSError, StorageError, BadInput) as error:
@@ -101,20 +101,20 @@ class CompileCache:
 
 
 def use(folder: str) -> None:
-    """Let JAX keep the programs that it compiles in a local folder, and find them there."""
+    """Set the local folder in which JAX stores and finds compiled programs."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    # Otherwise JAX keeps the folder of an earlier run in this process.
+    # Without this, JAX keeps the folder of an earlier run in this process.
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # With XLA's own caches the folder's path would be a part of the key.
+    # With XLA's own caches the key would depend on the folder's path.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
-def _cpu_features() -> str:
+def _hash_cpu_features() -> str:
     """Return a hash of this CPU's features, eight hex digits."""
     text = ""
     with contextlib.suppress(OSError):

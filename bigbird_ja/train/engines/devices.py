@@ -21,7 +21,7 @@ from bigbird_ja.settings.schema import Config
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-# Our name of the chip by JAX's `device_kind`.
+# Names of chips by JAX's `device_kind`.
 CHIP_OF_KIND = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
@@ -36,7 +36,7 @@ class Devices:
     platform: str  # "cpu", "cuda" or "tpu", the names of `jax.export`.
     devices: tuple[Any, ...]  # JAX's devices of all processes, in the order of the replicas.
 
-    def of_process(self) -> Devices:
+    def select_own(self) -> Devices:
         """Return the devices of this process."""
         import jax
 
@@ -77,9 +77,10 @@ def is_installed() -> bool:
 
 
 def prepare(use_tpu: bool) -> str:
-    """Choose the platform ("cpu", "cuda" or "tpu"), and let JAX use no other.
+    """Choose the platform ("cpu", "cuda" or "tpu"), and restrict JAX to it.
 
-    By default JAX tries all installed platforms, and libtpu takes eight minutes to find no TPU.
+    By default JAX tries all installed platforms, and without a TPU libtpu fails only after eight
+    minutes.
 
     Args:
         use_tpu: whether to use a TPU. Otherwise a GPU is used if there is one, or the CPU.
@@ -93,7 +94,7 @@ def prepare(use_tpu: bool) -> str:
             "`use_tpu` is set, but this machine has no TPU: run on a TPU VM, or leave `use_tpu` out"
         )
     require("jax", *(["libtpu"] if use_tpu else []))
-    # Also in the environment, for jax that is imported later, or in other processes.
+    # The environment variable is for a later import of jax, and for other processes.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
     if platform == "cuda":  # Sums in a fixed order make a resume bit-identical.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
@@ -115,12 +116,12 @@ def find(use_tpu: bool) -> Devices:
     try:
         devices = jax.devices("gpu" if platform == "cuda" else platform)
     except RuntimeError as error:
-        raise BadInput(_why_not(platform, str(error))) from error
+        raise BadInput(_explain_failure(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     counts = Counter(device.process_index for device in ordered)
     if len(set(counts.values())) > 1:
         shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
-        raise BadInput(f"the processes of a pod need equally many devices each ({shares})")
+        raise BadInput(f"all processes of a pod need the same number of devices ({shares})")
     return Devices(platform, tuple(ordered))
 
 
@@ -129,7 +130,7 @@ def has_gpu() -> bool:
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
 
 
-def _why_not(platform: str, text: str) -> str:
+def _explain_failure(platform: str, text: str) -> str:
     """Return a one-line message for an error of the runtime."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = shorten(text, 240)
@@ -137,11 +138,11 @@ def _why_not(platform: str, text: str) -> str:
         end = "end that process, or wait for it"
         return f"{name} is in use by another process ({words}): {end}"
     if "driver" in words.lower():
-        return f"{name}: its driver and this jax do not match ({words}): update one of them"
+        return f"{name} has a driver that does not match this jax ({words}): update one of them"
     return f"{name} cannot be used ({words})"
 
 
-def tensorflow_has_tpu() -> bool:
+def has_tensorflow_tpu() -> bool:
     """Return whether TensorFlow is built with support for the TPU of this machine."""
     from tensorflow.python.framework import kernels
 

@@ -1,12 +1,13 @@
 """TensorFlow's TPUEstimator as an engine, with workarounds for its faults.
 
-- Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
-  (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
-- MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
-  raise) for a preemption and builds sessions forever. Here they end the run, as other errors do.
-- Its graceful-shutdown mode may hang after a lame worker: disabled.
-- It calls our code instead of being called. So it runs in a thread of its own, which waits in a
-  hook between two device loops until the next `advance`; our errors never pass through it.
+- TPUEstimator neither saves nor restores: its `model_dir` is a local scratch directory without
+  checkpoints. With a bucket, an unreadable `checkpoint` file would restart training at step 0.
+- After AbortedError and UnavailableError, which a bucket raises after the last retry,
+  MonitoredSession would build new sessions forever. Here these errors end the run.
+- The graceful-shutdown mode is disabled, as it may hang.
+- TPUEstimator runs in a separate thread, as it calls this code and not the reverse. A hook pauses
+  the thread between two device loops until the next `advance`. Errors of this package are not
+  raised inside of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tensorflow as tf
 from bigbird_ja import compat
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model_dir.variables import parameters_of
+from bigbird_ja.model_dir.variables import select_parameters
 from bigbird_ja.process import workers
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -34,7 +35,7 @@ from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 _CLOSE_SECONDS = 60.0
-# Length of a device loop. SIGTERM is handled between loops.
+# Length of a device loop. It is short, as SIGTERM is handled between loops.
 _LOOP_SECONDS = 15
 
 
@@ -44,13 +45,13 @@ class EstimatorEngine:
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name in its one call.
+    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name. Called once.
     batches: MakeBatches
     replicas: int  # Number of TPU cores, or 1 on CPU and GPU.
     scratch: str  # Local directory for TPUEstimator's own files.
     use_tpu: bool
 
-    ahead = 0  # Nothing is dispatched beyond a device loop.
+    ahead = 0  # No step is dispatched beyond a device loop.
 
     def __post_init__(self) -> None:
         """Prepare graph, input and thread, without starting anything."""
@@ -65,16 +66,16 @@ class EstimatorEngine:
 
     def begin(self) -> None:
         """Build the graph and the session, and give the variables their values."""
-        if not self.use_tpu:  # A TPU is deterministic anyway.
+        if not self.use_tpu:  # A TPU is always deterministic.
             tf.config.experimental.enable_op_determinism()
         self._thread.start()
         self._wait()
         self._step, _ = self._graph.read_notes(self._hook.session)
 
     def advance(self, limit: int) -> StepResult:
-        """Run one device loop, of a length that TPUEstimator chooses, or one step on a CPU."""
+        """Run one device loop, whose length TPUEstimator chooses, or one step on a CPU."""
         before = self._step
-        self._hook.go()
+        self._hook.resume()
         self._wait()
         self._step, bad = self._graph.read_notes(self._hook.session)
         metrics: dict[int, dict[str, float]] = {}
@@ -84,7 +85,7 @@ class EstimatorEngine:
         return StepResult(self._step, metrics, bad if bad >= 0 else None)
 
     def settle(self) -> StepResult:
-        """Read the last step's metrics, as nothing runs between two loops."""
+        """Read the last step's metrics."""
         rows = self._graph.read_metrics(self._hook.session)
         return StepResult(self._step, {self._step: rows[self._step]} if self._step in rows else {})
 
@@ -95,7 +96,7 @@ class EstimatorEngine:
 
     def forward(self) -> Forward:
         """Return the model outside the session, on this machine's CPU or GPU."""
-        parameters = parameters_of(self._graph.snapshot(self._hook.session))
+        parameters = select_parameters(self._graph.snapshot(self._hook.session))
         return Forward(self.config, self.data, parameters)
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ class EstimatorEngine:
         if self._hook.has_ended:
             if self._error is not None:
                 raise self._error
-            # A session ends without an error when its input does.
+            # At the end of the input a session ends without an error.
             raise StorageError(
                 f"the input ended at step {self._step}, before {self._last}: check the data with"
                 " `bigbird-ja check-data`"
@@ -122,7 +123,7 @@ class EstimatorEngine:
         except BaseException as error:
             self._error = error
         finally:
-            self._hook.ended()
+            self._hook.note_end()
 
     def _run_estimator(self) -> None:
         """Run the steps up to the last one.
@@ -132,7 +133,7 @@ class EstimatorEngine:
         """
         from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
-        _quiet_logging()
+        _silence_logging()
         compat.patch_estimator(_LeaveSignals)
         config, use_tpu = self.config, self.use_tpu
         estimator = tpu_estimator.TPUEstimator(
@@ -148,7 +149,7 @@ class EstimatorEngine:
                 save_checkpoints_secs=None,
                 save_summary_steps=0,
                 log_step_count_steps=None,
-                session_config=_session_config(),
+                session_config=_make_session_config(),
                 tpu_config=tpu_config.TPUConfig(
                     num_shards=config.tpu.num_cores if use_tpu else None,
                     # In seconds; the loop grows to this length.
@@ -166,7 +167,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Hook that pauses TPUEstimator's thread between two loops until `go` or `stop` is called."""
+    """Hook that pauses TPUEstimator's thread between two loops, until `resume` or `stop`."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -186,25 +187,25 @@ class _Handover(tf.estimator.SessionRunHook):
         if not self._hand_over():
             run_context.request_stop()
 
-    def ended(self) -> None:
-        """Note that TPUEstimator has returned or raised."""
+    def note_end(self) -> None:
+        """Record that TPUEstimator has returned or raised."""
         self.has_ended = True
         self._has_run.release()
 
     def _hand_over(self) -> bool:
-        """Wait for the other thread, and return False if it has called `stop`."""
+        """Pause until the other thread calls `resume` or `stop`, and return False for `stop`."""
         self._has_run.release()
         self._may_run.acquire()
         return not self._is_stopped
 
     # In the other thread.
 
-    def go(self) -> None:
-        """Let one loop run."""
+    def resume(self) -> None:
+        """Run one loop."""
         self._may_run.release()
 
     def stop(self) -> None:
-        """Let TPUEstimator end."""
+        """Let TPUEstimator's session end."""
         self._is_stopped = True
         self._may_run.release()
 
@@ -215,10 +216,10 @@ class _Handover(tf.estimator.SessionRunHook):
 
 
 class _Closed(Exception):
-    """Closing of the engine before TPUEstimator's first loop."""
+    """Signal that the engine was closed before TPUEstimator's first loop."""
 
 
-def _quiet_logging() -> None:
+def _silence_logging() -> None:
     """Keep TensorFlow's messages out of the log."""
     logger = tf.get_logger()
     logger.propagate = False
@@ -229,7 +230,7 @@ class _LeaveSignals(tf.estimator.SessionRunHook):
     """Replacement for TPUEstimator's InstallSignalHandlerHook that does nothing."""
 
 
-def _session_config() -> tf.compat.v1.ConfigProto:
+def _make_session_config() -> tf.compat.v1.ConfigProto:
     """Return the session's options, with threads for all cores, and GPU memory as needed."""
     cores = workers.count_cores()
     return tf.compat.v1.ConfigProto(

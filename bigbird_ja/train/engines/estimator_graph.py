@@ -1,7 +1,7 @@
 """Model function and input function of TPUEstimator, the same on CPU, GPU and TPU.
 
-Everything that must survive a device loop of many steps is in variables, as the loop returns only
-at its end. So the metrics of logged steps go into a small ring, and a variable stores the first
+A device loop runs many steps and returns values only at its end. So results of earlier steps are
+stored in variables: a ring buffer contains the metrics of logged steps, and a variable the first
 step whose loss or gradients were not finite.
 """
 
@@ -11,43 +11,43 @@ from typing import Any
 
 import tensorflow as tf
 
-from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.model_dir.variables import STEP, slot_name
+from bigbird_ja.model.params import make_parameter_specs
+from bigbird_ja.model_dir.variables import STEP, name_slot
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.optimizer import slot_parameters
+from bigbird_ja.train.optimizer import list_slot_parameters
 from bigbird_ja.train.step import train_step
 
-# Maximum number of logged steps in one device loop, before the host reads them.
+# Size of the ring buffer, the maximum number of logged steps in one device loop.
 RING_ROWS = 256
 # Scope of variables that are not in checkpoints.
 _NOTES = "bigbird_ja"
-# Feature with the core of each row of the batch.
+# Feature that states the core of each row of the batch.
 REPLICA_ID = "replica_id"
 
 
 @dataclass(eq=False)
 class TrainGraph:
-    """Graph of one run, built by `model_fn`, and accessed between two loops."""
+    """Graph of one run, which `model_fn` builds, and which is accessed between two loops."""
 
     config: Config
     data: Data
-    init: Callable[[], Mapping[str, Any]]  # Returns the first values of a checkpoint's variables.
+    init: Callable[[], Mapping[str, Any]]  # Returns the first values of all variables by name.
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
-        """Return the graph of a training step, for TPUEstimator."""
+        """Build the graph of a training step, for TPUEstimator."""
         from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
 
         features = dict(features)
         replica_id = features.pop(REPLICA_ID)[0]
         on_tpu = bool(params["use_tpu"])
         shapes = {
-            name: spec.shape for name, spec in parameter_specs(self.config, self.data).items()
+            name: spec.shape for name, spec in make_parameter_specs(self.config, self.data).items()
         }
         names = list(shapes)
-        slots = slot_parameters(self.config, self.data)
-        shapes |= {slot_name(n, slot): shapes[n] for slot in slots for n in slots[slot]}
-        self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
+        slots = list_slot_parameters(self.config, self.data)
+        shapes |= {name_slot(n, slot): shapes[n] for slot in slots for n in slots[slot]}
+        self.variables = {name: _make_variable(name, shape) for name, shape in shapes.items()}
         self.global_step = tf.compat.v1.train.get_or_create_global_step()
         step = self.global_step.read_value()
         values = {name: variable.read_value() for name, variable in self.variables.items()}
@@ -55,7 +55,7 @@ class TrainGraph:
             self.config,
             self.data,
             {name: values[name] for name in names},
-            {slot: {n: values[slot_name(n, slot)] for n in slots[slot]} for slot in slots},
+            {slot: {n: values[name_slot(n, slot)] for n in slots[slot]} for slot in slots},
             step,
             features,
             replica_id=replica_id,
@@ -63,22 +63,22 @@ class TrainGraph:
             cross_replica_sum=tf.compat.v1.tpu.cross_replica_sum if on_tpu else tf.identity,
         )
         finite = metrics.pop("finite")
-        new_params |= {slot_name(n, s): new_slots[s][n] for s in slots for n in slots[s]}
+        new_params |= {name_slot(n, s): new_slots[s][n] for s in slots for n in slots[s]}
         updates = [self.variables[name].assign(value) for name, value in new_params.items()]
         updates += self._note(step, metrics, finite)
         with tf.control_dependencies(updates):
             train_op = self.global_step.assign_add(1)
         return TPUEstimatorSpec(
-            mode, loss=metrics["loss"], train_op=train_op.op, scaffold_fn=self._scaffold
+            mode, loss=metrics["loss"], train_op=train_op.op, scaffold_fn=self._make_scaffold
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
-        """Return the global step, and the first step that was not finite, or -1."""
+        """Return the global step, and the first step that was not finite (or -1)."""
         step, bad = session.run([self.global_step, self._first_bad])
         return int(step), int(bad)
 
     def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
-        """Return metrics by step, for the logged steps in the ring and the last step."""
+        """Return the metrics by step of the last step and the logged steps in the ring buffer."""
         steps, rows = session.run([self._ring_steps, self._ring])
         return {
             int(step): dict(zip(self.metric_names, map(float, row), strict=True))
@@ -91,14 +91,17 @@ class TrainGraph:
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Store this step's metrics and finiteness, with the last step in the ring's last row."""
+        """Store a step's metrics, and whether it was finite.
+
+        The last step is stored in the last row of the ring buffer, too.
+        """
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
         every = self.config.training.log_every_steps
-        self._ring = _variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)])
-        self._ring_steps = _variable(f"{_NOTES}/ring_steps", [RING_ROWS + 1], tf.int64)
-        self._first_bad = _variable(f"{_NOTES}/first_bad_step", [], tf.int64, -1)
+        self._ring = _make_variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)])
+        self._ring_steps = _make_variable(f"{_NOTES}/ring_steps", [RING_ROWS + 1], tf.int64)
+        self._first_bad = _make_variable(f"{_NOTES}/first_bad_step", [], tf.int64, -1)
         is_logged = tf.equal(done % every, 0)
         here = tf.one_hot(done // every % RING_ROWS, RING_ROWS, on_value=True, off_value=False)
         here = tf.concat([here & is_logged, [True]], 0)
@@ -112,17 +115,17 @@ class TrainGraph:
             self._first_bad.assign(bad),
         ]
 
-    def _scaffold(self) -> tf.compat.v1.train.Scaffold:
+    def _make_scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
-        # All values are fed in one run: TensorFlow optimizes the graph anew for each other set of
-        # ops, and variables never hold zeros first.
+        # All values are fed in one run, as TensorFlow optimizes the graph again for each set of
+        # ops. So variables are never initialized to zero before.
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
-            # Otherwise TensorFlow adds a saver of its own for all variables.
+            # Otherwise TensorFlow would add a saver for all variables.
             saver=tf.compat.v1.train.Saver([self.global_step], max_to_keep=1),
             init_feed_dict=feeds,
-            # The state is three times the model: one copy is enough.
+            # The state is three times as large as the model, so its copy on the host is freed.
             init_fn=lambda scaffold, session: feeds.clear(),
         )
 
@@ -144,7 +147,7 @@ def make_input_fn(
         if on_tpu:
             context = params["context"]
             host, count = context.current_host, context.num_hosts
-        # The pipeline has TensorFlow operations only, and converting them would take seconds.
+        # The pipeline needs no conversion by AutoGraph, which would take seconds.
         batches = tf.autograph.experimental.do_not_convert(make_batches)(host, count)
         each = (cores if on_tpu else 1) // count
         ids = range(host * each, (host + 1) * each)
@@ -154,7 +157,7 @@ def make_input_fn(
 
 
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
-    """Cut each batch into equal parts, one per core, and add the number of the core."""
+    """Divide each batch into equal parts, one per core, and add the number of the core."""
     cores = len(replica_ids)
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 
@@ -168,7 +171,9 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
     return batches.map(cut).unbatch()
 
 
-def _variable(name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0) -> tf.Variable:
+def _make_variable(
+    name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0
+) -> tf.Variable:
     # A large constant would be stored in the graph.
     initializer = (
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()

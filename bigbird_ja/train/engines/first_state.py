@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.model.initialization import initial_parameters
-from bigbird_ja.model_dir.variables import STEP, read_variables, slot_name
+from bigbird_ja.model.initialization import draw_parameters
+from bigbird_ja.model_dir.variables import STEP, name_slot, read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bigbird_ja.model_dir.checkpoints import Checkpoint
 
 
-def first_state(
+def make_first_state(
     config: Config, data: Data, checkpoint: Checkpoint | None, initial: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """Return all variables at the first step, by the names of a checkpoint.
@@ -29,10 +29,10 @@ def first_state(
     """
     if checkpoint is not None:
         return read_variables(checkpoint.prefix)
-    from bigbird_ja.train.optimizer import slot_parameters  # This imports TensorFlow.
+    from bigbird_ja.train.optimizer import list_slot_parameters  # This imports TensorFlow.
 
-    state: dict[str, Any] = dict(initial_parameters(config, data, config.training.seed))
+    state: dict[str, Any] = dict(draw_parameters(config, data, config.training.seed))
     state.update(initial)
-    for slot, names in slot_parameters(config, data).items():
-        state |= {slot_name(name, slot): np.zeros_like(state[name]) for name in names}
+    for slot, names in list_slot_parameters(config, data).items():
+        state |= {name_slot(name, slot): np.zeros_like(state[name]) for name in names}
     return state | {STEP: np.int64(0)}

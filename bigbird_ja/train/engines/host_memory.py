@@ -1,13 +1,14 @@
 """Memory that a step needs, and that this machine can provide.
 
-On a CPU a step is checked twice. Before it is compiled, which takes minutes for a large model,
-`estimate_step` adds up its largest arrays by their shapes: parameters, gradients and slots, what
-the backward pass reads of each layer, and the scores of one layer's attention and of the
-predictions. A process needs `GROWTH` times that, as the compiler needs as much as the step: with
-one and two layers of the base model (16 and 2 sequences of 512 tokens) it grew by 1.7 and 1.9 times
-the estimate, and with all twelve the compiler alone had taken 11 GB, once the estimate, and was not
-done. After the compilation the compiler's own figure counts, with `OVERHEAD` for what its runtime
-allocates besides (1.08 for one layer).
+On a CPU the memory of a step is checked twice:
+
+- Before the compilation, which takes minutes for a large model, `estimate_step` adds up the largest
+  arrays by their shapes. These are parameters, gradients and slots, activations that the backward
+  pass reads, and the scores of one layer's attention and of the predictions. A process needs
+  `GROWTH` times the estimate, as the compiler needs as much memory as the step. Measured with one
+  and two layers of the base model (16 and 2 sequences of 512 tokens): 1.7 and 1.9 times.
+- After the compilation the compiler's figure is used, multiplied by `OVERHEAD` for other memory of
+  its runtime (measured with one layer: 1.08).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 
 from bigbird_ja.errors import OutOfMemory
 from bigbird_ja.model import head_attention
-from bigbird_ja.model.flops import visible_pairs
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.flops import count_visible_pairs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.process.console import format_bytes
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -29,7 +30,7 @@ from bigbird_ja.settings.values import train_predictions
 
 GROWTH = 2
 OVERHEAD = 1.1
-# Bytes of a number: a CPU also computes bfloat16 in float32.
+# Bytes of a number, as a CPU also computes bfloat16 in float32.
 _FLOAT = 4
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -44,7 +45,7 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
     """
     model, length = config.model, data.seq_length
     hidden, tokens = model.hidden_size, sequences * length
-    parameters = sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())
+    parameters = sum(math.prod(spec.shape) for spec in make_parameter_specs(config, data).values())
     slots = 1 if config.training.optimizer == "muon" else 2
     widths = 3 if model.architecture == "modernbert" else 2  # Width of the MLP, gated or not.
     dense = tokens * (8 * hidden + widths * model.intermediate_size)
@@ -59,7 +60,7 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
 
 def _scores(config: Config, layer: int, sequences: int, length: int) -> tuple[int, int]:
     """Return the numbers that a layer's attention keeps, and that it needs while it is computed."""
-    pairs, heads = visible_pairs(config, layer, length), config.model.num_attention_heads
+    pairs, heads = count_visible_pairs(config, layer, length), config.model.num_attention_heads
     if pairs == length * length and head_attention.suits(length, length):
         # Copies of queries, keys, values and context. Scores and weights of a group of heads, and
         # their gradients.
@@ -72,33 +73,33 @@ def refuse_if_too_large(needed: int) -> None:
     """Check that this process can get the bytes that a step needs.
 
     Raises:
-        OutOfMemory: It cannot.
+        OutOfMemory: There is less memory.
     """
-    available = available_bytes()
+    available = find_available_bytes()
     if available is not None and needed > available:
-        error = out_of_memory(needed, available, "this machine")
-        raise OutOfMemory(f"{error}; or a TPU or GPU: `bigbird-ja plan` shows machines for it")
+        error = make_memory_error(needed, available, "this machine")
+        raise OutOfMemory(f"{error}, or a TPU or GPU (`bigbird-ja plan` shows machines)")
 
 
-def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
+def make_memory_error(needed: int, available: int, where: str) -> OutOfMemory:
     """Return the error for a step that does not fit, with the settings to change."""
     return OutOfMemory(
-        f"a step of this model needs about {format_bytes(needed)} of memory and {where} has"
+        f"a step of this model needs about {format_bytes(needed)} of memory, but {where} has"
         f" {format_bytes(available)} left: use a smaller training.global_batch_size or more"
         " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
         " model"
     )
 
 
-def available_bytes() -> int | None:
-    """Return the bytes that this process can still get, or None if unknown.
+def find_available_bytes() -> int | None:
+    """Return the bytes that this process can still allocate, or None if unknown.
 
-    Limits of its container count too.
+    Limits of its container are included.
     """
-    return min(_memory_limits(), default=None)
+    return min(_read_memory_limits(), default=None)
 
 
-def _memory_limits() -> Iterator[int]:
+def _read_memory_limits() -> Iterator[int]:
     with contextlib.suppress(OSError):
         text = Path("/proc/meminfo").read_text()
         if match := re.search(r"MemAvailable:\s+(\d+) kB", text):

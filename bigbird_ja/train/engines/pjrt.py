@@ -2,7 +2,7 @@
 
 TensorFlow traces the step's two functions (`lowering.program`) and reads the input. JAX compiles
 them, with the sums over the replicas between them, into one program per device, and runs it. Steps
-are dispatched ahead, so that work of the host between two steps never leaves the devices idle. Only
+are dispatched ahead, so that the devices are not idle while the host works between two steps. Only
 the metrics of logged steps are fetched.
 """
 
@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.compat import shard_map
 from bigbird_ja.errors import StorageError
-from bigbird_ja.model.forward import Forward, inference_config
+from bigbird_ja.model.forward import Forward, make_inference_config
 from bigbird_ja.model.kernels import choose as kernels
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.model_dir.variables import STEP
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -34,15 +34,15 @@ from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     DeviceState,
     Notes,
+    fetch_variables,
+    make_shapes,
     make_step,
-    shapes,
-    to_host,
 )
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
+from bigbird_ja.train.engines.lowering.stablehlo import make_jax_function
 from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 
-# Number of steps that are dispatched while one runs.
+# Number of steps that are dispatched ahead of the running one.
 _AHEAD = 2
 
 Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes]]
@@ -54,7 +54,7 @@ class PjrtEngine:
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name in its one call.
+    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name. Called once.
     batches: MakeBatches
     devices: Devices
     cache: CompileCache | None = None
@@ -64,7 +64,7 @@ class PjrtEngine:
     def __post_init__(self) -> None:
         """Choose the step's attention, without compiling."""
         platform, chip = self.devices.platform, self.devices.chip
-        self._take(kernels.resolved(self.config, self.data, platform, chip))
+        self._take(kernels.resolve_attention(self.config, self.data, platform, chip))
         self._mesh = Mesh(np.asarray(self.devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = self.config.training.log_every_steps
@@ -75,11 +75,11 @@ class PjrtEngine:
         self._step: Step | None = None  # Compiled by `begin`.
 
     def begin(self) -> None:
-        """Trace and compile the step, and bring the state to the devices."""
-        # TensorFlow reads the input on the CPU, and must not take a GPU's memory.
+        """Trace and compile the step, and place the state on the devices."""
+        # TensorFlow only reads the input, on the CPU, and must not reserve a GPU's memory.
         tf.config.set_visible_devices([], "GPU")
         if self.devices.platform == "cpu":
-            training, here = self.config.training, len(self.devices.of_process().devices)
+            training, here = self.config.training, len(self.devices.select_own().devices)
             micro_batches = len(self.devices.devices) * training.gradient_accumulation_steps
             sequences = training.global_batch_size * here // micro_batches
             needed = host_memory.estimate_step(self._step_config, self.data, sequences)
@@ -92,12 +92,12 @@ class PjrtEngine:
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
-        # Last, as a refused run leaves nothing.
+        # This is the last action, as a refused run must not change MODEL_DIR.
         if self.cache is not None:
             self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
-        """Dispatch as many steps as may be under way, and wait for the oldest."""
+        """Dispatch steps up to the maximum number ahead, and wait for the oldest one."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
         metrics: dict[int, Mapping[str, float]] = {}
@@ -112,7 +112,7 @@ class PjrtEngine:
                 return StepResult(step, metrics, bad)
 
     def settle(self) -> StepResult:
-        """Wait for every step that is under way."""
+        """Wait for all dispatched steps."""
         metrics: dict[int, Mapping[str, float]] = {}
         while self._under_way:
             step, notes = self._under_way.popleft()
@@ -123,31 +123,31 @@ class PjrtEngine:
         return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
-        """Copy the state on the devices, to be fetched while the next steps run.
+        """Copy the state on the devices. The copy may be fetched while the next steps run.
 
-        Parts of other processes are gathered at once, in which all processes take part.
+        If slots are divided over several processes, all processes gather them before this returns.
         """
         if self._lowered.shards and jax.process_count() > 1:
-            values = to_host(self._state, self._lowered)
+            values = fetch_variables(self._state, self._lowered)
             return lambda: values
         try:
             copied = jax.block_until_ready(self._copy(self._state))
-        except Exception as error:  # Without memory for a copy, the devices wait for the host.
+        except Exception as error:  # Without memory for a copy, the state is fetched now.
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            values = to_host(self._state, self._lowered)
+            values = fetch_variables(self._state, self._lowered)
             return lambda: values
-        return lambda: to_host(copied, self._lowered)
+        return lambda: fetch_variables(copied, self._lowered)
 
     def forward(self) -> Any:
-        """Return the model on the devices of this process, for its part of the records."""
+        """Return the model on the devices of this process."""
         if self._forward is None:
-            self._forward = PjrtForward(self.config, self.data, self.devices.of_process())
+            self._forward = PjrtForward(self.config, self.data, self.devices.select_own())
         self._forward.take(self._state.parameters)
         return self._forward
 
     def close(self) -> None:
-        """Close the input, while the process keeps the devices until its end."""
+        """Close the input. The process keeps the devices until its end."""
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
@@ -158,23 +158,23 @@ class PjrtEngine:
         self._program = program.Program(config, self.data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
-        """Compile, without kernels if the compiler refuses those that `auto` had chosen."""
+        """Compile the step, without kernels if the compiler rejects the ones that `auto` chose."""
         try:
             return self._compile()
         except Exception as error:
-            self._take(kernels.without_kernels(self.config, self._step_config, error))
+            self._take(kernels.fall_back_to_xla(self.config, self._step_config, error))
             return self._compile()
 
     def _compile(self) -> Step:
         """Trace and compile the step.
 
         Raises:
-            OutOfMemory: The program does not fit.
+            OutOfMemory: The program does not fit in the devices' memory.
         """
-        with kernels.traced_for(self._step_config, self.devices.platform):
+        with kernels.trace_for(self._step_config, self.devices.platform):
             self._lowered = self._program.lower()
         jitted = make_step(self._lowered, self.devices.platform, self._mesh)
-        compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()
+        compiled = jitted.lower(*make_shapes(self._lowered, self._mesh)).compile()
         self._check_memory(compiled)
         return compiled
 
@@ -186,12 +186,12 @@ class PjrtEngine:
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self.devices.platform == "cpu":
-            devices = len(self.devices.of_process().devices)
+            devices = len(self.devices.select_own().devices)
             host_memory.refuse_if_too_large(int(needed * devices * host_memory.OVERHEAD))
             return
         available = self.devices.memory_bytes
         if available is not None and needed > available:
-            raise host_memory.out_of_memory(needed, available, "this device")
+            raise host_memory.make_memory_error(needed, available, "this device")
 
     def _place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return {
@@ -224,34 +224,34 @@ class PjrtEngine:
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Place a state on the devices.
 
-    Checkpoints contain whole slots, so a run may continue on another number of devices: slots are
-    gathered when they are saved, and divided again here.
+    Checkpoints contain whole slots, and slots are divided here. So a run may continue on another
+    number of devices.
 
     Args:
         values: whole variables by name.
-        step: program that will take the state.
+        step: program that uses the state.
         mesh: mesh of its devices.
     """
-    state, _ = shapes(step, mesh)
+    state, _ = make_shapes(step, mesh)
 
     def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        value = _filled(np.asarray(values[name], np.float32), shape.shape)
-        return to_devices(value, shape.sharding)
+        value = _pad(np.asarray(values[name], np.float32), shape.shape)
+        return place_array(value, shape.sharding)
 
     return DeviceState(
         [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
         [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
-        to_devices(np.asarray(values[STEP], np.int32), state.step.sharding),
-        to_devices(np.asarray(-1, np.int32), state.first_bad.sharding),
+        place_array(np.asarray(values[STEP], np.int32), state.step.sharding),
+        place_array(np.asarray(-1, np.int32), state.first_bad.sharding),
     )
 
 
-def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array, without the comparison between processes that `device_put` makes."""
+def place_array(value: np.ndarray, sharding: Any) -> jax.Array:
+    """Place an array on the devices, without `device_put`'s comparison between processes."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
-def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _pad(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if value.shape == shape:
         return value
     return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
@@ -267,16 +267,16 @@ class PjrtForward:
     """
 
     def __init__(self, config: Config, data: Data, devices: Devices) -> None:
-        self.config, self.data = inference_config(config), data
+        self.config, self.data = make_inference_config(config), data
         self.parameters: list[jax.Array] = []
         self._devices = devices
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._metrics: dict[int, tuple[Any, list[str]]] = {}
 
     def take(self, parameters: Sequence[jax.Array]) -> None:
-        """Use parameters that are on these devices, and perhaps on others too.
+        """Set the parameters, which must be on these devices (and may be on others, too).
 
-        Nothing is copied, so they are valid until they are donated.
+        They are not copied, so they are valid until they are donated.
         """
         everywhere = NamedSharding(self._mesh, P())
         self.parameters = [
@@ -286,8 +286,8 @@ class PjrtForward:
             for array in parameters
         ]
 
-    def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Implement `Model.metrics`.
+    def compute_metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Implement `Model.compute_metrics`.
 
         A batch is padded to a multiple of the devices, and the padding's results are removed.
         """
@@ -302,24 +302,26 @@ class PjrtForward:
             name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
             for name, value in arrays.items()
         }
-        specs = program.batch_specs(self.data, each)
+        specs = program.make_batch_specs(self.data, each)
         outputs = function(self.parameters, [filled[name] for name in specs])
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
-    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Implement `Forward.log_probabilities` for a few texts, on this machine's CPU."""
-        names = parameter_specs(self.config, self.data)
+    def compute_log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Implement `Forward.compute_log_probabilities` for a few texts, on this machine's CPU."""
+        names = make_parameter_specs(self.config, self.data)
         values = (np.asarray(array.addressable_data(0)) for array in self.parameters)
         params = dict(zip(names, values, strict=True))
-        return Forward(self.config, self.data, params).log_probabilities(input_ids, positions)
+        return Forward(self.config, self.data, params).compute_log_probabilities(
+            input_ids, positions
+        )
 
     def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
-        with kernels.traced_for(self.config, self._devices.platform):
-            traced = program.evaluation(self.config, self.data, rows)
-        call = as_jax_function(traced, self._devices.platform)
+        with kernels.trace_for(self.config, self._devices.platform):
+            traced = program.trace_evaluation(self.config, self.data, rows)
+        call = make_jax_function(traced, self._devices.platform)
 
-        def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
+        def evaluate_part(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
             return call(*parameters, *batch)
 
-        function = shard_map(each, self._mesh, (P(), P(AXIS)), P(AXIS))
+        function = shard_map(evaluate_part, self._mesh, (P(), P(AXIS)), P(AXIS))
         return jax.jit(function), list(traced.outputs)

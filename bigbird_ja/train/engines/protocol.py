@@ -36,8 +36,8 @@ class StepResult:
     # First step with NaN or infinite loss or gradients.
     first_nonfinite_step: int | None = None
 
-    def then(self, later: StepResult) -> StepResult:
-        """Return this result joined with a later one."""
+    def extend(self, later: StepResult) -> StepResult:
+        """Return the combination of this result and a later one."""
         first = self.first_nonfinite_step
         first = later.first_nonfinite_step if first is None else first
         return StepResult(later.step, {**self.metrics, **later.metrics}, first)
@@ -54,22 +54,22 @@ class Engine(Protocol):
 
         Raises:
             BadInput: The device cannot be used.
-            OutOfMemory: The program does not fit.
+            OutOfMemory: The program does not fit in the memory.
         """
 
     def advance(self, limit: int) -> StepResult:
         """Run until at least one more step is finished, for at most one device loop.
 
-        The engine stops at step `limit`, if it can stop there.
+        The engine does not run beyond step `limit`, if it can stop there.
 
         Raises:
             StorageError: The input ended.
         """
 
     def settle(self) -> StepResult:
-        """Wait until all dispatched steps are finished, and return the last one's metrics too.
+        """Wait until all dispatched steps are finished, and return the last step's metrics, too.
 
-        The next `snapshot` and `forward` are of that step.
+        The next `snapshot` and `forward` are from that step.
         """
 
     def snapshot(self) -> Snapshot:

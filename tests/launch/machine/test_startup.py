@@ -345,7 +345,7 @@ def test_a_wrong_checksum_ends_the_installation(launched, find_machine, cpython)
 
 
 def steps(run):
-    return CheckpointStore(run.model_dir).steps()
+    return CheckpointStore(run.model_dir).list_steps()
 
 
 def has_reported(run, status):

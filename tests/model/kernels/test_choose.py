@@ -17,11 +17,13 @@ def _config(*settings):
 
 @pytest.fixture(autouse=True)
 def jax_0_7(monkeypatch):
-    monkeypatch.setattr(kernels, "_jax_version", lambda: (0, 7))
+    monkeypatch.setattr(kernels, "_get_jax_version", lambda: (0, 7))
 
 
 def _resolved(config, platform, chip):
-    return kernels.resolved(*with_data(config), platform, chip).model.attention_implementation
+    return kernels.resolve_attention(
+        *with_data(config), platform, chip
+    ).model.attention_implementation
 
 
 @pytest.mark.parametrize(
@@ -74,20 +76,20 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
 )
 def test_xla_replaces_kernels_that_the_compiler_refuses(settings, message, continues, caplog):
     asked = _config(*settings)
-    taken = kernels.resolved(*with_data(asked), "tpu", "v5e")
+    taken = kernels.resolve_attention(*with_data(asked), "tpu", "v5e")
     if continues:
-        result = kernels.without_kernels(asked, taken, ValueError(message))
+        result = kernels.fall_back_to_xla(asked, taken, ValueError(message))
         assert result.model.attention_implementation == "xla"
         assert len(caplog.messages) == 1
     else:
         with pytest.raises(ValueError, match=message[:20]):
-            kernels.without_kernels(asked, taken, ValueError(message))
+            kernels.fall_back_to_xla(asked, taken, ValueError(message))
 
 
 @pytest.mark.parametrize(
     ("settings", "platform", "chip", "jax", "why"),
     [
-        (["model.random_pattern=independent"], "tpu", "v5e", (0, 7), "independent blocks has none"),
+        (["model.random_pattern=independent"], "tpu", "v5e", (0, 7), "with independent blocks"),
         (["model.attention_type=simulated_sparse"], "tpu", "v5e", (0, 7), "simulated_sparse"),
         (["make_data.seq_length=600"], "tpu", "v5e", (0, 7), "600 tokens are no multiple"),
         ([MODERNBERT, "model.local_attention=258"], "tpu", "v5e", (0, 7), "258 is more than 256"),
@@ -102,7 +104,7 @@ def test_xla_replaces_kernels_that_the_compiler_refuses(settings, message, conti
 def test_impossible_kernels_are_refused_and_auto_takes_xla(
     settings, platform, chip, jax, why, monkeypatch
 ):
-    monkeypatch.setattr(kernels, "_jax_version", lambda: jax)
+    monkeypatch.setattr(kernels, "_get_jax_version", lambda: jax)
     assert _resolved(_config(*settings), platform, chip) == "xla"
     with pytest.raises(
         BadInput, match=f"^{KEY}=kernel is not possible, as .*{why}.*: leave it at auto$"

@@ -7,14 +7,18 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.forward import encode
-from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.model.layers import Tokens, dense_attention
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
-from bigbird_ja.model.kernels.kernel_attention import bounds, interpreted, kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import (  # noqa: E402
+    find_bounds,
+    interpret_kernels,
+    kernel_attention,
+)
 from bigbird_ja.model.kernels.layer_shape import LayerShape, Order, tile_rows  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
@@ -71,7 +75,7 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
                 context = dense_attention(*given, tokens, band)
         return context * mask[..., None, None], *tape.gradient(context, given, upstream)
 
-    with interpreted():
+    with interpret_kernels():
         by_kernel = run(True)
     for value, expected in zip(by_kernel, run(False), strict=True):
         np.testing.assert_allclose(value, expected, atol=1e-5)
@@ -86,7 +90,7 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     tokens = Tokens(tf.cast(documents > 0, tf.float32), documents)
     tiled = tokens.map(lambda each: tf.reshape(each, [2, 5, 128]))
     expected = [[[0, 1], [1, 1], [2, 3], [2, 3], [2, 3]], [[0, 2], [0, 4], [1, 3], [1, 3], [4, 0]]]
-    np.testing.assert_array_equal(bounds(tiled.documents, tiled.mask > 0), expected)
+    np.testing.assert_array_equal(find_bounds(tiled.documents, tiled.mask > 0), expected)
 
     def run():
         @tf.function(jit_compile=True, autograph=False)
@@ -96,7 +100,7 @@ def test_skipped_documents_change_no_bit(monkeypatch):
                 context = _by_kernel(*given, tokens, None)
             return context, *tape.gradient(context, given, given[0])
 
-        with interpreted():
+        with interpret_kernels():
             return values()
 
     skipping = run()
@@ -123,7 +127,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, mo
     for way in ("xla", "kernel"):
         named = {f"model.{k}": v for k, v in (sets | {"attention_implementation": way}).items()}
         config = tiny_config(length, **named, **{"training.gradient_checkpointing": True})
-        with interpreted():
+        with interpret_kernels():
             by_way[way], found[way] = _gradients(config)
     assert found["kernel"] - found["xla"] == barriers
     for name, expected in by_way["xla"].items():
@@ -151,7 +155,7 @@ def _gradients(config):
             total = tf.reduce_sum(hidden[:, : config.make_data.seq_length // 2] ** 3)
         return tape.gradient(total, params)
 
-    params = {k: tf.constant(v) for k, v in initial_parameters(*with_data(config), seed=1).items()}
+    params = {k: tf.constant(v) for k, v in draw_parameters(*with_data(config), seed=1).items()}
     is_kernel = config.model.attention_implementation == "kernel"
     found = (run if is_kernel else run.python_function)(params)  # XLA needs no TPU compiler
     gradients = {k: tf.convert_to_tensor(v) for k, v in found.items() if v is not None}

@@ -21,7 +21,7 @@ class Found:
 
 @pytest.fixture
 def machine(monkeypatch):
-    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: True)
+    monkeypatch.setattr(devices, "has_tensorflow_tpu", lambda: True)
     monkeypatch.setattr(devices, "find", Found)
     for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
         monkeypatch.delenv(name, raising=False)
@@ -36,7 +36,7 @@ def machine(monkeypatch):
         ("", "v2-8", "auto", 1, "estimator", "a TPU v2"),
         ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # No TPU v3 needs the estimator.
         ("", "v5litepod-8", "auto", 1, "pjrt", "not proven on a TPU v5e"),
-        ("", None, "auto", 1, "pjrt", "no TPU v2 or v3"),
+        ("", None, "auto", 1, "pjrt", "TPUEstimator is for a TPU v2 or v3"),
         ("jax", None, "auto", 1, "estimator", "auto: jax is not installed"),
         ("tensorflow_estimator", None, "auto", 1, "pjrt", "needs TensorFlow 2.15"),
         ("", None, "pjrt", 1, "pjrt", "`engine` pjrt"),
@@ -76,7 +76,7 @@ def test_estimator_refuses_kernels_and_another_tensorflow(machine):
 
 
 def test_missing_tpu_is_reported_before_missing_support(machine, monkeypatch):
-    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: False)
+    monkeypatch.setattr(devices, "has_tensorflow_tpu", lambda: False)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         check_estimator_tpu(CONFIG)
     machine.tpu("v3-8")

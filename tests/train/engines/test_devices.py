@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 TPU = (devices.TPU_FILES, {"jax", "libtpu"}, True)
 GPU = (devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, False)
-BUSY, MISMATCH = "is in use by another process", "its driver and this jax do not match"
+BUSY, MISMATCH = "is in use by another process", "has a driver that does not match this jax"
 # Messages of libtpu and XLA, shortened.
 MESSAGES = [
     (TPU, "The TPU is already in use by process with pid 4711. Not attempting to load it.", BUSY),

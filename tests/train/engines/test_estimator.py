@@ -9,7 +9,7 @@ from testkit.configs import fitted, with_data
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
 from bigbird_ja.errors import StorageError
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings.values import replace_settings
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
@@ -62,9 +62,9 @@ def features(rows):
 
 
 def initial(config):
-    from bigbird_ja.model.initialization import initial_parameters
+    from bigbird_ja.model.initialization import draw_parameters
 
-    params = initial_parameters(*with_data(config), 1)
+    params = draw_parameters(*with_data(config), 1)
     slots = {f"{n}/adam_{s}": np.zeros_like(v) for s in "mv" for n, v in params.items()}
     return {**params, **slots, "global_step": np.int64(0)}
 
@@ -81,7 +81,7 @@ def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
     # The weight, each gradient, the means, and the orthogonalized matrices of each core, by shape.
-    assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
+    assert len(sums) == 2 + len(make_parameter_specs(*with_data(config))) + stacks
 
 
 def endless(host, count):

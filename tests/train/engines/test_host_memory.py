@@ -37,9 +37,9 @@ def test_estimate_is_near_the_compilers_figure(layers, sequences, length, monkey
 
 def test_step_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
     """Refuse it at 512 tokens, too: the compiler was killed there with 20 GB left."""
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 20 * 10**9)
+    monkeypatch.setattr(host_memory, "find_available_bytes", lambda: 20 * 10**9)
     monkeypatch.setattr(pjrt.PjrtEngine, "_compile", lambda engine: pytest.fail("compiled"))
     for length, needed in ((4096, 207), (512, 24)):
         engine, _ = make_engine(f"make_data.seq_length={length}", name="base-4096")
-        with pytest.raises(OutOfMemory, match=rf"needs about {needed}\.\d+ GB of memory and this"):
+        with pytest.raises(OutOfMemory, match=rf"needs about {needed}\.\d+ GB of memory, but this"):
             engine.begin()

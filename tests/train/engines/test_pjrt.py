@@ -101,7 +101,7 @@ def test_kernels_train_as_xla_does():
 
 def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, caplog):
     """Continue on a v5e whose compiler accepts only XLA's attention."""
-    monkeypatch.setattr(kernels, "_jax_version", lambda: (99, 0))
+    monkeypatch.setattr(kernels, "_get_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
     for name in ("Mesh", "NamedSharding"):  # jax would search for a TPU
         monkeypatch.setattr(pjrt, name, lambda *_: None)

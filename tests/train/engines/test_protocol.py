@@ -47,7 +47,7 @@ def test_run_writes_the_files_and_keys_of_the_contract(runs):
     assert [name for name in names if name.startswith(".") or name == "lock.json"] == [
         MANIFEST_NAME
     ]
-    assert CheckpointStore(model).steps() == [25, STEPS]
+    assert CheckpointStore(model).list_steps() == [25, STEPS]
     _, _, params, meta = load_parameters(model)
     assert meta.tokens_seen > 0 and meta.train_seconds > 0 and len(params) > 20
     assert not [name for name in params if "adam" in name or name == "global_step"]
@@ -104,9 +104,9 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
         assert running.wait().status == -signal.SIGKILL
 
     kill(at=("step", 3))
-    assert store.steps() == []
+    assert store.list_steps() == []
     kill(at=("between-files", 1))
-    assert store.steps() == []
+    assert store.list_steps() == []
 
     step = 0
     for name, flags in (("SIGTERM", []), ("--max_train_minutes 7.5", ["--max_train_minutes=7.5"])):
@@ -116,12 +116,12 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
         ended = resumed_at_last(running, f"{name}: finishing the step and saving")
         assert (ended.status, ended.result["reason"]) == (75, "interrupted"), ended.err
         step += 3 if runs.engine == "pjrt" else 1  # steps that were dispatched ahead
-        assert ended.result["global_step"] == store.steps()[-1] == step
+        assert ended.result["global_step"] == store.list_steps()[-1] == step
         assert f"{name}: saved at step {step} in" in ended.err.splitlines()[-1]
         assert events(model)[-1] == "interrupted"
 
     kill(*never, at=("between-files", 2))
-    assert store.steps()[-1] == step
+    assert store.list_steps()[-1] == step
     fake_gcs.fault("upload", "status", code=503, times=3)
     fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
     ended = runs.zygote.run(*start)
@@ -165,7 +165,7 @@ def test_nan_is_reported_with_its_step(runs, tmp_path):
     assert ended.status == 70 and ended.result["reason"] == "diverged"
     assert "gradients of step 1 are NaN" in ended.err and "Traceback" not in ended.err
     assert run_log.read_events(str(tmp_path))[-1]["reason"] == "diverged"
-    assert CheckpointStore(str(tmp_path)).steps() == []
+    assert CheckpointStore(str(tmp_path)).list_steps() == []
 
 
 def test_profile_of_some_steps_has_their_products(runs, tmp_path):

@@ -3,10 +3,12 @@
     gradients -> sum over the devices -> update
 
 With Muon on several devices the optimizer's state is divided (ZeRO-1: Rajbhandari et al. 2020,
-arXiv:1910.02054, section 5.1): each device gets one part of the sums (reduce-scatter), updates that
-part, and all parts are joined again (all-gather). Muon needs whole matrices: each device exchanges
-its rows of all matrices for all rows of its share of them (all-to-all), orthogonalizes these, and
-exchanges them back. Importing this module starts no device.
+arXiv:1910.02054, section 5.1). Each device gets one part of the summed gradients (reduce-scatter)
+and updates its part of the parameters, and the parts are joined again (all-gather).
+
+Muon needs whole matrices. So devices exchange rows (all-to-all): each device gives away its rows of
+all matrices, and gets all rows of some matrices. It orthogonalizes these, and the rows are
+exchanged back. Importing this module starts no device.
 """
 
 import functools
@@ -22,14 +24,14 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.compat import shard_map
 from bigbird_ja.model_dir.variables import STEP
-from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, gradient_name
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
+from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, name_gradient
+from bigbird_ja.train.engines.lowering.stablehlo import make_jax_function
 
 AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """State on the devices, which is equal on every device except for divided slots."""
+    """State on the devices. Except for divided slots it is equal on all devices."""
 
     parameters: list[jax.Array]  # In the program's order.
     slots: list[jax.Array]
@@ -38,7 +40,7 @@ class DeviceState(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Values of a step that the host may read after the state is donated."""
+    """Values of a step that the host may read after the state was donated."""
 
     metrics: jax.Array  # float32, in the order of `Program.metric_names`.
     first_bad: jax.Array
@@ -47,7 +49,7 @@ class Notes(NamedTuple):
 def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     """Return the jitted step on a mesh of devices.
 
-    It maps (state, batch) to (state, notes). The state is donated; the batch is divided over the
+    It maps (state, batch) to (state, notes). The state is donated. The batch is divided over the
     devices in their order.
 
     Args:
@@ -55,11 +57,11 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
         platform: "cpu", "cuda" or "tpu".
         mesh: mesh with the axis `AXIS`.
     """
-    gradients = as_jax_function(step.gradients, platform)
-    update = as_jax_function(step.update, platform)
+    gradients = make_jax_function(step.gradients, platform)
+    update = make_jax_function(step.update, platform)
     divided = _Divided(step, platform) if step.shards else None
 
-    def replica_step(
+    def run_replica(
         state: DeviceState, batch: Mapping[str, jax.Array]
     ) -> tuple[DeviceState, Notes]:
         weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
@@ -81,12 +83,16 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
         return DeviceState(new, slots, count, bad), Notes(metrics, bad)
 
     # Partition of the state over the devices.
-    placed = DeviceState([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
-    over_devices = shard_map(replica_step, mesh, (placed, P(AXIS)), (placed, P()))
+    placed = DeviceState(
+        [P()] * len(step.parameters), [part for _, part in _list_slots(step)], P(), P()
+    )
+    over_devices = shard_map(run_replica, mesh, (placed, P(AXIS)), (placed, P()))
     return jax.jit(over_devices, donate_argnums=(0,))
 
 
-def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.ShapeDtypeStruct]]:
+def make_shapes(
+    step: LoweredStep, mesh: Mesh
+) -> tuple[DeviceState, dict[str, jax.ShapeDtypeStruct]]:
     """Return shapes, types and shardings of the arguments of `make_step`'s function."""
 
     def shape(spec: Spec, part: Any) -> Any:
@@ -95,7 +101,7 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.Sh
     scalar = shape(Spec((), "int32"), P())
     state = DeviceState(
         [shape(spec, P()) for spec in step.parameters.values()],
-        [shape(spec, part) for spec, part in _slots(step)],
+        [shape(spec, part) for spec, part in _list_slots(step)],
         scalar,
         scalar,
     )
@@ -106,68 +112,68 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.Sh
     return state, batch
 
 
-def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """Return each slot as it is on the devices, padded if divided, with its partition."""
+def _list_slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
+    """List the slots and their partitions. Divided slots are padded."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
     return [
-        (shard.whole(spec, step.replicas), P(*[None] * shard.dimension, AXIS))
+        (shard.get_whole(spec, step.replicas), P(*[None] * shard.dimension, AXIS))
         for spec, shard in shards
     ]
 
 
 class _Divided:
-    """Update of a state that is divided over the devices, on each of them."""
+    """Update of a divided state, on each device."""
 
     def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
         self._shards = [step.shards[name] for name in step.parameters]
         self._wholes = list(step.parameters.values())
-        self._muon = [as_jax_function(traced, platform) for traced in step.muon or ()]
+        self._muon = [make_jax_function(traced, platform) for traced in step.muon or ()]
 
     def update(
         self, update: Any, state: DeviceState, local_grads: Sequence[jax.Array], sums: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-        """Return new parameters and slots, metrics, and whether all is finite."""
+        """Return new parameters and slots, metrics, and whether all values are finite."""
         summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
-        stacks = self._orthogonalized(state, summed, squares)
+        stacks = self._orthogonalize(state, summed, squares)
         *values, metrics, finite = update(
             *parts, *state.slots, *summed, *stacks, sums, state.step, squares
         )
         new = zip(values[: self._count], self._shards, self._wholes, strict=True)
         return [self._gather(*each) for each in new], values[self._count :], metrics, finite
 
-    def _orthogonalized(
+    def _orthogonalize(
         self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """Return this device's rows of Muon's stacks, orthogonalized."""
+        """Orthogonalize Muon's stacks, and return this device's rows."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))
-        known |= dict(zip(map(gradient_name, self._step.parameters), summed, strict=True))
+        known |= dict(zip(map(name_gradient, self._step.parameters), summed, strict=True))
         known["squares"] = squares
         stacks = directions(*(known[name] for name in self._step.muon[0].inputs))
         stacks = orthogonalize(*(_exchange(stack, 0, 1) for stack in stacks))
         return [_exchange(stack, 1, 0) for stack in stacks]
 
     def _scatter(self, gradient: jax.Array, shard: Division) -> jax.Array:
-        """Return this device's part of the sum over all of them."""
-        whole = self._filled(gradient, shard)
+        """Return this device's part of the sum over all devices."""
+        whole = self._pad(gradient, shard)
         return lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
 
     def _take(self, parameter: jax.Array, shard: Division) -> jax.Array:
         start = lax.axis_index(AXIS) * shard.size
-        whole = self._filled(parameter, shard)
+        whole = self._pad(parameter, shard)
         return lax.dynamic_slice_in_dim(whole, start, shard.size, shard.dimension)
 
     def _gather(self, part: jax.Array, shard: Division, spec: Spec) -> jax.Array:
         whole = lax.all_gather(part, AXIS, axis=shard.dimension, tiled=True)
         return lax.slice_in_dim(whole, 0, spec.shape[shard.dimension], axis=shard.dimension)
 
-    def _filled(self, array: jax.Array, shard: Division) -> jax.Array:
+    def _pad(self, array: jax.Array, shard: Division) -> jax.Array:
         missing = shard.size * self._step.replicas - array.shape[shard.dimension]
         if not missing:
             return array
@@ -176,15 +182,18 @@ class _Divided:
 
 
 def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
-    """Exchange parts along `split` between all devices, joined along `joined`."""
+    """Divide an array along `split`, exchange the parts between all devices, and join them.
+
+    The received parts are joined along `joined`.
+    """
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
-def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
+def fetch_variables(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the whole variables of a state by name.
 
-    If slots are divided over several processes, all processes must call it at the same step: one
-    slot after another is gathered from all of them.
+    If slots are divided over several processes, all processes must call it at the same step, as
+    each slot is gathered from all of them.
     """
     specs = {**step.parameters, **step.slots}
     arrays = [
@@ -201,13 +210,13 @@ def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
 
 
 def _read(array: jax.Array) -> np.ndarray:
-    """Return the whole array, and free the devices' memory for gathering it."""
+    """Return the whole array, and free the devices' memory that gathering needed."""
     if not array.is_fully_addressable:
-        array = _gathering(array.sharding.mesh)(array).addressable_data(0)
+        array = _make_gather(array.sharding.mesh)(array).addressable_data(0)
     return np.asarray(array)
 
 
 @functools.lru_cache(maxsize=1)
-def _gathering(mesh: Mesh) -> Any:
+def _make_gather(mesh: Mesh) -> Any:
     """Return a function that gathers an array on every device, compiled once for each shape."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))

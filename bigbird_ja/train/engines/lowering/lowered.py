@@ -25,29 +25,30 @@ class Traced:
 class Division:
     """Division of a tensor over the replicas, along one dimension into parts of equal size.
 
-    A dimension that does not divide is padded with zeros, which the update leaves zero.
+    The dimension is padded with zeros if necessary. The update leaves them zero.
     """
 
     dimension: int
     size: int  # Size of one part along the dimension.
 
-    def part(self, spec: Spec) -> Spec:
-        """Return the part of one replica."""
-        return self._with(spec, self.size)
+    def get_part(self, spec: Spec) -> Spec:
+        """Return the spec of one replica's part."""
+        return self._resize(spec, self.size)
 
-    def whole(self, spec: Spec, replicas: int) -> Spec:
-        """Return all parts joined."""
-        return self._with(spec, self.size * replicas)
+    def get_whole(self, spec: Spec, replicas: int) -> Spec:
+        """Return the spec of all parts joined."""
+        return self._resize(spec, self.size * replicas)
 
-    def _with(self, spec: Spec, size: int) -> Spec:
+    def _resize(self, spec: Spec, size: int) -> Spec:
         before, after = spec.shape[: self.dimension], spec.shape[self.dimension + 1 :]
         return Spec((*before, size, *after), spec.dtype)
 
 
-def division_of(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
-    """Return the division along the first dimension that divides, else along the longest one.
+def choose_division(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
+    """Choose the dimension along which a tensor is divided.
 
-    With `by_rows` it is along the first dimension in any case.
+    It is the first dimension of a divisible size, else the longest one. With `by_rows` it is always
+    the first one.
     """
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
@@ -55,7 +56,7 @@ def division_of(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
     return Division(dimension, -(-spec.shape[dimension] // replicas))
 
 
-def gradient_name(parameter: str) -> str:
+def name_gradient(parameter: str) -> str:
     """Return the name of a parameter's gradient among the arguments of the step's functions."""
     return f"{parameter}/gradient"
 
@@ -67,16 +68,16 @@ class LoweredStep:
     Args:
         gradients: function of one replica.
         update: function of one replica. If the state is divided (`shards`), its arguments are one
-            replica's parts, and there are two more (`program`).
-        parameters: whole parameters, in the order in which the functions take them.
-        slots: whole slots, in the order in which the functions take them.
+            replica's parts, with two additional arguments (`program`).
+        parameters: whole parameters, in the order of the functions' arguments.
+        slots: whole slots, in the order of the functions' arguments.
         batch: one replica's part of a batch.
         replicas: number of replicas, over which the gradients are summed.
-        shards: divisions of parameters (and their gradients) and slots, by name, empty if they
-            are not divided.
-        muon: if the state is divided, two functions: the first maps a replica's rows of all
-            matrices to stacks, and the second orthogonalizes a replica's share of the whole
-            matrices. Replicas exchange rows between them, and before `update`.
+        shards: divisions of parameters (and their gradients) and slots by name, or {} if they are
+            not divided.
+        muon: two functions if the state is divided. The first one maps a replica's rows of all
+            matrices to stacks. The second one orthogonalizes a replica's share of the whole
+            matrices. Replicas exchange rows between the two, and before `update`.
     """
 
     gradients: Traced

@@ -1,21 +1,20 @@
 """Train step as functions of one replica, traced with TensorFlow and lowered to HLO.
 
-`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices the same. The
+`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices them. The
 caller sums the gradients over the replicas between the two functions:
 
     gradients(parameters, batch, step, replica, weight) -> gradients, sums
     update(parameters, slots, gradients, sums, step)    -> parameters, slots, metrics, finite
 
-Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. Both are pure
-functions without variables; the caller decides which inputs are donated (parameters and slots of
-`update`).
+Arguments and results are flat lists of tensors, in the order of `inputs` and `outputs`. Both
+functions are pure. The caller decides which inputs are donated (parameters and slots of `update`).
 
-With Muon on several replicas, `update` takes one replica's part of parameters, slots and gradients,
-and two more arguments: the sum of squares of all gradients (`squares`), and that replica's rows of
-the orthogonalized stacks (`LoweredStep.muon`).
+With Muon on several replicas, parameters, slots and gradients of `update` are one replica's parts.
+There are two additional arguments: the sum of squares of all gradients (`squares`), and the
+replica's rows of the orthogonalized stacks (`LoweredStep.muon`).
 
-Functions are lowered for the CPU, as TensorFlow has no TPU lowering without a TPU: the graph is the
-same, except for a few ops (TensorFlow's stateless random numbers, which the step does not use).
+Functions are lowered for the CPU, as TensorFlow cannot lower for a TPU without a TPU. The graphs
+differ only in a few ops (stateless random numbers), which the step does not use.
 """
 
 import inspect
@@ -27,8 +26,8 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import forward
-from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.model_dir.variables import slot_name
+from bigbird_ja.model.params import make_parameter_specs
+from bigbird_ja.model_dir.variables import name_slot
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -39,10 +38,10 @@ from bigbird_ja.train.engines.lowering.lowered import (
     LoweredStep,
     Spec,
     Traced,
-    division_of,
-    gradient_name,
+    choose_division,
+    name_gradient,
 )
-from bigbird_ja.train.optimizer import muon_matrices, slot_parameters
+from bigbird_ja.train.optimizer import list_muon_matrices, list_slot_parameters
 
 _SCALAR = Spec((), "float32")
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -57,8 +56,8 @@ class Program:
         data: data of the run.
         sequences: number of sequences per replica and step, over all micro-batches.
         num_replicas: number of replicas that divide the global batch.
-        orthogonalize: function that orthogonalizes a stack of Muon's matrices, if the state is not
-            divided.
+        orthogonalize: function that orthogonalizes a stack of Muon's matrices. It is not used if
+            the state is divided.
     """
 
     config: Config
@@ -70,19 +69,21 @@ class Program:
     @property
     def parameters(self) -> dict[str, Spec]:
         """Parameters by name, float32."""
-        specs = parameter_specs(self.config, self.data)
+        specs = make_parameter_specs(self.config, self.data)
         return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Slots of the optimizer by name, with every m before every v."""
-        parameters, slots = self.parameters, slot_parameters(self.config, self.data)
-        return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
+        """Slots of the optimizer by name, all m before all v."""
+        parameters, slots = self.parameters, list_slot_parameters(self.config, self.data)
+        return {name_slot(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
-        """One replica's part of a batch, as `data.pipeline.batches` yields it."""
-        return batch_specs(self.data, self.sequences, train_predictions(self.config, self.data))
+        """One replica's part of a batch, as `data.pipeline.read_batches` yields it."""
+        return make_batch_specs(
+            self.data, self.sequences, train_predictions(self.config, self.data)
+        )
 
     @property
     def metric_names(self) -> list[str]:
@@ -94,30 +95,30 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Division]:
-        """Division of each parameter and slot over the replicas, empty if not divided.
+        """Division of each parameter and slot over the replicas, or {} if they are not divided.
 
         Muon's matrices are divided by rows.
         """
-        matrices, count = muon_matrices(self.config, self.data), self.num_replicas
+        matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if count == 1 or not matrices:
             return {}
         shards = {
-            name: division_of(spec, count, by_rows=name in matrices)
+            name: choose_division(spec, count, by_rows=name in matrices)
             for name, spec in self.parameters.items()
         }
-        slots = slot_parameters(self.config, self.data)
-        return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
+        slots = list_slot_parameters(self.config, self.data)
+        return shards | {name_slot(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
         """Lower all functions.
 
         Raises:
-            BadInput: The model refuses the shapes.
+            BadInput: The shapes do not suit the model.
         """
-        orthogonalization = self.muon()
+        orthogonalization = self.trace_muon()
         return LoweredStep(
-            self.gradients(),
-            self.update(orthogonalization[0].outputs if orthogonalization else {}),
+            self.trace_gradients(),
+            self.trace_update(orthogonalization[0].outputs if orthogonalization else {}),
             self.parameters,
             self.slots,
             self.batch,
@@ -126,18 +127,18 @@ class Program:
             orthogonalization,
         )
 
-    def gradients(self) -> Traced:
+    def trace_gradients(self) -> Traced:
         """Trace one replica's part of the gradients.
 
         Raises:
-            BadInput: The model refuses the shapes.
+            BadInput: The shapes do not suit the model.
         """
         parameters, batch = self.parameters, self.batch
         number = Spec((), "int32")
         scalars = {"step": number, "replica": number, "weight": _SCALAR}
 
         def parts(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            gradients, sums = step_lib.replica_gradients(
+            gradients, sums = step_lib.compute_replica_gradients(
                 self.config,
                 self.data,
                 {name: values[name] for name in parameters},
@@ -151,27 +152,27 @@ class Program:
 
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
-    def muon(self) -> tuple[Traced, Traced] | None:
-        """Trace the two functions of `LoweredStep.muon`, or return None if one update is enough.
+    def trace_muon(self) -> tuple[Traced, Traced] | None:
+        """Trace the two functions of `LoweredStep.muon`, or return None if nothing is divided.
 
-        Between the two, replicas exchange rows for matrices: each starts with [n, rows / replicas,
-        columns] of a stack and gets [n / replicas, rows, columns].
+        Between the two, a replica's part of a stack changes by an exchange of rows from [n, rows /
+        replicas, columns] to [n / replicas, rows, columns].
         """
-        matrices, count = muon_matrices(self.config, self.data), self.num_replicas
+        matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
             return None
-        parts = self._parts({name: self.parameters[name] for name in matrices})
-        momenta = {slot_name(name, "m"): spec for name, spec in parts.items()}
-        gradients = {gradient_name(name): spec for name, spec in parts.items()}
+        parts = self._take_parts({name: self.parameters[name] for name in matrices})
+        momenta = {name_slot(name, "m"): spec for name, spec in parts.items()}
+        gradients = {name_gradient(name): spec for name, spec in parts.items()}
         shapes = {(parts[name].shape[0], spec.columns) for name, spec in matrices.items()}
 
-        def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        def compute_directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
                 return optimizer.muon_directions(
                     self.config.training,
                     matrices,
-                    {name: values[slot_name(name, "m")] for name in parts},
-                    {name: values[gradient_name(name)] for name in parts},
+                    {name: values[name_slot(name, "m")] for name in parts},
+                    {name: values[name_gradient(name)] for name in parts},
                     tf.sqrt(values["squares"]),
                     multiple=count,
                 )
@@ -181,22 +182,22 @@ class Program:
                 return [optimizer.orthogonalize(stack) for stack in values.values()]
 
         outputs = [f"stack_{number}" for number in range(len(shapes))]
-        first = trace(directions, {**momenta, **gradients, "squares": _SCALAR}, outputs)
+        first = trace(compute_directions, {**momenta, **gradients, "squares": _SCALAR}, outputs)
         shares = {
             name: Spec((spec.shape[0] // count, spec.shape[1] * count, spec.shape[2]), spec.dtype)
             for name, spec in first.outputs.items()
         }
         return first, trace(orthogonalize, shares, outputs)
 
-    def update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """Trace the update by the whole batch's gradients, with `metrics` as in `metric_names`.
+    def trace_update(self, stacks: Mapping[str, Spec]) -> Traced:
+        """Trace the update by the whole batch's gradients.
 
         Args:
             stacks: orthogonalized stacks of Muon, if the state is divided.
         """
-        parameters, slots = self._parts(self.parameters), self._parts(self.slots)
-        by_slot = slot_parameters(self.config, self.data)
-        given = {gradient_name(name): spec for name, spec in parameters.items()}
+        parameters, slots = self._take_parts(self.parameters), self._take_parts(self.slots)
+        by_slot = list_slot_parameters(self.config, self.data)
+        given = {name_gradient(name): spec for name, spec in parameters.items()}
         totals = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
         if self.shards:
             totals["squares"] = _SCALAR
@@ -206,8 +207,8 @@ class Program:
                 self.config,
                 self.data,
                 {name: values[name] for name in parameters},
-                {s: {n: values[slot_name(n, s)] for n in names} for s, names in by_slot.items()},
-                {name: values[gradient_name(name)] for name in parameters},
+                {s: {n: values[name_slot(n, s)] for n in names} for s, names in by_slot.items()},
+                {name: values[name_gradient(name)] for name in parameters},
                 values["sums"],
                 values["step"],
                 squares=values.get("squares"),
@@ -224,14 +225,16 @@ class Program:
         outputs = [*parameters, *slots, "metrics", "finite"]
         return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
 
-    def _parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    def _take_parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         """Return one replica's part of parameters or slots."""
         shards = self.shards
-        return {name: shards[name].part(s) if shards else s for name, s in specs.items()}
+        return {name: shards[name].get_part(s) if shards else s for name, s in specs.items()}
 
 
-def evaluation(config: Config, data: Data, sequences: int) -> Traced:
-    """Trace `forward.pretraining_metrics` for a batch, with parameters as the first arguments.
+def trace_evaluation(config: Config, data: Data, sequences: int) -> Traced:
+    """Trace `forward.compute_pretraining_metrics` for a batch.
+
+    The parameters are the first arguments.
 
     Args:
         config: config of evaluation, in float32 and without recomputation.
@@ -239,7 +242,7 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
         sequences: number of sequences in the batch.
     """
     parameters = Program(config, data, sequences, 1).parameters
-    batch = batch_specs(data, sequences)
+    batch = make_batch_specs(data, sequences)
     outputs = ["masked_lm_losses", "masked_lm_correct"]
     if data.nsp:
         outputs += ["next_sentence_losses", "next_sentence_correct"]
@@ -247,13 +250,13 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
         inputs = {name: values[name] for name in batch}
-        results = forward.pretraining_metrics(params, config, data, inputs)
+        results = forward.compute_pretraining_metrics(params, config, data, inputs)
         return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)
 
 
-def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
+def make_batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
     """Return shapes and types of a batch, as `data.pipeline` yields it.
 
     Args:
@@ -287,26 +290,26 @@ def trace(
         outputs: names of the outputs.
 
     Raises:
-        BadInput: The model refuses the shapes.
+        BadInput: The shapes do not suit the model.
     """
     results: list[tf.Tensor] = []
 
-    def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+    def flatten(*tensors: tf.Tensor) -> list[tf.Tensor]:
         results[:] = function(dict(zip(inputs, tensors, strict=True)))
         return list(results)
 
     specs = [tf.TensorSpec(spec.shape, spec.dtype) for spec in inputs.values()]
     with tf.device("/CPU:0"):
-        traced = tf.function(flat, jit_compile=True, autograph=False)
+        traced = tf.function(flatten, jit_compile=True, autograph=False)
         try:
             lower = traced.experimental_get_compiler_ir(*specs)
-            # Without a device TensorFlow 2.15 runs an op to find the default one.
+            # Without a stated device TensorFlow 2.15 runs an op to find the default one.
             is_old = "platform_name" not in inspect.signature(lower).parameters
             where = {"device_name": _CPU} if is_old else {"platform_name": "CPU"}
             module = hlo_pb2.HloModuleProto.FromString(lower(stage="hlo_serialized", **where))
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
-    # Deterministic: TensorFlow writes attributes in any order, and equal steps need equal bytes.
+    # Equal steps need equal bytes, but by default the order of attributes is arbitrary.
     hlo: bytes = module.SerializeToString(deterministic=True)
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

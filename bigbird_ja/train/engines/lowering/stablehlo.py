@@ -1,8 +1,8 @@
 """Conversion of lowered HLO to StableHLO, and to a function that JAX can call.
 
-XLA's own converter makes StableHLO of HLO. A function of the same signature is exported by
-`jax.export`, and its module is replaced by ours: the result can be called like any other JAX
-function, inside `jit` and `shard_map`.
+XLA's own converter converts HLO to StableHLO. To call it, `jax.export` exports another function of
+the same signature, whose module is then replaced. The result can be called like any JAX function,
+inside `jit` and `shard_map`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bigbird_ja.train.engines.lowering.lowered import Traced
 _KERNEL = "tpu_custom_call"
 
 
-def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
+def make_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
     """Return a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
 
     Args:
@@ -30,15 +30,15 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
         return [jnp.zeros(spec.shape, spec.dtype) for spec in traced.outputs.values()]
 
     arguments = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in traced.inputs.values()]
-    # With several platforms the exported function would have one more argument.
+    # For several platforms the exported function would have one more argument.
     exported = export.export(jax.jit(same_signature, keep_unused=True), platforms=[platform])(
         *arguments
     )
-    module = to_portable_artifact(traced.hlo)
+    module = serialize_module(traced.hlo)
     return dataclasses.replace(exported, mlir_module_serialized=module).call
 
 
-def to_portable_artifact(hlo: bytes) -> bytes:
+def serialize_module(hlo: bytes) -> bytes:
     """Serialize an HLO module as StableHLO, with TensorFlow's op names as locations."""
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
@@ -48,7 +48,7 @@ def to_portable_artifact(hlo: bytes) -> bytes:
         module = ir.Module.parse(compat.hlo_to_stablehlo(hlo))
         _return_results_one_by_one(module)
         if _KERNEL.encode() in hlo:
-            _kernels_as_jax_writes_them(module)
+            _convert_kernel_calls(module)
         artifact: bytes = stablehlo.serialize_portable_artifact(
             module, stablehlo.get_current_version()
         )
@@ -56,7 +56,7 @@ def to_portable_artifact(hlo: bytes) -> bytes:
 
 
 def _return_results_one_by_one(module: Any) -> None:
-    """Change a module to return single results, as JAX expects, in place of HLO's tuple."""
+    """Change a module to return single results, as JAX expects, instead of HLO's tuple."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
@@ -74,10 +74,11 @@ def _return_results_one_by_one(module: Any) -> None:
     main.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
-def _kernels_as_jax_writes_them(module: Any) -> None:
+def _convert_kernel_calls(module: Any) -> None:
     """Change the calls of a TPU's kernels to JAX's form, which libtpu reads.
 
-    In HLO they return one tuple; JAX writes single results, with version 1 of the call's interface.
+    In HLO a call returns one tuple. In JAX's form it returns single results, and states version 1
+    of the call's interface.
     """
     from jaxlib.mlir import ir
 
@@ -91,14 +92,14 @@ def _kernels_as_jax_writes_them(module: Any) -> None:
 
     module.operation.walk(look)
     for op in calls:
-        _with_single_results(op)
+        _split_results(op)
 
 
-def _with_single_results(op: Any) -> None:
+def _split_results(op: Any) -> None:
     from jaxlib.mlir import ir
 
     kind = op.results[0].type
-    is_tuple = str(kind).startswith("tuple<")  # By text, as bindings differ between versions.
+    is_tuple = str(kind).startswith("tuple<")  # Bindings differ by version.
     types = [kind]
     if is_tuple:
         parts = ir.TupleType(kind)
