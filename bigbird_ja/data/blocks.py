@@ -41,7 +41,7 @@ from bigbird_ja.text.tokenizer import Tokenizer
 _BLOCK_CHARACTERS = 1 << 20
 # Minimum size of a block for each position of a sequence.
 _CHARACTERS_PER_POSITION = 256
-# A warning shows only examples of unknown characters, so a part of a block is searched for them.
+# A warning shows only examples of unknown characters, so only a part of a block is searched.
 _SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
 
 
@@ -74,13 +74,13 @@ class BlockStats:
     """Counts of a block, which the manifest sums.
 
     Attributes:
-        predictions: targeted number of predictions in one epoch.
+        predictions: number of positions to predict in one epoch, by the masking rate.
         left_out: sequences without any token to predict.
         document_tokens: histogram of documents by the logarithm of their length.
         documents_per_sequence: histogram of sequences by their number of fragments.
         times: repetitions of the documents per epoch.
         unknown: number of unknown tokens.
-        unknown_characters: counts of characters that no token covers, from a part of the text.
+        unknown_characters: counts of characters that no token covers, in a part of the text.
     """
 
     documents: Count
@@ -117,11 +117,12 @@ def _cut_corpus(
 ) -> Iterator[tuple[str, int, list[str]]]:
     """Yield split, repetitions per epoch and texts of each block of about `limit` characters."""
     whole, fraction = divmod(_to_fraction(weight), 1)
-    # Order of the last blocks, which are not full.
+    # In this order the last blocks, which are not full, are yielded.
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
-    # One of the first two documents is held out, so that both splits of a corpus of two exist.
+    # One of the first two documents is held out, so that even a corpus of two documents has both
+    # splits.
     are_held_out = _draw(_to_fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2)
     are_repeated = _draw(fraction, seed, Purpose.MIXTURE)
     for text, is_held_out in zip(texts, are_held_out, strict=False):
@@ -143,9 +144,9 @@ def _to_fraction(value: float) -> Fraction:
 
 
 def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
-    """Yield for each item whether it is drawn.
+    """Yield for each item whether it is drawn, without end.
 
-    One item is drawn of each run of 1 / share items.
+    The items form runs of 1 / share items. One item of each run is drawn.
 
     Args:
         share: fraction of the items to draw, below 1.
@@ -343,7 +344,7 @@ class StoredBlock:
     def read_rows(
         self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]
     ) -> npt.NDArray[Any]:
-        """Read some rows, whose `numbers` are ascending."""
+        """Read the rows with these `numbers`, which are ascending."""
         result = np.empty(len(numbers), kind)
         with open(os.path.join(folder, self.path), "rb", buffering=0) as file:
             for i, number in enumerate(numbers):
@@ -353,13 +354,14 @@ class StoredBlock:
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Open the block that an earlier run has written, or return None if it is missing or damaged.
+    """Read the header of a written block, or return None if the file is missing or damaged.
 
     Args:
         path: path of the file.
         row_bytes: size of a row in bytes.
         verify: whether to compare the rows with their checksum. A crash of the machine may damage
-            them. A kill cannot, since a file is renamed when it is complete.
+            the rows. A killed process leaves no partial file, since a file is renamed when it is
+            complete.
     """
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Build a data set (shards and a manifest) from a corpus, by worker processes.
+"""Build a data set (shards and a manifest) from a corpus, with worker processes.
 
 1. Documents are grouped into blocks, which workers tokenize and pack (`blocks`).
 2. An old data set is renamed aside, and workers write the shards from the blocks (`shards`).
@@ -51,7 +51,8 @@ class Request:
     num_workers: int
     overwrite: bool = False
     settings: str = ""  # Text that is logged when the request is accepted.
-    pack: Callable[..., Generator[int]] | None = None  # Replacement for this machine's workers.
+    # Function that packs the blocks, or None for worker processes on this machine.
+    pack: Callable[..., Generator[int]] | None = None
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
@@ -111,7 +112,7 @@ def _load_finished(request: Request, work: Work) -> Manifest | None:
     except BadInput:
         check_output(output)
         raise
-    with contextlib.suppress(BadInput):  # The work folders may contain foreign files.
+    with contextlib.suppress(BadInput):  # Foreign files in the work folders are left there.
         if work.read_spec() == spec:
             work.remove()
     return manifest
@@ -121,7 +122,7 @@ def _begin(request: Request, work: Work) -> None:
     """Create the work folders, or open those of an earlier run of the same spec.
 
     Raises:
-        BadInput: They contain unfinished work of other settings, or foreign files.
+        BadInput: The folders contain unfinished work of other settings, or foreign files.
     """
     output, spec = request.output_dir, request.spec
     begun = work.read_spec()

@@ -1,10 +1,10 @@
-"""Unfinished work of `make-data`: its folders, their owner, and the places of its shards.
+"""Folders of the unfinished work of `make-data`.
 
 `OUTPUT_DIR/.make-data` contains `settings.json`, which identifies it. Packed blocks and the records
 of finished shards are stored on this machine: in the same folder, or in the user's cache if the
 output is on gs://. Shards are written under their final names, so an output without a manifest is
-unfinished. Before the first shard is written, an old data set moves to OUTPUT_DIR.replaced-N, and
-the file `writing` records that.
+unfinished. Before the first shard is written, an old data set is renamed to OUTPUT_DIR.replaced-N,
+and the file `writing` is created.
 
 Only files with the names below are removed from these folders, and only if `settings.json` shows
 that this program made the folder. In OUTPUT_DIR the ownership manifest lists this program's files.
@@ -36,12 +36,12 @@ KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
 _SETTINGS = "settings.json"
-# File that exists once an old data set has moved aside.
+# Empty file. If it exists, an old data set was renamed aside, and shards may have been written.
 _WRITING = "writing"
 _WAIT = "wait for it to end, or choose another `output_dir`"
 _SHARD_END = ".tfrecord"
 _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
-# Names of this program's files in each part of a work folder, as regular expressions.
+# Names of this program's files in a work folder and in its subfolders, as regular expressions.
 _OURS = {
     "": f"{_SETTINGS}|{_WRITING}",
     "blocks": r"(train|eval)-\d{6}\.block",
@@ -65,7 +65,7 @@ def lease_folder(directory: str) -> AbstractContextManager[Lease]:
     Raises:
         BadInput: Another process owns the lease.
     """
-    busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
+    busy = f"{{owner}} is making data in {directory}: {_WAIT}"
     return keep_lease(Lease(storage.join(directory, LOCK_NAME), busy, log))
 
 
@@ -92,7 +92,7 @@ class Work:
         self._writing = storage.join(self.folder, _WRITING)
 
     def read_spec(self) -> DataSpec | None:
-        """Read the spec of an earlier run's unfinished work, or return None without one.
+        """Return the spec of an earlier run's unfinished work, or None if there is none.
 
         Raises:
             BadInput: One of the folders contains foreign files.
@@ -104,26 +104,29 @@ class Work:
         """Create the folders, unless they exist.
 
         Raises:
-            BadInput: Another command has just begun work of other settings there.
+            BadInput: Another command has just begun work of other settings in one of the folders.
         """
         if _read_spec(self.local) not in (None, spec):
-            _remove_ours(self.local)  # The output's settings are others, so this work is outdated.
+            _remove_ours(self.local)  # This work belongs to other settings than the output.
         settings = _Settings(decode.FORMAT_VERSION, spec)
         text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _read_spec(folder) != spec:
-                raise BadInput(f"another command has just begun in {folder}: {_WAIT}")
+                raise BadInput(
+                    f"another command has just begun to make data of other settings in {folder}:"
+                    f" {_WAIT}"
+                )
         for folder in (self.blocks, self._records):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.get_base_name(folder)])
         storage.clean_temporary(self.output, _SHARD)
 
     def remove(self) -> None:
-        """Remove this program's files from the folders, and folders left empty.
+        """Remove this program's files from the folders, and then the empty folders.
 
-        No other process writes there, so temporary files are leftovers of killed commands.
+        No other process writes to the folders, so temporary files are leftovers of killed commands.
         """
         for folder in dict.fromkeys((self.local, self.folder)):
             if _read_spec(folder) is not None:
@@ -162,8 +165,8 @@ class Work:
     def claim_output(self, names: Collection[str], spec: DataSpec) -> Owned:
         """Add the shards to the ownership manifest, and rename an old data set aside.
 
-        After a kill at any time a rerun can continue. Until `writing` exists, every listed file
-        belongs to an old data set.
+        A rerun can continue after a kill at any time. Until the file `writing` exists, every file
+        in the ownership manifest belongs to an old data set.
 
         Args:
             names: names of the shards.
@@ -191,7 +194,7 @@ def _read_spec(folder: str) -> DataSpec | None:
     """Read the spec in a work folder, or return None if the folder is missing or empty.
 
     Raises:
-        BadInput: The folder contains foreign files, or another version made it.
+        BadInput: The folder contains foreign files, or another version of this program made it.
     """
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
@@ -199,7 +202,8 @@ def _read_spec(folder: str) -> DataSpec | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
-                f"{folder} contains files but no {_SETTINGS} of make-data: move it away"
+                f"{folder} contains files that make-data did not write ({_SETTINGS} is missing):"
+                " move the folder away"
             ) from None
         return None
     return decode.decode_versioned(data, _Settings, path, advice).spec
@@ -229,7 +233,7 @@ def check_output(output_dir: str) -> None:
         output_dir: output of `make-data`. Unfinished work in it is ignored.
 
     Raises:
-        BadInput: There is such a file. The message names it.
+        BadInput: There is such a file. The message contains its name.
     """
     advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)

@@ -1,8 +1,7 @@
 """Comparison of a data set with its manifest.
 
-`check_files` compares files by one listing, before work begins. `check` reads everything and
-compares sizes, checksums and counts of the shards, contents of the records, the tokenizer, and the
-totals.
+`check_files` compares the tokenizer, and the sizes and checksums of the shards, before other work
+begins. `check` also reads every record, and compares the contents and the totals.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def check_held_out(manifest: Manifest, data_dir: str) -> None:
     """
     if not manifest.eval_shards:
         raise BadInput(
-            f"{data_dir} contains no held-out records, of {manifest.documents:,} documents."
-            " Make the data again from more documents, with `eval_fraction` above 0"
+            f"{data_dir} contains no held-out records. Make the data again from more documents (now"
+            f" {manifest.documents:,}), with `eval_fraction` above 0"
         )
 
 
@@ -69,7 +68,12 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
 def compare_files(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
-    """Return a line for each shard that is missing, extra or changed, by a listing."""
+    """Compare the shards of a manifest with a listing of the folder.
+
+    Returns:
+        A line for each shard that is missing or that has another size or checksum, and for each
+        shard file that is not in the manifest.
+    """
     problems = []
     for shard in (shard for split in splits for shard in manifest.select_shards(split)):
         if shard.name not in listing:
@@ -92,9 +96,9 @@ def _compare_file(shard: Shard, info: storage.Stat) -> str | None:
 def _compare_shards(
     manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat], splits: Sequence[str]
 ) -> list[str]:
-    """Return the problems of shards, by their sizes and checksums.
+    """Compare sizes and checksums of shards with the manifest, and return the problems.
 
-    Shards are read if their checksums are not in the listing.
+    A shard is read if its checksum is not in the listing.
     """
     if problems := compare_files(manifest, listing, splits):
         return problems
@@ -145,7 +149,7 @@ def check(
         progress: called with the number of bytes of each read.
 
     Returns:
-        The problems, an empty list without any.
+        A line for each problem.
     """
     listing = storage.list_stats(data_dir)
     problems = compare_files(manifest, listing)
@@ -219,7 +223,7 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
 
 
 _Array = npt.NDArray[Any]
-# Pairs of a problem, and bool [b], whether each record has it.
+# Problems, each with bool [b]: whether each of the b records has the problem.
 _Checks = list[tuple[str, npt.NDArray[np.bool_]]]
 
 
@@ -243,8 +247,8 @@ def _check_dynamic(manifest: Manifest, tokens: _Array, parsed: dict[str, _Array]
     labels = parsed["next_sentence_labels"]
     return [
         ("predicts nothing", ~ordinary.any(1)),
-        ("holds [MASK]", (tokens == rule.mask_id).any(1)),
-        ("marks words in its padding", (parsed["word_starts"] & is_padding).any(1)),
+        ("contains [MASK]", (tokens == rule.mask_id).any(1)),
+        ("has word starts in its padding", (parsed["word_starts"] & is_padding).any(1)),
         ("has a next-sentence label other than 0 and 1", (labels < 0) | (labels > 1)),
     ]
 

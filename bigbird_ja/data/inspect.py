@@ -160,7 +160,8 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
     place = os.fspath(data_dir)
     manifest = manifest_lib.load(place)
     began = time.monotonic()
-    from bigbird_ja.data import parsing  # noqa: F401 - TensorFlow's import is no progress
+    # TensorFlow is imported before the progress line starts.
+    from bigbird_ja.data import parsing  # noqa: F401
 
     total = sum(shard.bytes for shard in manifest.every_shard)
     with console.Progress(total, "B") as progress:
@@ -174,15 +175,18 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
         for problem in problems:
             console.log(f"problem: {problem}")
         raise BadInput(
-            f"{place}: {len(problems)} problems, first {problems[0]}. Make the data again, or"
-            " copy the shard again",
+            f"{place}: {len(problems)} problems, the first is {problems[0]}. Copy the shard again,"
+            " or make the data again",
             results=dataclasses.asdict(result),
         )
     return result
 
 
 def format_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
-    """Return a legend and the first train records, masked, or [] without a tokenizer."""
+    """Return a legend and the first train records, masked.
+
+    The list is empty if `count` is 0 or if the data set has no tokenizer.
+    """
     if not count or not manifest.tokenizer_sha256:
         return []
     import tensorflow as tf

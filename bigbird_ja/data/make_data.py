@@ -90,7 +90,7 @@ def make_data(
         overwrite: whether an existing data set is renamed to NAME.replaced-N.
 
     Raises:
-        BadInput: No model can be trained with these settings, or as in `build.make_data`.
+        BadInput: No model can be trained on this data, or `build.make_data` raises it.
     """
     began = time.monotonic()
     arguments = {
@@ -147,7 +147,10 @@ def make_data(
 
 
 def _load_tokenizer(path: str) -> Tokenizer:
-    """Load a tokenizer, check it against its record, and log how it was changed."""
+    """Load a tokenizer and log its changes.
+
+    A .model file is compared with the metadata that `tokenize` wrote next to it.
+    """
     tokenizer = read_tokenizer(path)
     tokenizer.encode("")  # This raises for a tokenizer that cannot encode.
     if path.endswith(".model"):

@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "eval")
-# Number of bins of a histogram: bin i counts documents of [2**i, 2**(i+1)) tokens, or sequences of
-# i fragments. The last bin also counts longer ones.
+# Number of bins of each histogram. Bin i of the lengths counts documents of [2**i, 2**(i+1))
+# tokens, and bin i of the fragments counts sequences of i fragments. The last bin has no limit.
 LENGTH_BINS = 25
 MAX_FRAGMENTS = 64
 
 # Keys that the fingerprint ignores.
 _NOT_CONTENT = ("created_by", "sources")
-# Keys of the statistics that the fingerprint ignores: later versions count more, and the path of a
-# tokenizer may change.
+# Keys of the statistics that the fingerprint ignores, since later versions of this program may
+# count more problems, and since the path of a tokenizer may change.
 _INFORMATIVE = (
     "skipped",
     "duplicates",
@@ -109,10 +109,10 @@ class DataSpec(Data):
     ) -> MaskingRule:
         """Return the masking rule.
 
-        The arguments override the data set's (dynamic data only).
+        The arguments replace the values of the data set, for dynamic data only.
 
         Raises:
-            BadInput: The records are static, so their unit and rate are fixed.
+            BadInput: The data is static, and an argument differs from the data set's value.
         """
         for key, value, stated in (
             ("training.masked_lm_prob", max_predictions, self.max_predictions_per_seq),
@@ -135,7 +135,7 @@ class DataSpec(Data):
         )
 
     def list_differences(self, stored: DataSpec) -> list[str]:
-        """List the parameters of `make_data` that differ from a data set's spec, with values."""
+        """List the parameters of `make_data` that differ from a stored spec, with both values."""
         names = {
             "tokenizer_sha256": "`tokenizer` (another model)",
             "corpus": "`inputs` (other text)",
@@ -167,7 +167,8 @@ class Split:
     """Counts of the train or the eval split.
 
     Attributes:
-        documents: number of documents, with repetitions by weight, without copies of static data.
+        documents: number of documents. Repetitions by weight count, and copies of static data do
+            not.
         tokens: tokens of these documents, without [CLS], [SEP] and padding.
         sequences: number of records. Each copy of static data is a record.
         used_positions: positions without padding.
@@ -216,7 +217,9 @@ class Statistics:
 class Manifest(DataSpec):
     """Spec of a data set, with the counts and checksums of its files."""
 
-    num_readers: Annotated[int, Meta(ge=1)]  # Number of virtual readers (`order`).
+    # Number of virtual readers. It fixes the order of the records, for any number of hosts that
+    # divides it.
+    num_readers: Annotated[int, Meta(ge=1)]
     train: Split
     eval: Split
     train_shards: tuple[Shard, ...]
@@ -350,7 +353,9 @@ def make_spec(
             f" `seq_length` {config.seq_length}: lower it"
         )
     if input_mask and config.masking == "dynamic":
-        raise BadInput("`input_mask` is for static `masking`: dynamic records contain no masks")
+        raise BadInput(
+            "`input_mask` is for static `masking`: leave it out, or choose static `masking`"
+        )
     chosen = {**msgspec.structs.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1

@@ -3,12 +3,12 @@
 The rule for a record with n ordinary tokens (neither special nor padding):
 
 - k = min(max_predictions, max(1, round(prob * n))) of them are predicted.
-- They are drawn by unit: a subword, a word, or a span of words. Each word of a run, except the
-  first, joins the previous word's span with probability 1/2.
-- Whole units are chosen in a random order until k tokens are reached. If the last word exceeds k,
-  it is chosen too, and tokens of the words that were chosen first are dropped instead. A word's
-  place in the order does not depend on its length, so words of every length are predicted at the
-  same rate. A word longer than k is skipped, or cut if it is the only one.
+- They are drawn by unit: a subword, a word, or a span of words. Each word joins the span of the
+  previous word with probability 1/2, but no span crosses a special token.
+- Units are chosen in a random order until k tokens are reached. If the last word exceeds k, it is
+  chosen too, and the words that were chosen first are dropped instead. A word's place in the order
+  does not depend on its length, so words of every length are predicted at the same rate. A last
+  word longer than k is skipped, or cut if it is the only word.
 - 80 % of the predicted tokens become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et
   al. 2019, arXiv:1810.04805).
 
@@ -36,7 +36,7 @@ RANDOM_BELOW = int(0.9 * 2**32)
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """Rule of masking, which determines the masks together with seed, epoch and record."""
+    """Rule of masking. It determines the masks together with seed, epoch and record."""
 
     vocab_size: int
     special_ids: tuple[int, ...]  # Ids that are never predicted, and never drawn as replacement.
@@ -63,7 +63,7 @@ def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = 
     Source: Yang et al. 2023, arXiv:2305.15096.
 
     Args:
-        rates: rate at step 0, rate from the last step on, number of steps.
+        rates: rate at step 0, rate from step `steps` on, and `steps`.
         step: global step, int64, from 0.
         arrays: operations of the library.
     """
@@ -133,11 +133,11 @@ def mask_arrays(
         arrays: operations of the library.
         tokens: int32 [b, S], token ids; S is static.
         word_starts: bool [b, S], whether a token starts a word.
-        epoch: int64 [b].
+        epoch: int64 [b], epoch of each record.
         record: int64 [b], record ids.
         seed: seed of the masks.
         rule: rule of masking.
-        prob: float64, masking rate in place of the rule's.
+        prob: float64, masking rate that replaces the rule's, or None.
 
     Returns:
         `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
@@ -251,9 +251,9 @@ def _choose_tokens(
         return arrays.nth_highest(priorities, more, most)
 
     def is_in_word(priorities: Array, words: Array, priority: Array) -> Array:
-        """Return whether each ordinary token is in the word of a row's token: bool [b, S].
+        """Return whether each token is ordinary and in a given word of its row: bool [b, S].
 
-        `priority` [b, 1] identifies that token.
+        The word is the one of the token with `priority` [b, 1].
         """
         length = words.shape[1]
         late = xp.maximum(priority, 0) % (1 << _count_position_bits(length))
@@ -263,10 +263,7 @@ def _choose_tokens(
     def choose_whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """Choose the tokens of rows whose budget ends within a word.
-
-        The tokens of that word are `in_word`.
-        """
+        """Choose the tokens of rows whose budget ends inside a word, given as `in_word`."""
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)
         size = arrays.cast(arrays.count(in_word), "int32")

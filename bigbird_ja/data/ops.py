@@ -25,7 +25,7 @@ class ArrayOps:
 
     # Module of the functions that have the same name in both libraries, such as `where`.
     xp: Any = np
-    # Module with `right_shift`.
+    # Module of bitwise functions, such as `right_shift`.
     bits: Any = np
     fold: Any = staticmethod(hashing.fold)
     permutation: Any = staticmethod(hashing.permutation)
@@ -35,7 +35,7 @@ class ArrayOps:
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
     # Number of true values in each row.
     count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))
-    # Value of each row in the column that an array [rows, 1] states.
+    # Value of each row in one column, where an array [rows, 1] contains the column of each row.
     at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
     # Number of true values in a row up to and including each column: int32 [rows, columns].
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
@@ -114,7 +114,10 @@ class TensorFlowOps(ArrayOps):
         return self.xp.cast(values, kind)
 
     def fold(self, key: Any, value: Any) -> Array:
-        """Compute `hashing.fold` of a key (may be a Python integer) and a value (may be NumPy)."""
+        """Implement `hashing.fold`.
+
+        The key may be a Python integer, and the value may be an array of NumPy.
+        """
         tf = self.xp
 
         def xor_shift(x: Array, bits: int) -> Array:
@@ -127,7 +130,7 @@ class TensorFlowOps(ArrayOps):
         return xor_shift(x, 16)
 
     def permutation(self, key: Any, ids: Any) -> Array:
-        """Compute `hashing.permutation`, int64."""
+        """Implement `hashing.permutation`."""
         tf = self.xp
         keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
         return tf.cast(tf.argsort(keys), tf.int64)

@@ -69,7 +69,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class ReaderStart:
-    """Window at which a reader starts, counted from epoch 0, and records to skip in it."""
+    """Start of a reader: its first window, and the number of records to skip in that window.
+
+    Windows are counted from epoch 0.
+    """
 
     reader: int
     window: int
@@ -90,11 +93,13 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> Non
     if num_readers % num_hosts:
         raise BadInput(
             f"{num_hosts} hosts cannot share the data set's {num_readers} readers evenly: use a"
-            " number of hosts that divides it, or make the data with a multiple of 32 `num_shards`"
+            f" number of hosts that divides {num_readers}, or make the data with a `num_shards`"
+            " that is a multiple of 32"
         )
     if global_batch_size % num_hosts:
         raise BadInput(
-            f"training.global_batch_size={global_batch_size} is not divisible by {num_hosts} hosts"
+            f"training.global_batch_size={global_batch_size} is not divisible by {num_hosts} hosts:"
+            " use a multiple of the number of hosts"
         )
 
 
@@ -104,7 +109,10 @@ def count_positions_before(layout: Layout, position: Any, reader: Any) -> Any:
 
 
 def count_records(layout: Layout, epoch: Any, reader: Any) -> Any:
-    """Count the records of `reader` in an epoch, as a number or an array of either library."""
+    """Count the records of `reader` in an epoch.
+
+    Both may be numbers, or arrays of NumPy or TensorFlow.
+    """
     n = layout.num_records
     return count_positions_before(layout, (epoch + 1) * n, reader) - count_positions_before(
         layout, epoch * n, reader
@@ -112,7 +120,10 @@ def count_records(layout: Layout, epoch: Any, reader: Any) -> Any:
 
 
 def list_window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """Return the shards of a reader's window, counted from epoch 0: int64 [shards]."""
+    """Return the shards that a reader loads for a window: int64 [shards].
+
+    Windows are counted from epoch 0.
+    """
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
     return list_reader_shards(layout, epoch, reader, arrays)[_slice_window(layout, j)]
 
@@ -131,7 +142,10 @@ def permute(layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps
 
 
 def _deal(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
-    """Assign shards to a reader for an epoch, unordered: int64 [shards_per_reader]."""
+    """Return the shards of a reader in an epoch, not yet ordered: int64 [shards_per_reader].
+
+    Each shard belongs to one reader.
+    """
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
         return every
@@ -152,7 +166,7 @@ def _slice_window(layout: Layout, j: Any) -> slice:
 
 
 def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart:
-    """Return the start of `reader` after all global positions below `position`."""
+    """Return the start of `reader` if all global positions below `position` have been read."""
     taken = count_positions_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
     left = taken - count_positions_before(layout, epoch * layout.num_records, reader)

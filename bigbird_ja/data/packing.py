@@ -1,10 +1,10 @@
 """Packing of documents into full sequences.
 
 A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
-that fits is kept whole if possible. A longer one fills whole sequences, and its remainder is packed
-with the short ones (best fit, longest first). If more than half a percent of the positions would
-stay empty, the documents of the emptiest sequences are split over the gaps of the others. Every
-token of every document is in exactly one fragment.
+that fits is kept whole if possible. A longer document fills whole sequences, and its remainder is
+packed with the short documents (best fit, longest first). If more than half a percent of the
+positions would stay empty, the documents of the emptiest sequences are split over the gaps of the
+other sequences. Every token of every document is in exactly one fragment.
 
 `pack` needs only the lengths, and `fill` then copies the tokens.
 """
@@ -33,7 +33,7 @@ class Fragment:
 
     @property
     def cost(self) -> int:
-        """Number of positions, [SEP] included."""
+        """Number of positions in a sequence, including the fragment's [SEP]."""
         return self.end - self.start + 1
 
 
@@ -64,7 +64,7 @@ def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
 def _fit_best(fragments: list[Fragment], room: int) -> Sequences:
     """Put each fragment, longest first, into the fullest sequence that it fits (best fit)."""
     sequences: Sequences = []
-    gaps: list[tuple[int, int]] = []  # Sorted pairs of free positions and sequence.
+    gaps: list[tuple[int, int]] = []  # Sorted pairs (free positions, index of the sequence).
     for fragment in sorted(fragments, key=lambda p: (-p.cost, p.document)):
         at = bisect.bisect_left(gaps, (fragment.cost, -1))
         if at == len(gaps):
@@ -103,7 +103,16 @@ def _close_gaps(sequences: Sequences, room: int) -> Sequences:
 def _spread(
     fragments: list[Fragment], free: list[int], shortest: int
 ) -> list[tuple[int, Fragment]] | None:
-    """Split fragments over gaps and return (gap, part) pairs, or None if they do not fit."""
+    """Split fragments over gaps.
+
+    Args:
+        fragments: fragments to split.
+        free: number of free positions of each gap.
+        shortest: minimum length of a part, in tokens.
+
+    Returns:
+        Pairs (index of the gap, part of a fragment), or None if the fragments do not fit.
+    """
     gaps = sorted(
         ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
     )

@@ -1,16 +1,15 @@
 """Packing of documents into pairs of segments for next-sentence prediction.
 
-A sequence is `[CLS] A [SEP] B [SEP]`. In a segment of several documents, a [SEP] follows each. A
-ends between two sentences of a document. With label 0, B continues there. With label 1, B starts in
-a document that has no part in A, at a random place in the remaining text, again between two
-sentences. In both cases B starts at a place where an A could end, so that only the text
-distinguishes them. The remainder of a document is used in a later pair: every token is in exactly
-one pair.
+A sequence is `[CLS] A [SEP] B [SEP]`. If a segment contains several documents, a [SEP] follows each
+of them. A ends between two sentences of a document. With label 0, B continues there. With label 1,
+B starts between two sentences at a random place of the remaining text, in a document that is not in
+A. In both cases B starts at a place where an A could end, so that only the text reveals the label.
+The remainder of a document is used in a later pair. So every token is in exactly one pair.
 
 Both labels are equally likely. Label 1 needs text of other documents until the end of the block. So
-while one document contains more than half of the remaining text, every A is cut from it. If it
-contains more than three quarters of a block, the other documents are used up first, and label 0 is
-more frequent.
+while one document contains more than half of the remaining text, every A is cut from that document.
+If a document contains more than three quarters of a block, the other documents are used up first,
+and label 0 is more frequent.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SHORTEST_FRAGMENT = 8
 # Number of random places to try before the remaining text is searched.
 _PARTNER_DRAWS = 64
 
-# Start and end on the axis of a block's tokens, end exclusive.
+# Start and end (exclusive) on the axis of a block's tokens. A place is an index on this axis.
 Span = tuple[int, int]
 
 
@@ -90,7 +89,10 @@ def _build_pair(text: _Text, room: int, draws: list[int]) -> Pair:
 
 
 class _Text:
-    """Text of a block that is in no pair yet, as spans on one axis of all documents' tokens."""
+    """Remaining text of a block: the spans of tokens that are in no pair yet.
+
+    The tokens of all documents lie on one axis, document after document.
+    """
 
     def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
         self._first = [0, *accumulate(lengths)]  # Start of each document, then the end.
@@ -134,7 +136,7 @@ class _Text:
         return sum(self._left[document] for document in documents)
 
     def take(self, span: Span) -> None:
-        """Remove a part of one span from the remaining text."""
+        """Remove `span`, which lies inside one of the remaining spans."""
         index = self.find_span(span[0])
         assert index is not None
         start, end = self.spans[index]
@@ -158,14 +160,22 @@ class _Text:
         return bisect.bisect_left(self.spans, (self._first[document], 0))
 
     def iterate_after(self, index: int, without: Collection[int]) -> Iterator[Span]:
-        """Yield the spans after span `index`, and then those from the block's start."""
+        """Yield the spans after span `index`, and then the spans before it.
+
+        Spans of the documents in `without` are skipped.
+        """
         for i in chain(range(index + 1, len(self.spans)), range(index)):
             if self.find_document(self.spans[i][0]) not in without:
                 yield self.spans[i]
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """Cut an A of about `target` positions, and return it and the place after it, or None."""
+    """Cut an A of about `target` positions from the remaining text.
+
+    Returns:
+        The spans of A, and the place where the text continues after A, or None if every span of A
+        contains one token.
+    """
     most = room - 2  # The minimum of B is a token and its [SEP].
     head = text.find_head()
     run: list[Span] = []
@@ -175,7 +185,7 @@ def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None
             break
         if at is None and used + end - start + 1 > target:
             at, wanted = len(run), start + target - used - 1
-        run.append((start, min(end, start + most - used)))  # A is cut before this end.
+        run.append((start, min(end, start + most - used)))  # `_cut` finds a place before this end.
         used += run[-1][1] - start + 1
     if at is None:
         at, wanted = len(run) - 1, run[-1][1]
@@ -243,7 +253,7 @@ def _cut(
 def _find_partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
     """Return the place where a random B starts, near a random remaining token.
 
-    Documents outside of `without` must have remaining text.
+    Documents in `without` are excluded. At least one other document must have remaining text.
     """
     place = _draw_place(text, without, draws)
     index = text.find_span(place)
@@ -259,7 +269,7 @@ def _find_partner(text: _Text, without: Collection[int], draws: Sequence[int], r
 
 
 def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
-    """Return a random remaining token of the documents outside of `without`."""
+    """Return the place of a random remaining token, in a document that is not in `without`."""
     for draw in draws:
         place = draw * text.end >> 32
         if text.find_span(place) is not None and text.find_document(place) not in without:
@@ -272,7 +282,11 @@ def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> 
 
 
 def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
-    """Cut a B of up to `free` positions from `start`, through its span and the ones after it."""
+    """Cut a B of up to `free` positions from the remaining text, and return its spans.
+
+    B begins at the place `start` and continues with the spans after it. Spans of the documents in
+    `without` are skipped.
+    """
     index = text.find_span(start)
     assert index is not None
     taken: list[Span] = []

@@ -7,10 +7,10 @@ from bigbird_ja.data.manifest import DataSpec
 
 
 def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parse dynamic records.
+    """Parse dynamic records, which are not masked yet.
 
     Args:
-        spec: data set.
+        spec: spec of the data set.
         serialized: string [b], records.
 
     Returns:
@@ -44,15 +44,15 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _add_unused_labels(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the features of records without next-sentence prediction for ids [b, S]."""
+    """Return `segment_ids` and `next_sentence_labels` of zeros, for records without a segment B."""
     return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
 
 
 def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parse static records, the classic features, into model inputs without document ids.
+    """Parse static records (BERT's classic features) into model inputs, without `document_ids`.
 
     Args:
-        spec: data set.
+        spec: spec of the data set.
         serialized: string [b], records.
 
     Returns:
@@ -76,9 +76,9 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def number_documents(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
-    """Return the document of each position: 1, 2, ... up to each [SEP], 0 for padding.
+    """Return the document number of each position: int32 [b, S], from 1, and 0 for padding.
 
-    int32 [b, S]. They follow from the ids, as no text contains [SEP] and masking replaces none.
+    Each [SEP] ends a document. No text contains [SEP], and masking replaces no [SEP].
     """
     ends = tf.cast(tf.equal(input_ids, spec.special_ids["sep"]), tf.int32)
     runs = tf.cumsum(ends, axis=1, exclusive=True) + 1

@@ -24,7 +24,7 @@ from bigbird_ja.settings.values import mask_rates, train_predictions
 # Seed of the masks of every evaluation, so that models are comparable.
 EVAL_SEED = 0x5EED
 _READ_BUFFER_BYTES = 1 << 18
-# Batches that are prepared in parallel and kept ready.
+# Number of batches that are prepared in parallel, and number of batches that are kept ready.
 _AHEAD = 4
 _NO_END = np.iinfo(np.int64).max
 TENSORFLOW = TensorFlowOps()
@@ -54,8 +54,8 @@ def read_batches(
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
         start_step: number of the first batch in the data's order.
-        first_step: global step of that batch, which differs after a change of batch size;
-            default `start_step`.
+        first_step: global step of the first batch, by default `start_step`. The two differ if
+            the batch size was changed during the run.
         **which: other arguments of `read_record_batches`.
 
     Returns:
@@ -64,8 +64,8 @@ def read_batches(
         [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
-        BadInput: The number of hosts doesn't divide the readers or the batch, or settings differ
-            from the masks of static data.
+        BadInput: The number of hosts does not divide the readers or the batch, or the data is
+            static and the settings ask for other masks.
     """
     seed, rates = config.data.seed, mask_rates(config)
     rule = manifest.make_rule(config.data.mask_unit, train_predictions(config, manifest))
@@ -101,7 +101,8 @@ def read_record_batches(
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
         start_step: number of the first batch in the data's order.
-        num_steps: number of batches, whose shards only are read, or None for no limit.
+        num_steps: number of batches, or None for no limit. Only the shards of these batches are
+            read.
         num_hosts: number of hosts that share each global batch.
         host_index: index h of this host, which reads the records h, h + num_hosts, ... of a batch.
 
@@ -164,9 +165,9 @@ def _read_window(
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
-    """Read a TFRecord file as string [most + 1]: its records, then empty strings.
+    """Read the records of a TFRecord file, and pad them with empty strings: string [most + 1].
 
-    The op fails, and names the file, unless it contains exactly `count` records.
+    The op fails unless the file contains exactly `count` records. Its error names the file.
     """
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
     # One more record than expected detects a file that is too long. The empty record is for an
@@ -189,7 +190,17 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Convert a batch of serialized records to model inputs, with `prob` as in `mask_arrays`."""
+    """Parse a batch of serialized records into model inputs, and mask dynamic records.
+
+    Args:
+        manifest: manifest of the data set.
+        rule: masking rule, for dynamic records.
+        seed: seed of the masks.
+        serialized: string [b], records.
+        epoch: int64 [b], epoch of each record.
+        record: int64 [b], record ids.
+        prob: masking rate that replaces the rule's, or None.
+    """
     if manifest.masking == "static":
         features = parsing.parse_static(manifest, serialized)
     else:

@@ -1,7 +1,7 @@
 """Packing of blocks on a Ray cluster, for `make-data --runner ray` (extra `ray`).
 
 This machine reads the corpus, sends its blocks to actors and writes the results. So the machines
-needn't share a disk, and the data set is the same as from one machine.
+need no shared disk, and the data set is the same as if one machine had packed all blocks.
 """
 
 import logging
@@ -29,14 +29,15 @@ def pack_blocks(
     path_of: Callable[[str], str],
     num_workers: int | None,
 ) -> Generator[int]:
-    """Pack and write the blocks that do not exist yet, and yield the bytes of text of each.
+    """Pack and write the blocks that do not exist yet, and yield the text size of each in bytes.
 
     Args:
         todo: blocks to pack.
         tokenizer: tokenizer of the data set.
         spec: spec of the data set.
         path_of: function from the name of a block to its path.
-        num_workers: number of actors of one core, or None for one on each core of the cluster.
+        num_workers: number of actors with one core each, or None for one actor per core of the
+            cluster.
 
     Raises:
         BadInput: As in `blocks.make_rows`.
@@ -84,7 +85,9 @@ def _start() -> Any:
             ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray raises its own classes and others
         line = shorten(str(error), 300)
-        raise StorageError(f"Ray cannot be started or reached: {line}") from error
+        raise StorageError(
+            f"Ray cannot be started or joined ({line}): check the cluster"
+        ) from error
     finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray has replaced it.
+        signal.signal(signal.SIGTERM, handler)  # `ray.init` installs another handler.
     return ray

@@ -58,10 +58,10 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """For each copy of a block: record number of its end, copy number, first row.
+        """End (record number), copy number and first row of each copy of a block.
 
-        Records are numbered copy by copy, and within a copy block by block. A copy contains only
-        the blocks that are repeated that often.
+        Records are numbered copy by copy, and within a copy block by block. Copy c contains the
+        blocks that are repeated more than c times.
         """
         repeats = np.array([self._count_repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
@@ -86,16 +86,16 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class MadeShard:
-    """Written shard, as the manifest states it."""
+    """Written shard."""
 
     shard: Shard
-    predictions: int  # Positions to predict, only for static data.
+    predictions: int  # Number of positions to predict, 0 for dynamic data.
 
 
 def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
     """Choose the number of shards of a split.
 
-    Eval records have one copy, as their masks never change.
+    Eval sequences have one copy, as their masks never change.
     """
     copies = spec.dupe_factor if split == "train" else 1
     total = SplitPlan(split, tuple(blocks), folder, copies, 0).num_records
@@ -154,9 +154,9 @@ def _encode(
 def make_static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the classic features of rows.
+    """Return the classic features of a batch of rows, by name.
 
-    Copy c of row r is masked like record r in epoch c.
+    Copy c of row r has the masks that dynamic masking draws for record r in epoch c.
     """
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
@@ -184,7 +184,7 @@ def shuffle_records(num_records: int, seed: int, split: str) -> npt.NDArray[np.i
 
 
 def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:
-    """Read the rows with these numbers from their blocks."""
+    """Read the rows with the numbers `row` from the blocks that contain them."""
     order = np.argsort(row, kind="stable")
     block_of = np.searchsorted(plan.ends, row[order], side="right")
     result = np.empty(len(row), spec.row_dtype)

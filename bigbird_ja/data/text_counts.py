@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-# Maximum number of documents that are compared, by hashes of 8 bytes each.
+# Maximum number of documents that are searched for duplicates. Each needs 8 bytes of memory.
 _MAX_COMPARED = 20_000_000
-# Number of characters that are searched in a document.
+# Number of characters at the start of a document that are searched for HTML tags.
 _SEARCHED = 5000
 _TAGS = re.compile(r"<(?:!doctype html|html|head|body)[\s>]|</(?:div|span|p|table|li)>", re.I)
 _FULL_WIDTH_SPACE = "\u3000"
 
 
 class TextCounts:
-    """Counts of documents, updated while they are read."""
+    """Counts of the documents of a corpus, updated as the documents are read."""
 
     def __init__(self) -> None:
         self._skipped = self._html = self._spaces = 0
         self._hashes = array.array("q")
 
     def skip_empty(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield the documents that contain text, and count all."""
+        """Yield the documents that are not empty, and update the counts."""
         for text in texts:
             if not text.strip():
                 self._skipped += 1
@@ -34,7 +34,7 @@ class TextCounts:
             yield text
 
     def get_statistics(self) -> dict[str, int]:
-        """Return the counts by their names in `statistics` of a manifest."""
+        """Return the counts, by the field names of the manifest's `Statistics`."""
         different = len(np.unique(np.frombuffer(self._hashes, np.int64)))
         return {
             "skipped": self._skipped,

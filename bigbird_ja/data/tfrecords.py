@@ -84,7 +84,7 @@ def encode_dynamic(
     Args:
         tokens: `choose_token_dtype` [n, S], token ids.
         packed_starts: uint8 [n, ceil(S / 8)], word starts, one bit per position.
-        numbers: features of one number by name: non-negative int [n].
+        numbers: features with one number per record, by name: non-negative int [n].
     """
     result = []
     for row in range(len(tokens)):
@@ -104,7 +104,7 @@ def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
     """Serialize static records.
 
     Args:
-        features: arrays by name: integers of 0 to 2**28 - 1, or float32, [n, length].
+        features: arrays [n, length] by name, of float32 or of integers from 0 to 2**28 - 1.
     """
     columns = []
     for name, values in features.items():
@@ -145,7 +145,7 @@ def encode_varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
 
 
 def frame_records(records: Sequence[bytes]) -> bytes:
-    """Return the content of a TFRecord file, for each record its length, CRC, data, CRC."""
+    """Return the content of a TFRecord file: length, CRC, data and CRC of each record."""
     parts = []
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -178,7 +178,10 @@ def read_frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
 
 
 def compute_masked_crc(data: bytes) -> int:
-    """Compute TFRecord's CRC32C, rotated and offset, since data may contain CRCs."""
+    """Compute TFRecord's masked CRC32C.
+
+    The checksum is rotated and offset, as TFRecord's format requires.
+    """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
