@@ -202,8 +202,7 @@ def _read_spec(folder: str) -> DataSpec | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
-                f"{folder} contains files that make-data did not write ({_SETTINGS} is missing):"
-                " move the folder away"
+                f"{folder} was not created by make-data (it contains no {_SETTINGS}): move it away"
             ) from None
         return None
     return decode.decode_versioned(data, _Settings, path, advice).spec

@@ -1,8 +1,8 @@
 """Read corpora, split sentences and words, and tokenize.
 
-- Corpora: `corpus` (values of `--input`), `file_source`, `hub_source`, `containers` (files of
-  text), `articles` (generated text), `markers` (Wiki40b's).
+- Corpora: `corpus` (values of `--input`), `file_source`, `hub_source`, `containers` (formats of
+  files), `articles` (generated text), `markers` (of Wiki40b's layout).
 - Sentences and words: `sentences`, `words`.
-- Tokenizers: `load`, `tokenizer` (SentencePiece's), `folder_tokenizer` (Hugging Face's),
-  `tokenizer_training`, `model_proto` (SentencePiece's files).
+- Tokenizers: `load`, `tokenizer` (for SentencePiece), `folder_tokenizer` (for Hugging Face),
+  `tokenizer_training`, `model_proto` (SentencePiece's .model files).
 """

@@ -1,13 +1,13 @@
 """Generated Japanese encyclopedia articles in Wiki40b's layout, reproducible by seed.
 
 Article i of a seed is a pure function of (seed, i). Articles contain a few hundred to tens of
-thousands of characters. Longer ones state invented facts and repeat them hundreds to thousands of
-tokens later:
+thousands of characters. Longer articles state invented facts, and repeat them hundreds to thousands
+of tokens later:
 
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
-The name is one of a million, so only a model that sees the first mention can predict the later one
-(`scripts/probe.py` measures it). Words and sentences are in `article_words.yaml` and
+The quoted name is one of a million, so only a model that sees the first mention can predict the
+later one, as `scripts/probe.py` measures. Words and sentences are in `article_words.yaml` and
 `article_sentences.yaml`. A change of either file changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
@@ -42,7 +42,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 _MIN_LENGTH, _MAX_LENGTH = 250, 40_000
 _SPREAD = 1.0
 
-# Characters between a fact and its restatement; a token is about 1.6 characters.
+# Range of distances between a fact and its repetition, in characters. A token has about 1.6.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 
 # Slots that are filled with a new random word in each sentence.
@@ -87,7 +87,12 @@ def _parse_slots(sentence: str) -> tuple[tuple[str, str], ...]:
 
 
 def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Return an article in Wiki40b's layout, from titles ("" for the lead) and paragraphs."""
+    """Format an article in Wiki40b's layout.
+
+    Args:
+        title: title of the article.
+        sections: heading and paragraphs of each section. The lead section has the heading "".
+    """
     parts = [f"\n{ARTICLE}\n{title}"]
     for heading, paragraphs in sections:
         if heading:
@@ -143,7 +148,10 @@ class _Writer:
         return "".join(parts)
 
     def _plan_facts(self, count: int) -> None:
-        """Plan statements as (position in characters, tie-break, kind, name, is repeated)."""
+        """Plan where `count` facts are stated and repeated.
+
+        `_due` is a heap of (position in characters, tie-break, kind, name, is a repetition).
+        """
         kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
         if count > len(kinds):  # A random number of kinds varies the difficulty of articles.
             kinds = kinds[: 2 + self._draw_below(len(kinds) - 1)]
@@ -277,7 +285,7 @@ def sample(
         overwrite: whether another generated corpus is kept as OUTPUT.replaced-N.
 
     Raises:
-        BadInput: The file contains something else.
+        BadInput: The file exists with another content.
     """
     path, started = os.fspath(output), time.monotonic()
     characters = size = 0
@@ -299,10 +307,10 @@ def sample(
 
 
 def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
-    """Write the documents, or return False if the file already contains them.
+    """Write the documents and return True, or return False if the file already contains them.
 
     Raises:
-        BadInput: The file contains something else.
+        BadInput: The file exists with another content.
     """
     folder, name = storage.get_directory(path), storage.get_base_name(path)
     if not path.endswith(_SUFFIXES):
@@ -318,8 +326,8 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
         is_same = FileVersion.from_file(scratch.name) == FileVersion.from_file(path)
     if not is_same:
         raise BadInput(
-            f"{path} contains something else: choose another `output`, or use `overwrite` if it"
-            " is a generated corpus"
+            f"{path} exists with another content: choose another `output`, or use `overwrite` if"
+            " the file is a generated corpus"
         )
     return False
 

@@ -1,4 +1,4 @@
-"""Stored files of text: plain, compressed, in a .zip archive, or columns of a table.
+"""Files of text on disk: plain, compressed, in a .zip archive, or as a column of a table.
 
 Parquet and Arrow files are read one group of rows at a time.
 """
@@ -32,7 +32,7 @@ _BATCH_BYTES = 256 << 20
 _IN_ZIP = re.compile(r"(?P<archive>.*\.zip)::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
 HEADER_ADVICE = ", or add a header line if the file has none"
 _CONVERT = {
-    ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
+    ".json": "convert a list to lines with jq -c '.[]' FILE.json > FILE.jsonl",
     ".xlsx": "save it as CSV in UTF-8",
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".7z"), "unpack it"),
 }
@@ -49,7 +49,7 @@ def has_suffix(path: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 
 def _split_member(path: str) -> tuple[str, str]:
-    """Split a path into the archive's path and the name in it, "" for a plain file."""
+    """Split ARCHIVE.zip::NAME into the archive and the name, which is "" for other paths."""
     match = _IN_ZIP.fullmatch(path)
     return (match["archive"], match["member"]) if match else (path, "")
 
@@ -142,9 +142,9 @@ def get_size(path: str) -> int:
 
 
 def get_version(path: str) -> str:
-    """Return the version of a file or its archive, or "" if it is missing.
+    """Return a text that changes with every write of a file, or "" if the file is missing.
 
-    Every write changes the version.
+    For a member of an archive, it is the archive's.
     """
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(_split_member(path)[0]).token
@@ -152,7 +152,7 @@ def get_version(path: str) -> str:
 
 
 def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the texts in the first of `fields` that is a column.
+    """Yield the texts of one column, which is the first of `fields` that the file contains.
 
     Raises:
         BadInput: The file has another format, is damaged, or contains no such column of text.
@@ -178,7 +178,8 @@ def _read_record_batches(
         repeated = parquet.ParquetFile(stream, read_dictionary=[field])
         for group in range(file.num_row_groups):
             where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
-            # A text that the file stores once may fill every row, and memory contains each copy.
+            # A text that the file stores only once may be in every row, and each row in memory is
+            # a copy. So the number of rows depends on the longest text.
             first = next(repeated.iter_batches(1, **where), None)
             dictionary = getattr(first and first.column(field), "dictionary", ())
             sizes = [text.as_buffer().size for text in dictionary if text.is_valid]

@@ -242,7 +242,7 @@ def _check_used(
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
-    """Split SRC=WEIGHT into source and weight, which is None without one.
+    """Split SRC=WEIGHT into source and weight. Without a weight, the second value is None.
 
     The path of an existing file may contain "=" and is not split.
 

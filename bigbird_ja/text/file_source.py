@@ -41,7 +41,7 @@ _CHUNK = 1 << 20
 _WHITE = " \t\u3000"
 # Maximum size of a .txt file that is one document. The longest novels have 5 MB.
 _MAX_BOOK_BYTES = 8 << 20
-# Number of numeric cells at the start of a column after which it is rejected.
+# A column is rejected if this many cells at its start contain only numbers.
 _ROWS_OF_NUMBERS = 10
 
 
@@ -144,7 +144,7 @@ class FileSource:
     def _read_runs(self) -> Iterator[tuple[int, str]]:
         """Yield the number of the first line, and the text, of each run of non-blank lines.
 
-        The run may be the whole file.
+        If a document is the whole file, blank lines do not end a run.
         """
         is_whole = self.txt_documents == BY_FILE
         pending: list[str] = []
@@ -194,7 +194,7 @@ class FileSource:
             yield from texts()
         except csv.Error as error:
             where = f"{self.path} line {rows.line_num}"
-            raise BadInput(f"{where}: {error}. Correct its quotes") from error
+            raise BadInput(f"{where}: {error}. Correct the line or its quotes") from error
 
 
 def _advise_conversion(line: str, encoding: str) -> str:
@@ -209,7 +209,7 @@ def _advise_conversion(line: str, encoding: str) -> str:
             looks = looks or other
     if not looks:
         return "Convert the file to UTF-8, or name its `encoding`"
-    return f"It looks like {looks}, which `encoding` can name"
+    return f"It looks like {looks}: give that as `encoding`"
 
 
 def check_encoding(encoding: str) -> str:
@@ -310,7 +310,7 @@ def _find_paths(source: str) -> list[str]:
         if not files:
             raise BadInput(f"no file matches {source}: check `inputs`")
     for path in files:
-        storage.open_read(path).close()  # This raises before any work if it is unreadable.
+        storage.open_read(path).close()  # An unreadable file raises here, before any work.
     return [member for path in files for member in containers.list_members(path)]
 
 
@@ -320,7 +320,7 @@ def _list_folder(folder: str) -> list[str]:
     if "dataset_dict.json" in names:
         folder = storage.join(folder, "train")
         names = storage.list_tree(folder)
-    # `datasets` caches results as cache-*.arrow next to the data, and describes it in JSON.
+    # `datasets` caches results as cache-*.arrow next to the data, and describes the data in JSON.
     is_set = {"state.json", "dataset_info.json"} <= {*names}
     texts = [
         name

@@ -85,7 +85,10 @@ def _unpack(data: bytes, source: str) -> dict[str, bytes]:
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * MAX_BYTES:
-            raise BadInput(f"{source}: a tokenizer has at most {2 * MAX_BYTES:,} bytes")
+            raise BadInput(
+                f"{source} is larger than {2 * MAX_BYTES:,} bytes when unpacked, the limit of a"
+                " tokenizer: restore it from a copy"
+            )
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 
@@ -108,7 +111,9 @@ def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]
     transformers.logging.set_verbosity_error()
     config = json.loads(content.get(CONFIG, b"{}"))
     if (config.get("mecab_kwargs") or {}).get("mecab_option"):
-        raise BadInput(f"{source}/{CONFIG}: mecab_option is refused, as it can write files")
+        raise BadInput(
+            f"{source}/{CONFIG}: mecab_option is refused, as it can write files. Remove it"
+        )
     only = {"local_files_only": True, "trust_remote_code": False}
     with create_scratch_directory() as folder:
         for name, data in content.items():
@@ -150,7 +155,7 @@ class FolderTokenizer(Tokenizer):
             self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 
     def _find_ids_without_text(self) -> dict[str, int]:
-        """Return the ids that are no text (special tokens, unused tokens, unused ids) by name."""
+        """Return the ids of special tokens, unused tokens and missing tokens, by name."""
         ids = self.special.to_dict()
         named = set(ids.values())
         for i, name in enumerate(self.names):
@@ -183,13 +188,15 @@ class FolderTokenizer(Tokenizer):
     def characters(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.characters`.
 
-        The result counts the characters that begin in a token.
+        A character counts for the token that contains its first byte.
         """
         return np.array([int(_mark_beginnings(data).sum()) for data in self._bytes], np.int32)
 
     @functools.cached_property
     def _encode(self) -> Callable[[list[str], bool], list[list[int]]]:
-        """Function from texts, and whether to recognize special tokens in them, to their ids.
+        """Function that encodes texts.
+
+        Its second argument is whether special tokens in the texts are recognized.
 
         Raises:
             BadInput: A package is not installed, or cannot read the files.
@@ -228,12 +235,10 @@ class FolderTokenizer(Tokenizer):
         return encode
 
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Implement `Tokenizer.encode_arrays`.
-
-        The library chooses the number of threads.
-        """
+        """Implement `Tokenizer.encode_arrays`."""
         check_encodable(texts)
-        with convert_load_errors(self.source):  # Encoding may fail without an unknown token.
+        # A tokenizer without an unknown token may fail for a character that it does not know.
+        with convert_load_errors(self.source):
             result = [np.array(ids, np.int32) for ids in self._encode([*texts], False)]
         control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
         if unknown is not None:
@@ -288,7 +293,8 @@ def _mark_beginnings(data: bytes) -> np.ndarray:
 def _make_byte_alphabet() -> dict[str, int]:
     """Map each character of byte-level BPE to its byte (Radford et al. 2019, GPT-2's code).
 
-    Printable bytes map to themselves, the others to code points from 256 on, in order.
+    A printable byte is represented by its own code point. The other bytes are represented by the
+    code points from 256 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

@@ -31,7 +31,7 @@ class HubSource:
         """Yield the documents in order, an empty one for null.
 
         Raises:
-            BadInput: A row contains no such field, or the field is not text.
+            BadInput: A row contains none of `text_fields`, or the field is not text.
         """
         for row in _stream_rows(*self.place):
             field = next((field for field in self.text_fields if field in row), "")
@@ -45,7 +45,7 @@ class HubSource:
             yield text or ""
 
     def digest(self) -> bytes:
-        """Hash the commit's name, the split and the fields."""
+        """Return the SHA-256 of the label (with commit and split) and the fields."""
         return hashlib.sha256(f"{self.label}\0{','.join(self.text_fields)}".encode()).digest()
 
 
@@ -53,7 +53,7 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit, by default `train`.
 
     Raises:
-        BadInput: The source has another form, or as in `_find_commit`.
+        BadInput: The source has another form, or `_find_commit` raises it.
     """
     match = _ROWS.fullmatch(source)
     if not match:
@@ -69,10 +69,10 @@ def _find_commit(name: str, revision: str | None) -> str:
 
     Raises:
         BadInput: A package or the network is missing, or there is no such data set. The message
-            states the command that downloads it.
+            contains a command that downloads the data set.
     """
     advice = (
-        f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for DIR as `inputs`"
+        f"Or run `hf download {name} --repo-type dataset --local-dir DIR` and give DIR as `inputs`"
     )
     try:
         import datasets  # noqa: F401 - the client is one of its dependencies

@@ -11,10 +11,11 @@ TOKENIZER_NAME = "tokenizer.model"
 
 @functools.lru_cache(maxsize=1)
 def parse_tokenizer(data: bytes, source: str) -> Tokenizer:
-    """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
+    """Load a tokenizer from the content of a `tokenizer.model`.
 
-    The result is cached, as a start of training needs the tokenizer three times, and a large one
-    takes a second to load.
+    The content is a SentencePiece model, or an archive that `folder_tokenizer` describes. The
+    result is cached, as the start of training needs the tokenizer three times, and a large
+    tokenizer takes a second to load.
 
     Raises:
         BadInput: The content is neither of the two.

@@ -1,4 +1,4 @@
-"""The markers of Wiki40b's layout, and the mask that a user types."""
+"""Markers of Wiki40b's layout, and the text that stands for a mask in a user's input."""
 
 import re
 

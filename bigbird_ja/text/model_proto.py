@@ -1,11 +1,11 @@
-"""SentencePiece `.model` files: reading, changing, and adding our special tokens as pieces.
+"""Read and change SentencePiece `.model` files.
 
 SentencePiece's own classes need a newer protobuf than TensorFlow 2.15, so the few messages are
 declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
 
 This package finds special pieces by name. So `adapt` rewrites another project's model: it renames
-special pieces, and adds missing ones after the last piece. All ids stay. Changes are logged, and
-recorded in the manifest of the data.
+special pieces, and adds missing ones after the last piece. No id changes. The changes are logged,
+and recorded in the manifest of the data.
 """
 
 import functools
@@ -15,7 +15,8 @@ from typing import Any
 from bigbird_ja.errors import BadInput
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-# Our name -> Hugging Face's name of the role, and names in other projects.
+# Name of a special piece in this package -> name of its role in Hugging Face, and names of the
+# piece in other projects.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<unk>": ("unk_token", ("[UNK]",)),
     "<pad>": ("pad_token", ("[PAD]",)),
@@ -51,7 +52,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 @functools.cache
 def _make_class(message: str) -> Any:
-    # A late import, as workers of `make-data` don't need it and start 25 % faster.
+    # Imported late: workers of `make-data` do not need protobuf, and start 25 % faster without it.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -129,7 +130,8 @@ def round_scores(model: bytes) -> bytes:
 
     SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
     the sum (0.01 at -1e5) decides between segmentations with nearly equal scores. So the ids of a
-    document would differ from the ids of its parts, and from Hugging Face's, which sums in float64.
+    document would differ from the ids of its parts, and from the ids of Hugging Face's tokenizer,
+    which sums in float64.
     Sums of multiples of 1/64 are exact up to 262,144, the score of some 40,000 tokens. Equal scores
     are resolved by the same rule everywhere. Models of other types are returned unchanged.
     """
@@ -143,7 +145,7 @@ def round_scores(model: bytes) -> bytes:
 
 
 def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, dict[str, str]]:
-    """Add our special pieces to another project's model.
+    """Add this package's special pieces to another project's model.
 
     Args:
         model: serialized SentencePiece model.
@@ -151,7 +153,7 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         source: path of the model, for messages.
 
     Returns:
-        The model, and a description of each change by our name of the piece.
+        The model, and a description of each change, by this package's name of the piece.
 
     Raises:
         BadInput: The model is neither unigram nor BPE.

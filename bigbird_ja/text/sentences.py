@@ -80,7 +80,7 @@ def find_sentence_boundaries(text: str) -> list[int]:
     cuts: list[int] = []
     # Open brackets as (kind, offset, number of boundaries before it).
     stack: list[tuple[int, int, int]] = []
-    ended = -1  # End of the last run of an end of sentence and closing brackets.
+    ended = -1  # End of the last punctuation that ended a sentence, with closing brackets.
     length = len(text)
     first = length - len(text.lstrip())  # End of leading white space.
     for event in _EVENT.finditer(text):
@@ -99,7 +99,8 @@ def find_sentence_boundaries(text: str) -> list[int]:
             following = text[end : end + 1]
             if following in _CLOSERS or following in _AFTER_QUOTE:
                 continue
-            if following == " " and text[end : end + 2][1:].islower():  # “Stop. Now.” and left.
+            # The sentence continues after a quotation, as in: “Stop. Now.” and left.
+            if following == " " and text[end : end + 2][1:].islower():
                 continue
         elif token[0] in _BREAKS:
             last = cuts[-1] if cuts else 0

@@ -16,12 +16,12 @@ from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE
 
-# Control tokens in the order of their ids, from 0. Encoding never produces them. The markers
-# follow, and each of them is always one token.
+# Control tokens in the order of their ids, from 0. Encoding a text produces none of them except
+# <unk>. The ids of the markers follow, and a marker in a text is always one token.
 CONTROL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_TOKENS: tuple[str, ...] = CONTROL_TOKENS + MARKERS
-# Minimum share of tokens with kana in a Japanese vocabulary. Real Japanese vocabularies have
-# several times as much, other ones less.
+# Minimum share of tokens with kana in a Japanese vocabulary. Real Japanese vocabularies contain
+# several times as many, and other vocabularies fewer.
 _KANA_SHARE = 0.05
 
 
@@ -42,9 +42,9 @@ class SpecialIds:
     newline: int | None = None
 
     def to_dict(self) -> dict[str, int]:
-        """Return the ids by name, each id once.
+        """Return the ids by name, where each id has one name.
 
-        RoBERTa's bos and cls have the same id, which is named cls.
+        In RoBERTa, bos and cls are the same id. It is named cls.
         """
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
@@ -222,7 +222,7 @@ class SentencePieceTokenizer(Tokenizer):
     def characters(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.characters`.
 
-        For an unknown token it is 1, the minimum.
+        An unknown token counts as one character.
         """
         return np.maximum(self._token_lengths, 1)
 
@@ -263,7 +263,7 @@ def _load_processor(model: bytes, source: str) -> sentencepiece.SentencePiecePro
 
 
 def has_our_tokens(model: bytes) -> bool:
-    """Return whether a model contains all our special tokens, like models of `tokenize`."""
+    """Return whether a model contains all special tokens that `tokenize` creates."""
     return all(name.encode() in model for name in SPECIAL_TOKENS)
 
 
@@ -271,7 +271,7 @@ def check_encodable(texts: Sequence[str]) -> None:
     """Check that texts contain no lone surrogates, which UTF-8 cannot encode.
 
     Raises:
-        BadInput: A text contains one. The message shows the text before it.
+        BadInput: A text contains a lone surrogate. The message shows the characters before it.
     """
     for text in texts:
         try:

@@ -1,10 +1,10 @@
 """Training of a SentencePiece model, stored as PREFIX.model, PREFIX.vocab and PREFIX.json.
 
-SentencePiece trains in a child process, which can be killed at once. Its C++ code ignores signals,
-so Ctrl-C in this process might wait for hours.
+SentencePiece trains in a child process, which can be killed at once. SentencePiece's C++ code
+ignores signals, so without a child process Ctrl-C might have to wait for hours.
 
-PREFIX.json is the record, with settings, the corpus's fingerprint, statistics, and the model's
-SHA-256. The ownership manifest of the folder lists the files that may be replaced.
+PREFIX.json is the record of the model: settings, the corpus's fingerprint, statistics, and the
+model's SHA-256. The ownership manifest of the folder lists the files that may be replaced.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from bigbird_ja.text.tokenizer import (
 # Number of lines for the statistics, a sample of the training lines.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
-# Maximum number of different characters of text in an alphabet. Korean and Chinese use more.
+# Text with at most this many different characters is in an alphabet. Korean and Chinese use more.
 _MAX_ALPHABET = 500
 # Characters to replace by spaces, as SentencePiece skips lines that contain them.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
@@ -146,7 +146,8 @@ def make_model(
     """Train a model and write its files, unless they exist, and return its record.
 
     Raises:
-        BadInput: As in `tokenize`.
+        BadInput: There are files of other settings or of another program, or the vocabulary size
+            does not suit the text.
     """
     started = time.monotonic()
     files.check(replaces=overwrite or files.read_record() is None)
@@ -187,7 +188,7 @@ def train(
 ) -> tuple[SentencePieceTokenizer, dict[str, Any]]:
     """Train a model on a corpus.
 
-    The corpus is read twice, to count its lines, and by a child process to sample them.
+    The corpus is read twice: here to count its lines, and by a child process to sample them.
 
     Returns:
         The model, and figures for its `ModelRecord`: `lines`, and statistics of a sample of them.
@@ -209,8 +210,8 @@ def train(
             model, sample = pool.submit(_train_in_child, corpus, settings, total, wanted).result()
     except BrokenProcessPool as error:
         most = settings.max_sentences or "all"
-        to_do = f"train on less text with a smaller `max_sentences` (now {most})"
-        raise workers.make_pool_error(pool, "SentencePiece", to_do) from error
+        advice = f"train on less text with a smaller `max_sentences` (now {most})"
+        raise workers.make_pool_error(pool, "SentencePiece", advice) from error
     except RuntimeError as error:
         raise classify(error) or _convert_refusal(str(error), settings) from error
     finally:
@@ -228,7 +229,7 @@ def train(
 def _train_in_child(
     corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> tuple[bytes, list[str]]:
-    """Return the model and the lines for its statistics."""
+    """Train in this process, and return the model and a sample of lines for its statistics."""
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 
@@ -259,7 +260,7 @@ def split_lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 def cut(line: str, max_bytes: int) -> Iterator[str]:
     """Cut a line into parts of up to `max_bytes` of UTF-8, if possible at ends of sentences.
 
-    The joined parts equal the line. SentencePiece would skip a longer line.
+    The joined parts equal the line. SentencePiece skips lines of more than `max_bytes`.
     """
     if len(line) * 4 <= max_bytes or len(line.encode()) <= max_bytes:
         yield line
@@ -307,8 +308,9 @@ def _advise_coverage(settings: TokenizeConfig, sample: list[str]) -> str:
     if settings.character_coverage == 1 or characters > _MAX_ALPHABET:
         return ""
     return (
-        f"the text has only {characters:,} different characters: with `character_coverage` 1 none"
-        f" is unknown (it is {settings.character_coverage:g}, which suits thousands of characters)"
+        f"the text contains only {characters:,} different characters: with `character_coverage` 1"
+        f" none of them is unknown (now {settings.character_coverage:g}, which suits thousands of"
+        " characters)"
     )
 
 
@@ -329,8 +331,9 @@ def _convert_refusal(message: str, settings: TokenizeConfig) -> BadInput:
         return _make_size_error(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
-            f"`vocab_size` {settings.vocab_size} is too small: the corpus's characters and the"
-            f" special tokens need {match[1]}: use more, or a lower `character_coverage`"
+            f"`vocab_size` {settings.vocab_size} is too small, as the corpus's characters and the"
+            f" special tokens need {match[1]}: use {match[1]} or more, or a lower"
+            " `character_coverage`"
         )
     return BadInput(
         f"SentencePiece cannot train on this corpus with `vocab_size` {settings.vocab_size}:"
@@ -347,7 +350,7 @@ def _make_size_error(settings: TokenizeConfig, most: object) -> BadInput:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """PREFIX.json."""
+    """Content of PREFIX.json."""
 
     settings: dict[str, int | float | str]
     corpus_fingerprint: decode.Sha256
@@ -365,7 +368,7 @@ class ModelRecord:
 
 
 class ModelFiles:
-    """The three files of a prefix, on disk or gs://."""
+    """Files of a model: PREFIX.model, PREFIX.vocab and PREFIX.json, on disk or gs://."""
 
     def __init__(self, prefix: str) -> None:
         """Set the paths of the files, without reading them."""
@@ -375,7 +378,7 @@ class ModelFiles:
         self.record = f"{prefix}.json"
 
     def read_record(self) -> ModelRecord | None:
-        """Read the record, or return None without a valid one."""
+        """Read PREFIX.json, or return None if it is missing or invalid."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, BadInput):
             data = storage.read_bytes(self.record)
             return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
@@ -397,7 +400,7 @@ class ModelFiles:
     def read_finished(
         self, settings: TokenizeConfig, corpus_fingerprint: str
     ) -> ModelRecord | None:
-        """Return the record of a complete model of these settings, or None.
+        """Return the record of a complete model of these settings, or None if there is none.
 
         Raises:
             BadInput: The files are a model of other settings.
@@ -445,9 +448,9 @@ class ModelFiles:
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
-        """Check that the model is the one that its record describes, if there is a record.
+        """Compare the model with PREFIX.json, if that file exists.
 
-        A model with a flipped bit can usually be loaded, and is another tokenizer.
+        SentencePiece usually loads a model with a flipped bit, which is another tokenizer.
 
         Raises:
             BadInput: The record describes another model.

@@ -54,7 +54,8 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0030, 0x0039, DIGIT), (0xFF10, 0xFF19, DIGIT), (0x2460, 0x249B, DIGIT),
     (0x002C, 0x002C, POINT), (0x002E, 0x002E, POINT), (0xFF0C, 0xFF0C, POINT),
     (0xFF0E, 0xFF0E, POINT),
-    # Marks of the previous character: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
+    # A MARK belongs to the character before it: long vowel, ヵ ヶ, voicing, accents, joiners,
+    # variants.
     (0x30FC, 0x30FC, MARK), (0xFF70, 0xFF70, MARK), (0x30F5, 0x30F6, MARK),
     (0x3099, 0x309C, MARK), (0xFF9E, 0xFF9F, MARK), (0x0300, 0x036F, MARK),
     (0x200B, 0x200F, MARK), (0x20D0, 0x20FF, MARK), (0xFE00, 0xFE0F, MARK),
@@ -73,7 +74,7 @@ def _make_class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _make_start_table() -> np.ndarray:
-    """Return whether a word starts between two classes of characters: bool [class, class]."""
+    """Return whether a word starts between characters of two classes: bool [first, second]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
     starts[OTHER, OTHER] = True  # Each punctuation mark or symbol is a word.
     starts[SPACE, :] = False  # A space belongs to the word after it, like "▁".
@@ -110,7 +111,7 @@ def find_mecab_boundaries(text: str) -> np.ndarray:
 
 # Characters to replace by spaces, as MeCab stops at NUL and at line breaks.
 _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\u3000\u2581", " "))
-# Parts of a long text, as MeCab's lattice needs some 100 bytes per character and word.
+# A long text is parsed in chunks, as MeCab's lattice needs some 100 bytes per character and word.
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
@@ -131,15 +132,15 @@ def _load_mecab() -> Callable[[str], str]:
     return parse
 
 
-# Function of texts and their ids (int32 [tokens] each) that returns for each text whether each
-# token starts a word, bool [tokens].
+# Function that finds word starts. Its arguments are texts, and token ids of each (int32 [tokens]).
+# It returns for each text whether each token starts a word (bool [tokens]).
 WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """Return the marker of `--word_boundaries script|mecab`.
+    """Return the function that finds word starts by `kind`, "script" or "mecab".
 
-    If the tokens themselves mark words, as in WordPiece, `script` uses these marks.
+    If each token states whether it continues a word, as in WordPiece, "script" uses that.
     """
     if kind == "mecab":
         return TextMarker(tokenizer, find_mecab_boundaries)
@@ -152,7 +153,9 @@ def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
 
 
 def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray) -> None:
-    """Mark each token of a run that is too long for a word as a word start, in place.
+    """Divide runs of one script that are too long for a word, by changing `starts` in place.
+
+    Each token of such a run becomes a word.
 
     Args:
         starts: bool [tokens of one document].
@@ -168,10 +171,14 @@ def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray
 
 
 class ScriptMarker:
-    """Marker of words by a table of tokens, without the text, at some 100 M tokens/s."""
+    """`WordMarker` that uses only the ids, at some 100 M tokens/s.
+
+    A table contains for each pair of tokens' codes whether the second token starts a word.
+    """
 
     # The code of a token's end is the class of its last character, plus _INNER if a word starts
-    # inside the token. The code of its beginning is the class of its first character, or _SYMBOL.
+    # inside the token. The code of a token's beginning is the class of its first character, or
+    # _SYMBOL if the token is not ordinary text.
     _INNER = _NUM_CLASSES
     _SYMBOL = _NUM_CLASSES
 
@@ -213,7 +220,7 @@ class ScriptMarker:
 
 
 def _encode_edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of each token's beginning and end: uint8 [tokens] twice."""
+    """Return the codes of each token's beginning and end (`ScriptMarker`): uint8 [tokens] each."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
     lengths = np.array([len(token) for token in tokens])
     heads = np.cumsum(lengths) - lengths
@@ -234,8 +241,9 @@ def _classify(codes: np.ndarray, is_head: np.ndarray) -> tuple[np.ndarray, np.nd
         is_head: bool [n], whether a character begins a text or token.
 
     Returns:
-        Three arrays [n]: classes (uint8), classes where each mark has the previous character's
-        class (uint8), and whether a word starts (bool).
+        Three arrays [n]: the class of each character (uint8), the same with each MARK replaced by
+        the class of the character before it (uint8), and whether a word starts at each character
+        (bool).
     """
     raw = _make_class_table()[codes]
     marks = raw == MARK
@@ -257,7 +265,7 @@ def find_script_boundaries(text: str) -> np.ndarray:
 
 
 class TextMarker:
-    """Marker of the words of the normalized text, at a few MB per second with MeCab."""
+    """`WordMarker` that finds words in the normalized text, at a few MB per second with MeCab."""
 
     def __init__(
         self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray], divides: bool = False
@@ -285,7 +293,7 @@ class TextMarker:
         if self._divides and surface:
             codes = np.frombuffer(surface.encode("utf-32-le", "surrogatepass"), "<u4")
             kinds = _make_class_table()[codes[np.minimum(offsets, len(codes) - 1)]]
-            begins = np.diff(offsets, prepend=-1) > 0  # Not within a character.
+            begins = np.diff(offsets, prepend=-1) > 0  # Else a token begins inside a character.
             lengths = np.where(begins, np.diff(offsets, append=len(codes)), 0)
             _divide_long_runs(starts, kinds, lengths)
         if self._tokenizer.has_partial_characters:

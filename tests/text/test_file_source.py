@@ -202,7 +202,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
             "a.jsonl.gz is not a whole file of its kind .Compressed file ended",
         ),
         ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
-        ("a.txt", "日本語の文章です。\n".encode("cp932"), "like cp932, which `encoding` can name"),
+        ("a.txt", "日本語の文章です。\n".encode("cp932"), "like cp932: give that as `encoding`"),
         ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "It looks like euc_jp"),
         ("a.txt", "日本語".encode("utf-16"), "It looks like utf-16"),
         ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
