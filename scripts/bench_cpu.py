@@ -3,9 +3,10 @@
     python -m scripts.bench_cpu
     python -m scripts.bench_cpu --only full
 
-Both sides train the same shape in float32 with AdamW, on batches of 4 sequences of 1,024 random
-tokens, with dropout as their classes set it, in the threads of two cores. They take turns, so that
-a machine whose speed drifts slows both. The ratio is ours by theirs, in tokens per second.
+Both programs train a model of the same shape in float32 with AdamW, in the threads of two cores.
+A batch contains 4 sequences of 1,024 random tokens. Each class applies its default dropout. The
+programs take turns, so that a change of the machine's speed affects both. The ratio is our tokens
+per second divided by those of transformers.
 """
 
 import argparse
@@ -25,9 +26,10 @@ from scripts.bench_restart import PROGRAM
 from testkit import ROOT, synthetic
 
 BATCH, LENGTH, VOCABULARY, PREDICTIONS = 4, 1024, 32_000, 154
-ROUNDS, STEPS, WARM = 2, 8, 3  # of the steps of a round, the first ones don't count
+# A round has STEPS steps. The first WARM ones include tracing and are not counted.
+ROUNDS, STEPS, WARM = 2, 8, 3
 
-# The settings of our side, and the class and its arguments of the other.
+# For each shape: our settings, the class of transformers, and the arguments of its configuration.
 SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "bigbird": (
         {
@@ -58,7 +60,7 @@ SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 
 
 def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
-    """Return the seconds of each training step of `pretrain` after the first ones."""
+    """Return the seconds of each training step of `pretrain`, without the first `WARM` ones."""
     synthetic.write(
         work / "data",
         (64,) * 4,
@@ -78,10 +80,7 @@ def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
 
 
 def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Return the seconds of each step of a class of transformers.
-
-    Run it in another process.
-    """
+    """Run `train_theirs` in another process, and return its result."""
     call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
     done = subprocess.run(
         [*call, json.dumps([name, settings, more])],
@@ -135,7 +134,7 @@ def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> l
 
 
 def main() -> None:
-    """Print tokens per second of both sides, and their ratio, a row a shape."""
+    """Print a table with one row for each shape: tokens per second of both, and their ratio."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=SHAPES, help="one of the shapes")
     parser.add_argument("--child", help=argparse.SUPPRESS)

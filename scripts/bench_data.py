@@ -1,12 +1,12 @@
-"""Measure `make-data` and the input pipeline, as ratios to the ancestor.
+"""Measure `make-data` and the input pipeline, relative to Google's BigBird (the ancestor).
 
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
-Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
-`--tokenizer` one of 32,000 entries is trained first (minutes). Prints ratios to the ancestor's own
-figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
-text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
-`--large_gb 2` also shows rate and memory on a large corpus (a quarter of an hour).
+The text is `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
+`--tokenizer`, a tokenizer of 32,000 entries is trained first, which takes minutes. The ancestor
+reads 0.21 MB of text per second on one core with ten duplicates, and stores 35 bytes per byte of
+text. The column "cpu" shows the processor time of all processes, because elapsed time means little
+on a busy machine. `--large_gb 2` also measures a large corpus, which takes 15 minutes.
 """
 
 import contextlib
@@ -39,22 +39,29 @@ _LARGE = flags.DEFINE_float("large_gb", 0.0, "Size of a generated corpus to meas
 
 @dataclass
 class Finished:
-    """A finished command: seconds, with those of its children, peak memory and results."""
+    """Time, memory and results of a finished command.
 
-    seconds: float = 0.0  # elapsed time
+    Attributes:
+        seconds: elapsed time.
+        cpu_seconds: processor time of the command and its child processes.
+        peak_bytes: peak memory of all these processes. Shared memory counts once.
+        results: output of the command's --json.
+    """
+
+    seconds: float = 0.0
     cpu_seconds: float = 0.0
-    peak_bytes: int = 0  # of all processes (shared memory is divided among them)
+    peak_bytes: int = 0
     results: dict[str, Any] = field(default_factory=dict)
 
 
 def run(*arguments: str) -> Finished:
-    """Run `bigbird-ja` and measure its processes."""
+    """Run a command of `bigbird-ja`, and measure its time and memory."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     done = Finished()
     start, before = time.monotonic(), os.times()
     with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            # A child may have ended meanwhile.
+            # A child process may end before its memory is read.
             with contextlib.suppress(psutil.Error):
                 family = [process, *process.children(recursive=True)]
                 memory = sum(one.memory_full_info().pss for one in family)
@@ -71,7 +78,7 @@ def run(*arguments: str) -> Finished:
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return megabytes of text per second of processor time, and the result of the work."""
+    """Call `work`. Return its megabytes of text per second of processor time, and its result."""
     began = time.process_time()
     result = work()
     seconds = time.process_time() - began
@@ -79,7 +86,11 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
-    """Measure the tokenizers of Hugging Face folders on one core, and their own marks of words."""
+    """Measure how fast each kind of Hugging Face tokenizer encodes and finds word starts.
+
+    Returns:
+        A row for each kind: its name, and megabytes per second of both on one core.
+    """
     from bigbird_ja.huggingface.tokenizer import read_tokenizer
     from bigbird_ja.text import words
     from testkit import tokenizer_folders
@@ -95,7 +106,15 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
 
 
 def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Measure make-data from text to finished shards, in the modes that have a target."""
+    """Measure `make-data` with dynamic and with static masking.
+
+    Args:
+        text: file of the corpus.
+        double: file with a copy of this corpus. It shows the rate without start-up.
+        size: bytes of text in the corpus.
+        tokenizer: file of the tokenizer.
+        work: folder for the data sets.
+    """
     rows: list[list[Any]] = []
 
     def row(name: str, *more: str, less: Finished | None = None) -> Finished:
@@ -117,14 +136,14 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """Measure rate and peak memory on a large corpus of generated articles."""
+    """Describe the time and peak memory of `make-data` on a large generated corpus."""
     from bigbird_ja.text import articles
 
     path, written = f"{work}/large.jsonl", 0
     made = articles.generate(500, seed=1)
     records = [json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in made]
     with open(path, "wb") as file:
-        # Repeated articles suffice: memory is measured here.
+        # The articles are repeated, since memory does not depend on their content.
         for record in itertools.cycle(records):
             written += file.write(record)
             if written > gigabytes * 1e9:
@@ -139,7 +158,8 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     )
 
 
-# Half a minute of an idle core: prints the sequences per second that two idle cores would read.
+# Program that reads batches for about 30 seconds of one core's time. It prints how many sequences
+# per second two idle cores would read.
 _READ = """
 import sys, time
 from bigbird_ja.data import manifest, pipeline
@@ -155,7 +175,7 @@ _BATCHES_READ = 4000
 
 
 def pipeline_rates(work: str) -> list[list[Any]]:
-    """Measure the input pipeline by processor time: sequences per second on two idle cores."""
+    """Estimate the input pipeline's sequences per second on two idle cores from processor time."""
     rows = []
     for masking, place in (("dynamic", "mode-0"), ("static", "mode-2")):
         read = [sys.executable, "-c", _READ, f"{work}/{place}", str(_BATCHES_READ)]
@@ -176,7 +196,7 @@ def _prepare(work: str) -> tuple[str, str]:
 
 
 def main(_: list[str]) -> None:
-    """Measure and print."""
+    """Run all measurements and print their tables."""
     from bigbird_ja.text import corpus
 
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:

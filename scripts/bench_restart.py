@@ -2,9 +2,9 @@
 
     python -m scripts.bench_restart
 
-Kills `pretrain` on a CPU and measures from the start of the next process to its first new step,
-with the compiled programs kept with the run and without (jax 0.7 or later; older versions keep no
-CPU programs).
+Kills `pretrain` on a CPU, and measures from the start of the next process to its first new step.
+Compares restarts with and without the compiled programs that the run stores. Requires jax 0.7 or
+later, since older versions do not store programs for CPUs.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def measure_restart(work: Path, rounds: int) -> str:
-    """Measure seconds from a restart to its first new step, with and without stored programs."""
+    """Describe the seconds from a restart to a new step, with and without stored programs."""
     synthetic.write(work / "data", (256,) * 4, **RECORDS)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
     line = [*PROGRAM, "pretrain", f"--config={PRESET}", "--engine=pjrt", "--num_train_steps=100000"]
@@ -58,7 +58,7 @@ def measure_restart(work: Path, rounds: int) -> str:
 
 
 def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> float:
-    """Start `pretrain`, kill it after six new steps, and return the seconds until the first."""
+    """Start `pretrain`, kill it after six new steps, and return the seconds to the first one."""
     began = time.time()
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -76,7 +76,7 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -1,14 +1,15 @@
-"""Price the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
+"""Count the cycles of the train step on TPUs, relative to Google's BigBird: `make bench-step`.
 
     python -m scripts.bench_step                        # 12 layers, compiled whole: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
     python -m scripts.bench_step --only "machine code"  # make bench-code
     python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
-BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 entries, AdamW; one core's
-whole step, compiled by `bigbird-ja preflight`. docs/design/preflight.md explains priced cycles. The
-ancestor is google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the
-same way (scripts/ancestor_step.py of commit fdb3999).
+Each measurement compiles the whole step of one core by `bigbird-ja preflight`. The model is a
+BERT-base with 4,096 tokens, 2 sequences per core, 600 predictions, a vocabulary of 32,000 entries,
+and AdamW. docs/design/preflight.md explains priced cycles. The ancestor is the encoder of
+google-research/bigbird with its heads and gradient checkpointing. It was measured in the same way
+by scripts/ancestor_step.py of commit fdb3999. Other tables show slices and sequence lengths.
 """
 
 import argparse
@@ -35,8 +36,9 @@ from testkit.configs import fitted, with_data
 BENCH = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPES = BENCH["by_length"]["shapes"]
 LAYERS = 12
-TOKENS = 16384  # of a step by length
-HEAD = 64  # size of a head by length
+# Tokens of a step, and size of an attention head, for the table by length.
+TOKENS = 16384
+HEAD = 64
 LENGTHS = (512, 1024, 4096, 8192, 16384)
 CODE_CHIPS = ("v5e", "v6e")
 PICTURE = "docs/images/cost-by-length.png"
@@ -45,7 +47,7 @@ PICTURE = "docs/images/cost-by-length.png"
 def preflight(
     sets: Sequence[str], batch: int, *flags: str, config: str = "base-4096"
 ) -> dict[str, Any]:
-    """Compile one step: the entry of its chip or slice."""
+    """Compile one step with `preflight`, and return the figures of its chip or slice."""
     words = [f"--config={config}", f"--batch_per_core={batch}", *flags]
     results = command("preflight", *words, *(f"--set={item}" for item in sets))
     (entry,) = results.get("topologies") or results["chips"]
@@ -55,9 +57,9 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Return figures of 12 layers, or None if they do not fit.
+    """Return figures of a step of 12 layers. They are None if the step does not fit.
 
-    A `quick` run extrapolates from 2 and 4 layers.
+    With `quick` they are extrapolated from 2 and 4 layers.
     """
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
@@ -75,7 +77,11 @@ def step(
 
 
 def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure a figure, its ratio to the ancestor, and whether its limit is kept."""
+    """Measure the figures that have a limit, and compare them with those of the ancestor.
+
+    Returns:
+        A row for each: name, ancestor's figure, our figure, ratio, and whether the limit is kept.
+    """
     rows: list[tuple[object, ...]] = []
     for row in (row for row in BENCH["ancestor"] if only in row["what"]):
         key, is_batch = row["key"], row["key"] == "largest_batch_per_core"
@@ -92,7 +98,7 @@ def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure whole programs of slices with their all-reduces."""
+    """Measure the step on each slice, which includes all-reduces between its chips."""
     rows: list[tuple[object, ...]] = []
     keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
     for slice_ in BENCH["slices"]:
@@ -105,11 +111,12 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def by_length() -> Iterator[dict[str, Any]]:
-    """Price both shapes by machine code: cycles and dollars per token, memory, share of the peak.
+    """Compute the cost per token of both shapes at each length, from their machine code.
 
-    With as many tokens in a step nothing but attention's kernels depends on the length: these are
-    compiled for each (`kernel_shape`) and take the place of those in the step. Dollars are of
-    spot chips in the cheapest zone, with the time that `plan` expects of so many cycles.
+    All lengths have the same number of tokens in a step, so that only the attention kernels depend
+    on the length. Each length's kernels are compiled separately (`kernel_shape`). Their cycles
+    replace those of the kernels in the compiled step. Dollars are those of spot chips in the
+    cheapest zone, for the time that `plan` predicts from the cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")
@@ -157,13 +164,14 @@ def by_length() -> Iterator[dict[str, Any]]:
 
 
 def kernel_shape(what: str, length: int, backward: bool) -> LayerShape:
-    """Return the shape of a base model's layer, with the package's tiles and order of work.
+    """Return the shape of a base model's attention layer, as the package's kernels need it.
 
     Args:
-        what: BigBird's layers (`rolled`), ModernBERT's global (`full`) or local ones. Only
-            ModernBERT's keep documents apart, as in the presets.
+        what: "rolled" for BigBird's layers, "full" for ModernBERT's global ones, "local" for its
+            local ones. As in the presets, only ModernBERT's layers separate the documents that
+            share a sequence.
         length: tokens of a sequence.
-        backward: whether the shape is that of the gradients.
+        backward: whether to return the shape for the kernel of the gradients.
     """
     heads, num_shifts = 768 // HEAD, None
     order: Order | None = ORDERS[what][backward]
@@ -226,7 +234,7 @@ def _number(key: str, value: float | None) -> str:
 
 
 def main() -> None:
-    """Measure what was requested and print a table for each part."""
+    """Run the requested measurements, and print a table for each kind."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="extrapolate from 2 and 4 layers")
     parser.add_argument("--only", default="", help="rows with these words: 'slice', 'tokens', ...")

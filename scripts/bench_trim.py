@@ -2,8 +2,9 @@
 
     python -m scripts.bench_trim e5 e5-ja    # make bench-trim SOURCE=e5 TRIMMED=e5-ja
 
-On v5e: one core's step of 2 sequences of 4,096 tokens, by `bigbird-ja preflight`. On this CPU:
-`pretrain` on 4 random sequences of 512 tokens, the folders in turn.
+For v5e, `bigbird-ja preflight` counts the cycles of one core's step with 2 sequences of 4,096
+tokens. On this CPU, `pretrain` trains on 4 random sequences of 512 tokens. The two folders take
+turns, so that a change of the machine's speed affects both.
 """
 
 import argparse
@@ -24,15 +25,12 @@ from scripts.bench_step import preflight
 from testkit import ROOT, synthetic
 
 SETS = ("model.attention_type=original_full", "training.dtype=float32", "training.warmup_steps=0")
-# The first steps of a round don't count.
+# A round has STEPS steps. The first WARM ones include tracing and are not counted.
 ROUNDS, STEPS, WARM = 2, 8, 3
 
 
 def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
-    """Return the seconds of each training step after the first ones.
-
-    All files are in `work`.
-    """
+    """Train in the folder `work`, and return the seconds of each step after the first `WARM`."""
     vocab_size = read_config(folder).vocab_size
     synthetic.write(work / "data", (64,) * 4, seq_length=512, vocab_size=vocab_size)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
@@ -45,7 +43,7 @@ def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
 
 
 def main() -> None:
-    """Print parameters, cycles on v5e and seconds on this CPU of both encoders, with ratios."""
+    """Print both encoders' parameters, cycles on v5e and seconds on this CPU, with ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", help="folder of an encoder")
     parser.add_argument("trimmed", help="folder that `trim` made of it")

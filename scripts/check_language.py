@@ -1,11 +1,14 @@
-"""Check what a program can see of the language rules: a part of `make lint`.
+"""Check those language rules that a program can verify (a part of `make lint`).
 
     python -m scripts.check_language            # prints each finding as FILE:LINE: RULE: TEXT
     python -m scripts.check_language --count    # prints the number of findings by rule
 
-Rules: the summary of a docstring is one statement, without a semicolon. The entries of `Raises:`
-begin with a capital. An error message contains at most one colon that introduces something. All
-switches are described in one mood, as imperatives.
+Rules:
+
+- The summary of a docstring contains no semicolon, since it is one statement.
+- The entries of `Raises:` begin with a capital letter.
+- An error message contains at most one colon that introduces something.
+- The help of a switch is an imperative, such as "Print the plan".
 """
 
 import argparse
@@ -18,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDERS = ("bigbird_ja", "scripts", "testkit", "tests")
-# A colon that introduces an advice or a reason. Times, ratios and addresses contain others.
+# A colon before a space introduces advice or a reason. Colons in times and addresses do not match.
 _COLON = re.compile(r":(?=\s)")
 _RAISES = re.compile(r"^\s+(?P<kind>[A-Z]\w+): (?P<text>\S.*)")
-# A description of a switch that begins with a verb of the third person: "Moves an existing run".
+# A switch's help that begins with a verb in the third person, as in "Moves an existing run".
 _VERB = re.compile(r"[A-Z][a-z]+(?<!s)s (?:the|a|an|all|each|also|only|every)\b")
 
 
@@ -41,7 +44,7 @@ def main() -> int:
 
 
 def check_file(path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the place, the rule and the text of each finding in a file."""
+    """Yield each violation in a file: `FILE:LINE`, the rule, and the text that violates it."""
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -72,7 +75,10 @@ def _check_docstring(path: str, node: ast.AST) -> Iterator[tuple[str, str, str]]
 
 
 def _literal(node: ast.AST) -> str:
-    """Return the text of a string literal, with each value of an f-string as `{}`."""
+    """Return the text of a string literal, or "" for other expressions.
+
+    Each expression in an f-string becomes `{}`.
+    """
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):

@@ -1,15 +1,16 @@
-"""Price public programs as `preflight` does, and judge the time of a step: `make bench-clock`.
+"""Compare predicted step times with published times of public programs: `make bench-clock`.
 
     python -m scripts.clock [--only NAME]
 
-scripts/clock.yaml describes the programs. This module writes each for one device, compiles it with
-one layer (or two), and stores its counts in docs/lab/clock.json; stored counts are not made again.
-A step is extrapolated to its depth. The update of its weights counts by bytes, traffic between
-chips by published rates of links.
+scripts/clock.yaml describes the programs. This module implements each in JAX for one device,
+compiles it with one layer (or two), and counts its cycles as `preflight` does. The counts are
+stored in docs/lab/clock.json, and programs that it contains are not compiled again. A step is
+extrapolated to its number of layers. The time of the weights' update follows from its bytes, and
+the time of the traffic between chips from published link rates.
 
-Then it compares `measured.predict_step_seconds` with the published times. `fit` computes the
-constants of that function from all sources but one, and judges them by that one. The tables and the
-picture of docs/lab/clock.md are written anew.
+Then the published times are compared with predictions by `measured.predict_device_seconds`. Each
+source (the programs of one repository on one chip) is predicted with a constant that is fitted to
+all other sources. The tables and the picture of docs/lab/clock.md are rewritten.
 """
 
 import argparse
@@ -51,45 +52,54 @@ CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
 BLIND = {1: Path("docs/lab/clock_blind.json"), 2: Path("docs/lab/clock_blind2.json")}
 PICTURE = Path("docs/images/clock.png")
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
-DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
-UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}  # of a parameter, read and written in HBM
-LAYER = "one_layer"  # scope of a layer's ops
-BLOCK = 1024  # of attention in blocks, without a kernel
-Counts = dict[
-    str, float
-]  # milliseconds of kernels (by code), and of other ops by code and estimate
+# Milliseconds of a call from Python that waits for its result. This was calibrated.
+DISPATCH_MS = 0.115
+# Bytes that the optimizer reads and writes in HBM for each parameter.
+UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}
+LAYER = "one_layer"  # `jax.named_scope` of the ops of a layer
+BLOCK = 1024  # tokens of a block in `_blocks`
+# Milliseconds by kind. "kernels" are Pallas kernels. Other ops are counted twice: "code" from their
+# machine code, "estimate" from their shapes. Totals also contain "update" and "links" (`traffic`).
+Counts = dict[str, float]
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Public program: an entry of scripts/clock.yaml."""
+    """Public program, as an entry of scripts/clock.yaml describes it."""
 
     name: str
-    group: str  # repository; programs of one repository and chip err together
+    group: str  # repository
     kind: str  # step, attention, matmul, loss or copy
     chip: str
     source: str = ""
     date: str = ""
     versions: str = ""
-    blind: int = 0  # set of a program whose time nobody here had seen when it was predicted
-    measured_ms: float | None = None
-    tflops: float | None = None  # of a chip, from which the time follows
-    # How it is priced.
-    like: str = ""  # program whose layers are compiled, for another number of tokens
-    work_of: str = ""  # program whose rate of floating-point operations counts if not compiled
-    again: float = 1.0  # work of a layer, relative to that of `like` or `work_of`
+    # Set of programs that were predicted before anyone here knew their times (0 for none).
+    blind: int = 0
+    measured_ms: float | None = None  # published time of a step
+    tflops: float | None = None  # published rate of a chip, from which the time follows
+
+    # Settings of the prediction. With `like`, this program is not compiled: the counts of the named
+    # program are scaled to its tokens and layers. With `work_of`, the named program's time is
+    # scaled by the ratio of the floating-point operations.
+    like: str = ""
+    work_of: str = ""
+    again: float = 1.0  # work of a layer, relative to the program in `like` or `work_of`
     extra: float = 1.0  # time of a step with Muon, relative to one with Adam
-    also: tuple[str, ...] = ()  # programs of the same step
-    compiled: int = 1  # layers
-    core: bool = False  # one of v4's two cores is compiled, not the joined chip
-    options: dict[str, str] = {}  # of the compiler
-    # Single ops: [batch, heads, length, size], [tokens, width, vocabulary] or any.
+    also: tuple[str, ...] = ()  # programs whose times are added to the step
+    compiled: int = 1  # number of layers that are compiled
+    core: bool = False  # compile for one of v4's two cores, not for the whole chip
+    options: dict[str, str] = {}  # options of the compiler
+
+    # Single ops. `shape` is [batch, heads, length, size] of attention, [tokens, width, vocabulary]
+    # of a loss, or any shape of a copy.
     shape: tuple[int, ...] = ()
-    size: int = 0  # of a matrix, or of a head: 0 is width / heads
+    size: int = 0  # rows of a matrix, or size of a head (0: width / heads)
     tiles: tuple[int, ...] = ()
     transposed: bool = False
     relu: bool = False
     backward: bool = False
-    on_device: bool = False  # the time is without the call from Python
+    on_device: bool = False  # whether the published time excludes the call from Python
+
     # Model.
     layers: int = 0
     width: int = 0
@@ -101,32 +111,33 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rotary: bool = True
     attention: str = "dense"
     scores: str = "float32"
-    block: int = 512  # of splash attention
+    block: int = 512  # tokens of a block in splash attention
     vocabulary: int = 0
-    embedding: int = 0  # width of the table if it is not that of the layers
-    tied: bool = False
-    one_hot: bool = False  # embeddings by a product
-    value_tables: bool = False  # embeddings that are added to the values of every other layer
-    rank: int = 0  # of LoRA
+    embedding: int = 0  # width of the embedding table (0: that of the layers)
+    tied: bool = False  # whether the embedding table also computes the logits
+    one_hot: bool = False  # whether embeddings are a product with one-hot ids
+    value_tables: bool = False  # whether every other layer adds embeddings to its values
+    rank: int = 0  # rank of LoRA (0: all weights are trained)
     dropout: float = 0.0
+
     # Training. Encoders have predictions, decoders predict each token.
-    batch: int = 0  # of a device and microstep
+    batch: int = 0  # sequences of a device's microstep
     length: int = 0
     predictions: int = 0
     microsteps: int = 1
-    parts: int = 1  # of a batch's loss, one after the other
-    tile: int = 0  # logits of a token at a time
-    keeps: str = "all"  # from the forward pass: all, products, recipe or nothing
+    parts: int = 1  # parts of a batch whose losses are computed one after the other
+    tile: int = 0  # vocabulary entries whose logits are computed at a time (0: all)
+    keeps: str = "all"  # stored activations of the forward pass: all, products, recipe or nothing
     dtype: str = "bfloat16"
     weights: str = "float32"
     gradient: bool = True
     optimizer: str = "adam"
     slice: str = ""
-    divided: bool = False  # whether weights are divided over the slice
+    divided: bool = False  # whether the weights are sharded over the slice
 
     @property
     def errs_with(self) -> tuple[str, str]:
-        """Repository and chip: what errs together."""
+        """Source of the program, its repository and chip. Its errors are correlated."""
         return self.group, self.chip
 
     @property
@@ -141,12 +152,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def logits(self) -> int:
-        """Logits of the loss, which the work outside of layers is in proportion to."""
+        """Logits of the loss. Work outside of the layers is proportional to their number."""
         return self.batch * (self.predictions or self.length) * self.vocabulary
 
     @property
     def published_ms(self) -> float | None:
-        """Published time, or the time that follows from a published rate."""
+        """Published time in milliseconds, or the time that follows from a published rate."""
         if self.tflops is None:
             return self.measured_ms
         weights = sum(map(math.prod, weights_of(self, self.layers).values()))
@@ -155,7 +166,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def load() -> dict[str, Program]:
-    """Read the programs by name. Each has the keys of its group."""
+    """Return the programs of clock.yaml by name, each with the keys that its group shares."""
     groups = msgspec.yaml.decode(PROGRAMS.read_bytes())
     given = [
         group["all"] | one | {"group": name}
@@ -175,7 +186,7 @@ def _norm(x: Any, scale: Any, centered: bool = False) -> Any:
 
 
 def _rotate(x: Any) -> Any:
-    """Rotate [batch, length, heads, size] by position."""
+    """Apply rotary position embeddings to an array [batch, length, heads, size]."""
     size, positions = x.shape[-1], jnp.arange(x.shape[1], dtype="float32")
     angle = positions[:, None, None] / 1e4 ** (jnp.arange(0, size, 2) / size)
     first, second = jnp.split(x, 2, -1)
@@ -193,10 +204,7 @@ def _drop(x: Any, key: Any, rate: float) -> Any:
 
 
 def _dense(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    """Attend over [batch, heads, length, size].
-
-    Encoders see all, decoders what came before.
-    """
+    """Compute attention over arrays [batch, heads, length, size], causal for decoders."""
     logits = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(p.scores) * q.shape[-1] ** -0.5
     if not p.predictions:
         logits = jnp.where(jnp.tri(q.shape[2], dtype=bool), logits, -1e30)
@@ -215,7 +223,8 @@ def _flash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
 
 
 def _splash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    # The memory that recipes set for all ops; XLA's own ops take as many cycles with it.
+    # tpu-recipes set this limit for all ops. Here only the kernels get it, since XLA's own ops take
+    # as many cycles with either limit.
     roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
     splash_attention_kernel.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
     heads, length = q.shape[1:3]
@@ -245,7 +254,10 @@ def _scores(q: Any, k: Any, row: Any, column: Any) -> Any:
 
 
 def _pairs(step: Any, count: int, backward: bool, state: Any) -> Any:
-    """Run over the pairs of causal blocks, a loop for each block of queries (or of keys)."""
+    """Call `step` for each causal pair of a query block and a key block.
+
+    There is one `fori_loop` for each block of queries (`backward`: of keys).
+    """
     for one in range(count):
         first, last = (one, count) if backward else (0, one + 1)
         state = jax.lax.fori_loop(first, last, functools.partial(step, one), state)
@@ -254,7 +266,7 @@ def _pairs(step: Any, count: int, backward: bool, state: Any) -> Any:
 
 @jax.custom_vjp
 def _blocks(q: Any, k: Any, v: Any) -> Any:
-    """Attend in blocks without a kernel, as Levanter does for heads of 64."""
+    """Compute attention in blocks without a kernel, as Levanter does for heads of size 64."""
     return _blocks_forward(q, k, v)[0]
 
 
@@ -305,7 +317,11 @@ ATTENTION: Mapping[str, Callable[..., Any]] = {
 def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
     """Return the mean cross entropy.
 
-    With `tile`, of so many logits of a token at a time.
+    Args:
+        x: activations [..., width].
+        table: output embeddings [vocabulary, width].
+        ids: true token ids.
+        tile: vocabulary entries whose logits are computed at a time, 0 for all.
     """
     if not tile:
         scores = (x @ table.astype(x.dtype).T).astype("float32")
@@ -328,7 +344,10 @@ def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
 
 
 def weights_of(p: Program, layers: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights by name, those of its layers stacked."""
+    """Return the shapes of a model's weights by name.
+
+    The weights of its layers are stacked: their first dimension is `layers`.
+    """
     size, groups = p.head_size, p.kv_heads or p.heads
     one = {"norm1": (p.width,), "norm2": (p.width,), "q": (p.width, p.heads * size)}
     one |= dict.fromkeys("kv", (p.width, groups * size)) | {"o": (p.heads * size, p.width)}
@@ -350,7 +369,10 @@ def _is_trained(p: Program, name: str) -> bool:
 
 
 def step(p: Program) -> tuple[Any, list[Any]]:
-    """Write the loss of a transformer and its gradients, as far as its page describes them."""
+    """Return a function of a transformer's loss and gradients, and its arguments' shapes.
+
+    Details that the program's page does not describe are those of a common transformer.
+    """
 
     def look_up(table: Any, ids: Any) -> Any:
         if p.one_hot:
@@ -432,7 +454,10 @@ def step(p: Program) -> tuple[Any, list[Any]]:
 
 
 def matmul(p: Program) -> tuple[Any, list[Any]]:
-    """Write a product: XLA's, or the kernel of JAX's documentation."""
+    """Return a matrix product and its arguments' shapes.
+
+    With `tiles` this is the Pallas kernel of JAX's documentation, otherwise XLA's product.
+    """
     shape = [((p.size, p.size), p.dtype)] * 2
     act = jax.nn.relu if p.relu else lambda x: x
     if not p.tiles:
@@ -473,19 +498,19 @@ def matmul(p: Program) -> tuple[Any, list[Any]]:
 
 
 def copy(p: Program) -> tuple[Any, list[Any]]:
-    """Write a copy in HBM."""
+    """Return a copy in HBM and its argument's shape."""
     return jnp.copy, [(p.shape, "bfloat16")]
 
 
 def loss_alone(p: Program) -> tuple[Any, list[Any]]:
-    """Write a loss with gradients of activations and table."""
+    """Return a loss with its gradients for activations and table, and its arguments' shapes."""
     tokens, width, vocabulary = p.shape
     arrays = [((tokens, width), "bfloat16"), ((vocabulary, width), "float32"), ((tokens,), "int32")]
     return jax.value_and_grad(functools.partial(cross_entropy, tile=p.tile), (0, 1)), arrays
 
 
 def attention_alone(p: Program) -> tuple[Any, list[Any]]:
-    """Write attention, or its gradients."""
+    """Return attention (or its gradients) and its arguments' shapes."""
     attend = functools.partial(ATTENTION[p.attention], p, key=None)
     total = lambda q, k, v: attend(q, k, v).astype("float32").sum()  # noqa: E731
     return jax.grad(total, (0, 1, 2)) if p.backward else attend, [(p.shape, "bfloat16")] * 3
@@ -505,9 +530,9 @@ WRITERS = {
 
 @functools.cache
 def _listings() -> Path:
-    """Make the folder for libtpu's listings.
+    """Create the folder in which libtpu lists machine code.
 
-    Libtpu reads its name once, when it is loaded.
+    The folder is created only once, since libtpu reads the flag only when it is loaded.
     """
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
@@ -532,7 +557,7 @@ def lower(function: Any, shapes: Any, target: compiler.Target) -> Any:
 
 
 def target_of(p: Program) -> compiler.Target:
-    """Return the device that a program is compiled for."""
+    """Return the device for which a program is compiled."""
     is_joined = p.chip in MEGACORE and not p.core
     return (
         compiler.find_slice(MEGACORE[p.chip].topology) if is_joined else compiler.find_chip(p.chip)
@@ -545,7 +570,7 @@ def count(
     options: Mapping[str, str] | None = None,
     trips: Sequence[Sequence[float]] = (),
 ) -> dict[str, Counts]:
-    """Compile, and count the milliseconds in layers and in the rest.
+    """Compile a program, and count the milliseconds of its layers and of its other ops.
 
     Args:
         lowered: program for one device.
@@ -554,7 +579,8 @@ def count(
         trips: see `machine_code.collect`.
     """
     folder = _listings()
-    for file in folder.iterdir():  # of the program before
+    # Remove the listings of the previous program.
+    for file in folder.iterdir():
         file.unlink()
     compiled = lowered.compile(compiler_options=options)
     module = hlo.parse(compiler.read_optimized(compiled, folder))
@@ -572,10 +598,12 @@ def count(
 
 
 def compile_parts(p: Program) -> dict[str, Counts]:
-    """Compile a program for one device, and count its parts."""
+    """Compile a program for one device, and return the counts of its "layer" and its "rest"."""
     target = target_of(p)
     parts = count(lower(*WRITERS[p.kind](p), target), target, p.options or None)
-    if p.attention == "splash":  # its mask is data: the share of blocks that it doesn't leave out
+    # A splash kernel reads from its mask which blocks to skip. The count includes all blocks, so
+    # multiply it by the share of blocks that a causal mask keeps.
+    if p.attention == "splash":
         length = p.length or p.shape[2]
         blocks = length // min(p.block, length)
         for counts in parts.values():
@@ -591,13 +619,17 @@ def flops(p: Program) -> float:
     work = p.layers * (2 * layer + 4 * seen * p.heads * p.head_size) * p.tokens
     again = p.again * (4 / 3 if p.keeps == "nothing" else 1)
     ends: float = 2 * p.logits * p.width
-    # Ids have no gradient.
+    # The product with one-hot ids counts two thirds, because ids have no gradient.
     ends += 2 * p.tokens * math.prod(matrices["table"]) * p.one_hot * 2 / 3
     return ((2 if p.rank else 3) if p.gradient else 1) * (again * work + ends)
 
 
 def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any]) -> Counts | None:
-    """Return the counts of a program on one device of its slice, None if it was not compiled."""
+    """Return the counts of a program on one device of its slice.
+
+    Returns:
+        None if the counts from which they follow are not stored.
+    """
     own = programs[p.like or p.name]
     if own.name in known:
         layer, rest = (known[own.name][part] for part in ("layer", "rest"))
@@ -628,13 +660,14 @@ def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any])
 
 
 def traffic(p: Program) -> Counts:
-    """Return the milliseconds of the update of weights in HBM, and those of the links."""
+    """Return the milliseconds of a weights' update in HBM, and of the transfers between chips."""
     target = compiler.find_slice(p.slice or CHIPS[p.chip].topology)
     devices = target.devices if p.slice else 1
     shapes = weights_of(p, p.layers).items()
     weights = sum(math.prod(shape) for name, shape in shapes if _is_trained(p, name))
     moved = weights / (devices if p.divided else 1) * UPDATE_BYTES[p.optimizer]
-    # Weights gathered twice and gradients scattered, in bfloat16, layer by layer; or one sum.
+    # Sharded weights are gathered twice, and their gradients scattered, layer by layer in bfloat16.
+    # Otherwise there is one all-reduce of float32 gradients.
     sent = weights * (3 * 2 * p.microsteps if p.divided else 2 * 4) * (1 - 1 / devices)
     hops = 3 * p.layers * p.microsteps if p.divided else 1
     links = predict_link_seconds(target.chip, p.slice, sent, hops) if devices > 1 else 0.0
@@ -645,7 +678,10 @@ def traffic(p: Program) -> Counts:
 
 
 def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) -> float:
-    """Return the time of a program. Other work hides the links of a step."""
+    """Predict the milliseconds of a program.
+
+    The transfers of a step take time only if they exceed its other work.
+    """
     kernels, code, estimate = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
     seconds = measured.predict_device_seconds(kernels, code, estimate, reached)
     if p.kind != "step":
@@ -655,7 +691,10 @@ def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) 
 
 
 def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
-    """Fit `measured.REACHED`: the median ratio of published to counted times, each source once."""
+    """Fit `measured.REACHED` as the median ratio of published to counted times.
+
+    Each source has the same weight.
+    """
     ratios = []
     for p in steps:
         fixed, whole = (predicted_ms(p, counts[p.name], reached) for reached in (0.0, 1.0))
@@ -664,7 +703,7 @@ def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
 
 
 def quantile(steps: Sequence[Program], values: Sequence[float], q: float) -> float:
-    """Return a quantile of values, with the same weight for each source."""
+    """Return the quantile `q` of the steps' values. Each source has the same weight."""
     sizes = collections.Counter(p.errs_with for p in steps)
     pairs = sorted((value, 1 / sizes[p.errs_with]) for p, value in zip(steps, values, strict=True))
     ordered, weights = np.array(pairs).T
@@ -672,7 +711,10 @@ def quantile(steps: Sequence[Program], values: Sequence[float], q: float) -> flo
 
 
 def judge(steps: Sequence[Program], counts: Mapping[str, Counts]) -> list[float]:
-    """Return published times, relative to those by a constant that is fitted without the source."""
+    """Return each step's published time divided by its predicted time.
+
+    The constant of a prediction is fitted to all sources except the step's own.
+    """
     fitted = {
         source: fit([p for p in steps if p.errs_with != source], counts)
         for source in {p.errs_with for p in steps}
@@ -684,12 +726,12 @@ def judge(steps: Sequence[Program], counts: Mapping[str, Counts]) -> list[float]
 
 
 def interval(steps: Sequence[Program], ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of ratios that covers 80 % of the left-out steps."""
+    """Return the interval that contains 80 % of the ratios of `judge`."""
     return quantile(steps, ratios, 0.1), quantile(steps, ratios, 0.9)
 
 
 def is_inside(ratio: float) -> bool:
-    """Return whether a published time is within the interval of `measured`."""
+    """Return whether a ratio of published to predicted time is within `measured.INTERVAL`."""
     return measured.INTERVAL[0] <= ratio <= measured.INTERVAL[1]
 
 
@@ -747,7 +789,7 @@ def _ends(ends: Sequence[float] | None) -> str:
 
 
 def draw(pairs: Sequence[tuple[Program, float]]) -> None:
-    """Draw predicted against published times, both axes logarithmic."""
+    """Draw published against predicted times on logarithmic axes."""
     figure = Figure(figsize=(7, 6))
     axes = figure.subplots()
     for source in dict.fromkeys(p.errs_with for p, _ in pairs):
@@ -768,14 +810,14 @@ def draw(pairs: Sequence[tuple[Program, float]]) -> None:
 
 
 def all_counts(programs: Mapping[str, Program]) -> dict[str, Counts]:
-    """Return the counts of all programs that can be priced by the stored ones."""
+    """Return the counts of all programs for which the stored counts suffice."""
     known = json.loads(CACHE.read_text(encoding="utf-8"))
     totals = {name: total(p, programs, known) for name, p in programs.items()}
     return {name: found for name, found in totals.items() if found is not None}
 
 
 def main() -> None:
-    """Compile what is missing, compare, draw."""
+    """Compile the programs without stored counts, and rewrite the page and its picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="compile programs whose name contains this")
     parser.add_argument("--report", action="store_true", help="compile nothing")

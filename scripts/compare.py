@@ -16,14 +16,18 @@ Curve = Sequence[Sequence[float]]  # (step, loss)
 WIDTH = 25  # logged steps over which a drawn training loss is averaged
 
 
-Losses = Mapping[int, float]  # by seed
+Losses = Mapping[int, float]  # final loss by seed
 
 
 def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]:
-    """Write each mean difference, a recipe minus its base, with its confidence interval.
+    """Format each recipe's mean difference in loss from its base, with a confidence interval.
 
-    95 % hold for all together (Holm 1979): the smallest p of m gets a level of 1 - 0.05 / m, the
-    next of 1 - 0.05 / (m - 1). Two seeds have no interval and are not counted in.
+    The confidence of all intervals together is 95 % (Holm 1979). Among m differences, that with
+    the smallest p-value gets the level 1 - 0.05 / m, the next one 1 - 0.05 / (m - 1). A difference
+    of fewer than three seeds gets no interval and is not counted in m.
+
+    Args:
+        compared: losses of the recipe and of its base, by any key.
     """
     from scipy import stats
 
@@ -33,7 +37,7 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
     }
     words = {key: f"{statistics.mean(found):+.4f}" if found else "" for key, found in pairs.items()}
     tests = {k: stats.ttest_1samp(found, 0.0) for k, found in pairs.items() if len(found) > 2}
-    # Holm's method stops at the first difference that is not shown.
+    # Holm's method stops at the first difference that is not significant.
     is_shown = True
     for rank, key in enumerate(sorted(tests, key=lambda k: float(tests[k].pvalue))):
         low, high = tests[key].confidence_interval(1 - 0.05 / (len(tests) - rank))
@@ -44,7 +48,10 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
 
 
 def steps_to(curve: Curve, loss: float) -> float | None:
-    """Find where a falling curve first reaches a loss, on lines between its points, or None."""
+    """Find the step at which a falling curve first reaches a loss, or None if it does not.
+
+    The curve is interpolated linearly between its points.
+    """
     for (step, high), (later, low) in itertools.pairwise(curve):
         if low <= loss < high:
             return step + (later - step) * (high - loss) / (high - low)
@@ -52,15 +59,15 @@ def steps_to(curve: Curve, loss: float) -> float | None:
 
 
 def recipe_of(title: str) -> str:
-    """Return the recipe of a run's title."""
+    """Return the recipe's name from a run's title, such as "base, seed 1"."""
     return title.partition(", seed")[0]
 
 
 def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> Any:
-    """Read the repository's runs by title, or its yardsticks.
+    """Read a part of the published results, such as the runs by title.
 
     Returns:
-        None if they belong to another text.
+        None if the results are those of another text, {} if there is no file.
     """
     if not path.exists():
         return {}
@@ -71,7 +78,7 @@ def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> 
 def publish(
     path: pathlib.Path, text: str, runs: Mapping[str, Any], counted: Mapping[str, float]
 ) -> None:
-    """Write results for the repository, a line for each run."""
+    """Write the results that the repository publishes, with one line for each run."""
     lines = ",\n".join(f"{json.dumps(title)}: {json.dumps(run)}" for title, run in runs.items())
     head = f'"text": {json.dumps(text)}, "counted": {json.dumps(counted)}'
     path.write_text(f'{{{head}, "runs": {{\n{lines}\n}}}}\n', "utf-8")
@@ -80,9 +87,9 @@ def publish(
 def draw(
     path: pathlib.Path, title: str, curves: Mapping[str, Curve], counted: Mapping[str, float]
 ) -> None:
-    """Draw every run's loss, with one color for each recipe.
+    """Draw the loss of every run, with one color for each recipe.
 
-    Many logged losses become a running mean. Losses of counting are level lines.
+    A long curve is smoothed by a running mean. Losses of n-gram counts are horizontal lines.
     """
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
     # The height in inches includes the legend.

@@ -1,21 +1,22 @@
 """Train and compare the runs of scripts/recipes.yaml.
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
-    python -m scripts.learn recipe --work_dir DIR --kept   # the runs so far, training none
-    python -m scripts.learn recipe --work_dir DIR --anew   # repeats the repository's runs
+    python -m scripts.learn recipe --work_dir DIR --kept   # shows the finished runs, trains none
+    python -m scripts.learn recipe --work_dir DIR --anew   # also repeats the published runs
 
-Everything is done by the commands themselves, each run in a process of its own: sample or real
-text, tokenize, make-data, pretrain, evaluate. An interrupted run is continued by `pretrain`, a
-finished one is not made again, so the same command resumes at any point: WORK_DIR holds runs and
-results, and docs/images those that are published, by their settings, with the commit that each was
-trained at. So a further seed costs only that seed. Start long benches from a clone that nobody
-changes, and commit their files there.
+Each run is a sequence of `bigbird-ja` commands: sample (or real text), tokenize, make-data,
+pretrain, evaluate. Rerun the same command after an interruption: `pretrain` continues an
+interrupted run, and a finished run is not repeated. WORK_DIR contains the runs and their results.
+docs/images contains the published results, with the settings and the commit of each run. An
+additional seed therefore trains only the runs of that seed. Start a long bench in a clone that
+nobody changes, and commit its files there.
 
-Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
-the first), paired by seed, with confidence intervals by Student's t that hold for all rows together
-(three seeds or more); draws the curves. With `evaluations` these are of held-out records: the steps
-that a recipe takes to the first one's final loss are read off there, next to the losses of n-gram
-counts on the same predictions, as the repository holds them (commit 485a8350 has their program).
+The table shows each seed's held-out loss, and the difference from the recipe named by `from` (else
+from the first recipe). Differences are paired by seed. With three seeds or more they have
+confidence intervals by Student's t, which hold for all rows together. The picture shows the losses
+during training. With `evaluations` these are losses of held-out records, and the table shows after
+how many steps a recipe reaches the first recipe's final loss. Losses of n-gram counts on the same
+predictions are shown, too. The repository stores them, and commit 485a8350 contains their program.
 """
 
 import argparse
@@ -45,9 +46,9 @@ from testkit import ROOT
 from testkit.configs import read_sets
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
-# Articles with few facts, so that many names were last stated far away.
+# With few facts in an article, the previous mention of a name is often far away.
 PROBE_TEXT = ("--documents=600", "--seed=99", "--mean_length=5000", "--facts_per_1000_characters=3")
-# A model this small does not fill two cores.
+# A small model is not faster on two cores than on one.
 ONE_CORE = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -55,7 +56,7 @@ ONE_CORE = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
 SHARE = re.compile(r"\{share:([0-9.]+)\}")
-# Batches of an evaluation in training. The last evaluation reads all held-out records.
+# Batches of each evaluation during training. The last evaluation reads all held-out records.
 EVAL_BATCHES = 16
 
 
@@ -66,8 +67,8 @@ class Run:
     Attributes:
         name: name of the recipe in recipes.yaml.
         recipe: its entry there, with inherited settings.
-        seed: seed of weights, connections and the order of the data.
-        steps: training steps; 0 takes the preset's.
+        seed: seed of initial weights, random attention blocks and the order of the data.
+        steps: training steps, 0 for the preset's number.
     """
 
     name: str
@@ -92,10 +93,10 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def run_module(module: str, *arguments: str) -> dict[str, Any]:
-    """Run a program whose last line of output is its results as JSON.
+    """Run a program, and return the JSON of its last line of output.
 
     Raises:
-        SystemExit: It failed; its log is on standard error.
+        SystemExit: The program failed. The message contains its standard error.
     """
     words = [sys.executable, "-m", module, *arguments]
     console.log(f"$ {shlex.join(words)}")
@@ -106,7 +107,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
-    """Write the preset with further settings as a file for --config."""
+    """Write a file for --config with the preset and further settings. Return its path."""
     words = [sys.executable, "-m", "bigbird_ja", "config", preset, *(f"--set={s}" for s in sets)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(subprocess.run(words, stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout)
@@ -114,15 +115,15 @@ def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
 
 
 def filled(settings: Iterable[str], steps: int) -> list[str]:
-    """Return settings with `{share:0.1}` replaced by that share of the steps."""
+    """Replace `{share:0.1}` in settings by this share of the steps."""
     return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
 def text_of(bench: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of the real text, or the settings of generated text.
+    """Return the SHA-256 of the real text, or the flags that generate the text.
 
     Returns:
-        None if no text is named.
+        None if the bench needs real text and the environment variable is not set.
     """
     if bench["text"] != "real":
         return " ".join(bench["text"])
@@ -131,10 +132,10 @@ def text_of(bench: Mapping[str, Any]) -> str | None:
 
 
 def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
-    """Build corpus, tokenizer and data sets.
+    """Build the corpus, the tokenizer and the data sets.
 
     Returns:
-        DATA_DIR by the data set's name.
+        Folder of each data set, by its name.
     """
     text = os.environ.get(TEXT, "") if bench["text"] == "real" else str(work / "corpus.jsonl")
     if not text:
@@ -154,9 +155,9 @@ def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
 
 
 def runs_of(bench: Mapping[str, Any]) -> list[Run]:
-    """List all runs at equal tokens, those of one seed after the other.
+    """List all runs, first those of one seed, then those of the next.
 
-    An entry inherits the settings of the one that it starts from.
+    A recipe inherits the settings of the recipe named by its `from`.
     """
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in bench["runs"].items():
@@ -172,10 +173,10 @@ def runs_of(bench: Mapping[str, Any]) -> list[Run]:
 
 
 def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
-    """List all settings of a run that are not the preset's."""
+    """List all settings of a run that differ from the preset."""
     sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
     own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
-    # A busy machine may let a run wait.
+    # Without the watchdog, since a step may take long on a busy machine.
     own += ["training.stall_minutes=0"]
     if "model.architecture=modernbert" not in sets:
         own += [f"model.pattern_seed={run.seed}"]
@@ -191,10 +192,10 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
 def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return all settings of a run by key.
 
-    Settings that no longer exist keep their stated values.
+    Settings that the package has removed since are included with their stated values.
     """
     given = read_sets(settings_of(bench, run))
-    # A ModernBERT could be initialized with `subspaces`.
+    # Earlier versions of the package accepted this setting for a ModernBERT, too.
     is_modernbert = given.get("model.architecture") == "modernbert"
     removed = {"model.initializer"} & given.keys() if is_modernbert else set()
     left = {key: value for key, value in given.items() if key not in removed}
@@ -203,7 +204,10 @@ def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
 
 
 def identity(bench: Mapping[str, Any], run: Run) -> str:
-    """Hash a run's settings that are not the default: one that comes later changes nothing."""
+    """Hash the settings of a run that differ from the defaults.
+
+    A setting that is added to the package later therefore does not change the hash.
+    """
     made = resolved_settings(bench, run)
     ours = {key: value for key, value in made.items() if value != OPTIONS[key].default}
     return hashlib.sha256(json.dumps(ours, sort_keys=True).encode()).hexdigest()[:16]
@@ -212,7 +216,10 @@ def identity(bench: Mapping[str, Any], run: Run) -> str:
 def kept_result(
     bench: Mapping[str, Any], work: pathlib.Path, published: Mapping[str, Any], run: Run
 ) -> dict[str, Any] | None:
-    """Return the result of a run with these settings in WORK_DIR or the repository, or None."""
+    """Return the stored result of a run with the same settings, or None.
+
+    The result is in WORK_DIR or in the repository.
+    """
     path = work / "runs" / f"{run.folder}.json"
     there = json.loads(path.read_text("utf-8")) if path.exists() else {}
     settings = identity(bench, run)
@@ -226,7 +233,7 @@ def train(
     """Train and evaluate a run.
 
     Raises:
-        SystemExit: A command failed, as `pretrain` does if WORK_DIR holds other settings.
+        SystemExit: A command failed. `pretrain` fails if the run in WORK_DIR has other settings.
     """
     folder = work / "runs" / run.folder
     path, config = (folder.with_name(f"{run.folder}.{end}") for end in ("json", "yaml"))
@@ -269,7 +276,7 @@ def train(
 
 
 def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
-    """Return the accuracy on names whose last mention is at least so many tokens away."""
+    """Return the accuracy on names whose previous mention is at least `beyond` tokens away."""
     far = [row for row in rows if row["from"] is not None and row["from"] >= beyond]
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
@@ -277,9 +284,9 @@ def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
 def table(
     results: Mapping[Run, Mapping[str, Any]], has_goal: bool, counted: Mapping[str, float]
 ) -> str:
-    """Write a row for each recipe, and the losses of counting below.
+    """Format a table with one row for each recipe, and the losses of n-gram counts below.
 
-    The goal is where the first one's curves end, if these are of held-out records.
+    With `has_goal` the table shows the steps to the final loss of the first recipe.
     """
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for run, result in results.items():
@@ -312,7 +319,7 @@ def table(
 
 
 def main() -> None:
-    """Train missing runs, print the table, draw the curves."""
+    """Train the missing runs, print the table, and draw the curves."""
     benches = yaml.safe_load((ROOT / "scripts" / "recipes.yaml").read_text("utf-8"))
     options = _options(benches)
     bench = benches[options.bench]
@@ -325,7 +332,7 @@ def main() -> None:
     results = {run: kept_result(bench, work, known, run) for run in runs}
     missing = [r for r in runs if not (results[r] or options.kept or "apart" in r.recipe)]
     data = make_data(bench, work) if missing else {}
-    # Recipes that start from others come after them.
+    # Runs with `init_from` need the weights of other runs, so they come later.
     for is_later in (False, True):
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

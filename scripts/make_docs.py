@@ -1,10 +1,10 @@
-"""Write the parts of pages that follow from the code (`make docs`).
+"""Write the parts of the pages that are generated from the code (`make docs`).
 
-The list in docs/commands/README.md follows from the commands, the presets in docs/settings.md from
-their files, and the address in both READMEs from pyproject.toml. The site also has tables of all
-settings, and a page for each command, which holds what its --help prints (`site_pages`).
+The list in docs/commands/README.md is generated from the commands, the presets in docs/settings.md
+from their files, and the address in both READMEs from pyproject.toml. `site_pages` generates pages
+that only the site contains: tables of all settings, and a page for each command with its --help.
 
-With --check nothing is written; the exit status is 1 if a page is out of date.
+With --check nothing is written. The exit status is 1 if a page is out of date.
 """
 
 import re
@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
 
 
 def site_pages() -> dict[str, str]:
-    """Return the content of the site's pages by path: all settings, and one page per command."""
+    """Return the content of the pages that only the site contains, by path."""
     found = {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
     return found | {SETTINGS: f"{pages()[SETTINGS]}\n{_settings()}"}
 
@@ -83,9 +83,9 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """Write a list of flags.
+    """Format a list of flags.
 
-    Of settings it contains only the names, since the page of settings explains them.
+    Settings are listed by name only, since docs/settings.md explains them.
     """
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
@@ -103,14 +103,14 @@ def _flag_list(listed: list[flags.Flag]) -> str:
     for flag in listed:
         default = command_help.format_default(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
-        # An escape, as a bracket would begin a link to a name of the Python interface.
+        # In mkdocs a bracket would begin a link to a name of the Python interface.
         meaning = command_help.format_meaning(flag).replace("[", "\\[")
         rows.append(f"- `{command_help.format_form(flag)}`: {meaning}{ending}")
     return "\n".join(rows)
 
 
 def _settings() -> str:
-    """Write a table of the settings of each section."""
+    """Format a table of the settings of each section."""
     parts = [
         "*From the data set*: a run reads these from the manifest and refuses a value that"
         " disagrees. *May change*: a resumed run accepts another value. *May change with a note*:"
@@ -131,7 +131,7 @@ def _settings() -> str:
 
 
 def _presets() -> str:
-    """Write the presets' table: purpose and machine of each, from its own comments."""
+    """Format a table of the presets. Their purpose and machine are read from their comments."""
     rows = []
     for name in preset_names():
         text = Path(preset_path(name)).read_text("utf-8")
@@ -143,7 +143,7 @@ def _presets() -> str:
 
 
 def _changes(section: str, listed: list[Option]) -> str:
-    """State the settings of a section that the data set decides or a resumed run may change."""
+    """List the settings that the data set determines, and those that a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
     }
@@ -169,10 +169,10 @@ def _row(option: Option) -> str:
 
 
 def main() -> int:
-    """Write the pages.
+    """Write the pages, or only compare them with --check.
 
     Returns:
-        With --check 1 if a page is out of date, and nothing is written.
+        The exit status.
     """
     is_check = "--check" in sys.argv[1:]
     wanted = pages()

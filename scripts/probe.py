@@ -1,11 +1,12 @@
-"""Probe whether the long context helps: mask names that are stated again far later.
+"""Measure whether a model uses its long context, by masking names that occur twice.
 
     python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--plot PNG]
 
-TEXT comes from `bigbird-ja sample`, whose articles restate names. Every mention after the masked
-one is masked too, so that only earlier ones help. Three guesses: the model's with the whole
-sequence, the same weights' with 512 tokens of context, and the best constant guess. `make probe`
-trains a model for the question (docs/lab/long-context.md). Prints a table, and a line of JSON.
+TEXT comes from `bigbird-ja sample`, whose articles mention names repeatedly. All later mentions of
+a masked name are masked, too, so that only earlier mentions help. Three predictions are compared:
+the model with the whole sequence, the same model with 512 tokens of context, and the best constant
+guess. `make probe` trains a model for this experiment (docs/lab/long-context.md). Prints a table
+and a line of JSON.
 """
 
 import argparse
@@ -35,33 +36,41 @@ from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.tokenizer import Tokenizer
 
 WINDOW = 512  # tokens that the limited model sees
-TAIL = 32  # tokens after the masked name that the window keeps
-FIRST_EDGE = 64  # distance in tokens
+TAIL = 32  # tokens after the masked name that the limited model sees
+FIRST_EDGE = 64  # upper end of the first range of distances, in tokens
 GUESSES = {
     "model": ("whole sequence", "#1f6feb", "o-"),
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
     "unigram": ("best constant guess", "#6e7781", "^:"),
 }
-# Tokens that the heads of the first layer look back or ahead in turn, and the score of a key there.
+# `write_initial_weights`: relative position that each head of the first layer attends to, in turn,
+# and the attention score of the key there.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
-# First character or token, and the first one after the mention.
+# Start and end of a mention, in characters or tokens. The end is exclusive.
 Mention = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One name to fill in."""
+    """One masked name.
 
-    input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
-    positions: np.ndarray  # int32 [k], places of the name's tokens
-    ids: np.ndarray  # int32 [k], the name's true token ids
-    distance: int  # tokens back to the nearest earlier mention
+    Attributes:
+        input_ids: int32 [S], token ids. The name and its later mentions are masked.
+        positions: int32 [k], positions of the name's tokens.
+        ids: int32 [k], true token ids of the name.
+        distance: number of tokens back to the previous mention.
+    """
+
+    input_ids: np.ndarray
+    positions: np.ndarray
+    ids: np.ndarray
+    distance: int
 
 
 def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
-    """Cut documents into sequences `[CLS] ... [SEP]`, padded: int32 [S] each."""
+    """Cut documents into padded sequences `[CLS] ... [SEP]`, int32 [S] each."""
     special, room = tokenizer.special, length - 2
     for text in texts:
         ids = tokenizer.encode(text)
@@ -70,13 +79,13 @@ def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterat
 
 
 def framed(ids: Iterable[int], special: Any, length: int) -> np.ndarray:
-    """Put token ids between `[CLS]` and `[SEP]` and pad them: int32 [length]."""
+    """Return token ids between `[CLS]` and `[SEP]`, padded to int32 [length]."""
     written = np.array([special.cls, *ids, special.sep], np.int32)
     return np.pad(written, (0, length - len(written)), constant_values=special.pad)
 
 
 def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
-    """Find restated facts of the generated corpus: each mention with the one before."""
+    """Find repeated mentions of a fact. Return each with the previous mention, in characters."""
     mentions: dict[str, list[Mention]] = defaultdict(list)
     for match in _FACT.finditer(text):
         mentions[match[0]].append(match.span(2))
@@ -84,15 +93,15 @@ def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
 
 
 def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:
-    """Build a case from each later mention that is written with the same tokens.
+    """Build a case from each repeated mention that has the same tokens as the previous one.
 
     Args:
-        records: int32 [S] each, unmasked, padded.
+        records: padded sequences without masks, int32 [S] each.
         tokenizer: the model's tokenizer.
     """
     cases = []
     for record in records:
-        # Special and unknown tokens become one character that no name contains.
+        # Replace special and unknown tokens by a character that no name contains.
         row = [tokenizer.written[i] if tokenizer.is_text_token[i] else "\n" for i in record]
         text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(token) for token in row])])
 
@@ -115,7 +124,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
 
 
 def limit(case: Case, special: Any) -> Case:
-    """Cut a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
+    """Cut a case to `WINDOW` tokens, which include `[CLS]` and `[SEP]`."""
     used = int(np.count_nonzero(case.input_ids != special.pad))
     # The last token is [SEP].
     end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)
@@ -126,12 +135,12 @@ def limit(case: Case, special: Any) -> Case:
 
 
 def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
-    """Return the best token id at each position of each case: int [k] per case."""
+    """Predict the token id at each position of each case: int [k] per case."""
     width = max(len(case.positions) for case in cases)
     guesses: list[np.ndarray] = []
     for start in range(0, len(cases), batch_size):
         batch = cases[start : start + batch_size]
-        # Every batch has one shape, so that the model is traced once.
+        # All batches have the same shape, so that the model is traced only once.
         rows = [*batch, *[batch[-1]] * (batch_size - len(batch))]
         positions = np.stack([np.resize(case.positions, width) for case in rows])
         scores = model.compute_log_probabilities(
@@ -143,7 +152,10 @@ def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarr
 
 
 def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
-    """Guess the commonest token at each place of a name: no guess without context does better."""
+    """Guess the most frequent token at each place of a name.
+
+    This is the best possible guess without context.
+    """
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for case in cases:
         for place, token_id in enumerate(case.ids.tolist()):
@@ -155,7 +167,7 @@ def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
 def measure(
     model: Any, tokenizer: Tokenizer, cases: Sequence[Case], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Return the share of the names' tokens that each guess predicts, by distance."""
+    """Return the fraction of tokens that each method predicts correctly, by distance."""
     guesses = {
         "model": predict(model, cases, batch_size),
         "window": predict(model, [limit(case, tokenizer.special) for case in cases], batch_size),
@@ -171,7 +183,7 @@ def measure(
 
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
-    """Draw accuracy against distance as a PNG file."""
+    """Draw the accuracy against the distance, and write a PNG file."""
     figure = charts.make_figure(7.5, 4.5)
     axes = figure.add_subplot()
     for key, (label, color, style) in GUESSES.items():
@@ -188,10 +200,11 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
 def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     """Write initial weights with which a small BigBird learns to copy.
 
-    After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a
-    rotation moves by a distance; each head of the first layer attends to one distance (its
-    query kernel is its key kernel after that rotation); later layers attend to similar tokens
-    (query and key kernel are equal) and copy them (value and output kernels undo each other).
+    They follow Trockman and Kolter 2023 (arXiv:2305.09828). Position embeddings are sines and
+    cosines, so that a rotation shifts them by a distance. Each head of the first layer attends to
+    one distance: its query kernel is its key kernel after that rotation. Later layers attend to
+    similar tokens, since their query and key kernels are equal. They copy these tokens, since
+    their output kernel inverts their value kernel.
     """
     config, overrides = resolve_config(base_layers(config_path))
     data = manifest.load(data_dir)
@@ -199,14 +212,14 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     model, seed = config.model, config.training.seed
     size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
     count = model.max_position_embeddings or 0
-    # Radians per token: waves from 2 pi to `count` tokens long.
+    # Radians per token. The wavelengths are from 2 pi to `count` tokens.
     rates = np.geomspace(1.0, 2 * np.pi / max(count, 8), size // 2)
     angles = np.arange(count)[:, None] * rates
     random = np.random.Generator(np.random.PCG64(seed))
     waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     values = {POSITIONS: np.sqrt(2) * model.initializer_range * waves}
-    # A position is half of the normalized input, so that equal ones give
-    # sqrt(size per head) x deviation^2 x size / 2.
+    # Position embeddings are half of the variance of the normalized input. The score of equal
+    # positions is therefore sqrt(size per head) x deviation^2 x size / 2, which must be PEAK.
     deviation = np.sqrt(2 * PEAK / (size * np.sqrt(columns)))
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"
@@ -228,13 +241,13 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
 
 
 def main() -> None:
-    """Probe a model."""
+    """Print the accuracies of a model, and draw them with --plot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--model_dir", required=True)
     parser.add_argument("--input", required=True, action="append", help="a SRC as for make-data")
-    parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
+    parser.add_argument("--cases", type=int, default=2000, help="maximum number of names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
     model = load_run(options.model_dir)

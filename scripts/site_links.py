@@ -1,8 +1,8 @@
 """Hooks of mkdocs (`make site`).
 
-They add the repository's address and the generated pages, and convert links out of docs/. The
-address is in pyproject.toml. A page may link to a file elsewhere in the repository. The site links
-to it there, and a dead link is a warning, which ends a strict build.
+They read the repository's address from pyproject.toml, and add the generated pages. A page may link
+to a file of the repository outside of docs/. The site then links to this file in the repository. A
+link to a missing file causes a warning, with which a strict build fails.
 """
 
 import logging
@@ -25,7 +25,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are written from the settings, docstrings and flags."""
+    """Add the pages that are generated from the settings, docstrings and flags."""
     from mkdocs.structure.files import File
 
     sys.path.insert(0, str(_root(config)))

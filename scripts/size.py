@@ -1,7 +1,7 @@
 """Print the size of the repository: files and lines of code by package, and totals (`make size`).
 
-Counts files that git tracks. Lines of code leave out blank lines, comments and docstrings; words
-are those of all Markdown outside the package.
+Counts files that git tracks. Lines of code exclude blank lines, comments and docstrings. Words are
+those of all Markdown files outside the package.
 """
 
 import ast
@@ -38,7 +38,7 @@ def code_lines(text: str) -> int:
 
 
 def read_tracked(pattern: str) -> dict[str, str]:
-    """Return the contents of the tracked files of a pattern by path, from the working tree."""
+    """Return the contents of the tracked files that match a pattern, by path."""
     command = ["git", "ls-files", pattern]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     present = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]

@@ -3,15 +3,17 @@
     python docs/examples/benchmark.py guide/hf --data downstream --trust_remote_code
     python docs/examples/benchmark.py guide/hf --data downstream --random_weights
 
-Any Hugging Face folder is fine-tuned as by finetune.py, with the same settings for every model and
-from three seeds. --output keeps the scores of all models; an interrupted command continues.
+Fine-tunes the encoder in a Hugging Face folder as finetune.py does, from three seeds and with the
+same settings for every model. --output stores the scores of all models. Rerun the command after an
+interruption to continue.
 
-Files of --data, in any folder below it, as the repositories of https://github.com/yahoojapan/JGLUE
-(jsts-v1.*/train-v1.*.json, ...), https://github.com/osekilab/JCoLA and
-https://github.com/verypluming/JSICK name them, or NAME.jsonl or NAME.jsonl.gz: jsts-{train,valid}
-and jsick-{train,test} with `sentence1`, `sentence2`, `label`; jcommonsenseqa-{train,valid} with
-`question`, `choices`, `label`; jcola-in_domain_{train,valid} and jcola-out_of_domain_valid with
-`sentence`, `label`.
+--data may contain the files of https://github.com/yahoojapan/JGLUE,
+https://github.com/osekilab/JCoLA and https://github.com/verypluming/JSICK under their own names, in
+any folder. It may also contain files NAME.jsonl or NAME.jsonl.gz with these names and fields:
+
+    jsts-{train,valid}, jsick-{train,test}                       sentence1, sentence2, label
+    jcommonsenseqa-{train,valid}                                 question, choices, label
+    jcola-in_domain_{train,valid}, jcola-out_of_domain_valid     sentence, label
 """
 
 import argparse
@@ -29,18 +31,27 @@ import numpy as np
 import transformers
 from finetune import BadInput, Example, fit, number, of_each, predict, read_rows
 
-MAX_TOKENS = 128  # of a text or pair, as in JGLUE's table
+MAX_TOKENS = 128  # maximum length of a text or pair, as in JGLUE's table
 JSICK_LABELS = ("contradiction", "entailment", "neutral")
 FILES = {
     **{name: f"{name}-v1.*/{{}}-v1.*.json" for name in ("jsts", "jcommonsenseqa")},
     **{"jcola": "{}-v1.*.json*", "jsick": "jsick/{}.tsv"},
 }
+# Fields of JSICK, and their names here.
 FIELDS = {"sentence_A_Ja": "sentence1", "sentence_B_Ja": "sentence2"}
-FIELDS |= {"entailment_label_Ja": "label"}  # JSICK's names -> ours
+FIELDS |= {"entailment_label_Ja": "label"}
 
 
 class Task(NamedTuple):
-    """Files, function of the label (a float is regressed), scores of an encoding, measures."""
+    """Task of the benchmark.
+
+    Attributes:
+        train: name of the training file.
+        tests: name of each test file, by its heading in the table.
+        target: function that converts a label. A float is a regression target.
+        outputs: number of scores that the model computes for an encoding.
+        measures: names of the measures in the table.
+    """
 
     train: str
     tests: dict[str, str]
@@ -60,12 +71,12 @@ TASKS = {
 
 
 def correlate(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation of [N] and [N]; 0 if one of them is constant."""
+    """Return Pearson's correlation of two arrays [N], or 0 if one of them is constant."""
     return float(np.corrcoef(one, other)[0, 1]) if np.ptp(one) and np.ptp(other) else 0.0
 
 
 def correlate_ranks(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Spearman's correlation; ties share their mean rank."""
+    """Return Spearman's correlation of two arrays [N]. Equal values share their mean rank."""
     counted = [
         np.unique(each, return_inverse=True, return_counts=True)[1:] for each in (one, other)
     ]
@@ -77,12 +88,12 @@ MEASURES = {
     "Pearson": correlate,
     "Spearman": correlate_ranks,
     "accuracy": lambda one, other: float(np.mean(one == other)),
-    "MCC": correlate,  # of two classes, Matthews' correlation is Pearson's
+    "MCC": correlate,  # For two classes Matthews' correlation equals Pearson's.
 }
 
 
 def read(data: Path, name: str) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the path of a task's file and its rows with our fields."""
+    """Return the path of a task's file, and its rows with the field names of `FIELDS`."""
     task, part = name.split("-")
     patterns = (f"{name}.jsonl", f"{name}.jsonl.gz", FILES[task].format(part))
     newest = [path for pattern in patterns for path in sorted(data.rglob(pattern))[-1:]]
@@ -116,7 +127,10 @@ def encode(task: Task, tokenizer: Any, data: Path, name: str) -> list[Example]:
 
 
 def table(models: dict[str, Any]) -> str:
-    """Return Markdown with a row for each model; mean ± standard deviation over the seeds."""
+    """Return a Markdown table with a row for each model.
+
+    Its cells are the mean ± standard deviation over the seeds.
+    """
     columns = [
         (t, test, m) for t, task in TASKS.items() for test in task.tests for m in task.measures
     ]
@@ -133,7 +147,7 @@ def table(models: dict[str, Any]) -> str:
 
 
 def digest(folder: str) -> str:
-    """Return a checksum of a model, so that no other one's scores are taken for its own."""
+    """Return a checksum of a model. It identifies the model's scores in the output file."""
     found = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"):
@@ -142,7 +156,7 @@ def digest(folder: str) -> str:
 
 
 def score(args: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune and measure the runs that have no scores yet; return the scores of all models."""
+    """Fine-tune and measure the runs without stored scores. Return the scores of all models."""
     trust = finetune.check_code(args.model, args.trust_remote_code)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     most = min(MAX_TOKENS, finetune.longest(tokenizer, args.model, trust))
@@ -180,7 +194,7 @@ def score(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Score a model and print the table."""
+    """Score a model, and print the table of all models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", metavar="FOLDER")
     parser.add_argument("--data", type=Path, required=True, help="folder of the tasks' files")

@@ -1,18 +1,20 @@
-"""Cleans Japanese text from the web with datatrove: language, quality, near-duplicates.
+"""Clean Japanese text from the web with datatrove: language, quality, near-duplicates.
 
     pip install "datatrove[io,processing]" "spacy[ja]"
     python docs/examples/clean.py --input web --output cleaned
     bigbird-ja make-data --input cleaned/text --tokenizer ja.model --output_dir data
 
---input is a folder of JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) with a `text` each, as FineWeb2
-and others have them, or one such file; the files are the units that workers share. What stays is
-in OUTPUT/text, what went and why in OUTPUT/removed: read some of it before you trust a rule. An
-interrupted run goes on by the same command; OUTPUT/work may be deleted afterwards.
+--input is a folder of JSON lines files (.jsonl, .jsonl.gz, .jsonl.zst) with a `text` in each line,
+such as those of FineWeb2, or one such file. A worker processes one file at a time. OUTPUT/text
+contains the documents that pass all rules. OUTPUT/removed contains the other documents, and the
+rule that removed each: read some of them before you trust a rule. Rerun the command after an
+interruption to continue. OUTPUT/work may be deleted afterwards.
 
-Rules and thresholds are FineWeb2's for Japanese (huggingface/fineweb-2, configs/jpn_Jpan.yml).
-FineWeb2 tells languages apart by a model (`LanguageFilter(backend="glotlid")`), which has to be
-downloaded; here the share of kana does, which Chinese has none of. Neither personal data nor
-addresses are filtered (`PIIFormatter`, `URLFilter`).
+Rules and thresholds are those of FineWeb2 for Japanese (huggingface/fineweb-2,
+configs/jpn_Jpan.yml), except for the language. FineWeb2 detects it by a model that must be
+downloaded (`LanguageFilter(backend="glotlid")`). Here it is detected by the fraction of kana, which
+Chinese text does not contain. Personal data and web addresses are not filtered (`PIIFormatter`,
+`URLFilter`).
 """
 
 import argparse
@@ -43,9 +45,10 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
-JAPANESE = "jpn_Jpan"  # chooses Sudachi, by which all rules count words
+JAPANESE = "jpn_Jpan"  # With this language, datatrove's rules count the words that Sudachi finds.
 KANA = re.compile("[ぁ-ゖァ-ヺーｦ-ﾟ]")
-MIN_KANA = 0.2  # of all letters; prose has about a half, a list of names in kanji less
+# Minimum fraction of kana among letters. It is about a half in prose, less in lists of kanji names.
+MIN_KANA = 0.2
 STOP_WORDS = list("のにをはたてがとで年し・月れさ")
 TOP_N_GRAMS = ((2, 0.121), (3, 0.129), (4, 0.145))
 REPEATED_N_GRAMS = ((5, 0.307), (6, 0.283), (7, 0.264), (8, 0.248), (9, 0.234), (10, 0.223))
@@ -56,22 +59,25 @@ REMOVED = ("language", "repetition", "lines", "words", "duplicates")
 
 
 def is_japanese(document: Document) -> bool:
-    """Tells whether enough of a document's letters are kana."""
+    """Return whether enough letters of a document are kana."""
     text = document.text
     letters = isinstance(text, str) and sum(map(str.isalpha, text))
     return bool(letters) and len(KANA.findall(text)) >= MIN_KANA * letters
 
 
 def filters(removed: Path) -> list[PipelineStep]:
-    """Return the rules on one document, cheapest first; what they drop goes to `removed`."""
+    """Return the rules for single documents. Each writes what it removes to a folder in `removed`.
+
+    The cheapest rules come first.
+    """
     language, repetition, lines, words = (JsonlWriter(str(removed / n)) for n in REMOVED[:4])
     return [
         LambdaFilter(is_japanese, language),
         GopherRepetitionFilter(
             dup_line_frac=0.375,
-            dup_para_frac=0,  # extracted text has no paragraphs
+            dup_para_frac=0,  # 0 disables this rule. Extracted text contains no paragraphs.
             dup_para_char_frac=0,
-            dup_line_char_frac=0,  # `char_duplicates_ratio` below
+            dup_line_char_frac=0,  # The rule `char_duplicates_ratio` below replaces this one.
             top_n_grams=TOP_N_GRAMS,
             dup_n_grams=REPEATED_N_GRAMS,
             exclusion_writer=repetition,
@@ -80,7 +86,7 @@ def filters(removed: Path) -> list[PipelineStep]:
         FineWebQualityFilter(
             lines,
             line_punct_thr=0.167,
-            short_line_thr=999,  # off
+            short_line_thr=999,  # This disables the rule.
             char_duplicates_ratio=0.1,
             new_line_ratio=0.162,
             language=JAPANESE,
@@ -98,14 +104,15 @@ def filters(removed: Path) -> list[PipelineStep]:
 
 
 def clean(files: list[Path], output: Path, workers: int) -> None:
-    """Run the pipeline: the rules, then MinHash in its four stages, over files of one folder."""
+    """Run the rules on the files of one folder, then the four stages of MinHash."""
     work, filtered = output / "work", str(output / "work/filtered")
     signatures, buckets, duplicates = (str(work / n) for n in ("signatures", "buckets", "removed"))
     (work / "files").write_text("".join(f"{f.name}\n" for f in files), "utf-8")
     reader = JsonlReader(str(files[0].parent), paths_file=str(work / "files"))
 
     def run(name: str, tasks: int, *steps: PipelineStep) -> None:
-        logs = str(work / "logs" / name)  # finished tasks are written there and not done again
+        # datatrove records finished tasks in the logs, and does not repeat them.
+        logs = str(work / "logs" / name)
         LocalPipelineExecutor(list(steps), tasks, min(workers, tasks), logs).run()
 
     run("filter", len(files), reader, *filters(output / "removed"), JsonlWriter(filtered))
@@ -120,13 +127,13 @@ def clean(files: list[Path], output: Path, workers: int) -> None:
 
 
 def lines_of(path: Path) -> int:
-    """Count the documents of a file of datatrove's writer."""
+    """Count the documents in a file that datatrove wrote."""
     with gzip.open(path, "rb") as file:
         return sum(1 for _ in file)
 
 
 def main() -> None:
-    """Clean, and print how many documents each rule removed."""
+    """Clean the input, and print how many documents each rule removed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", type=Path, required=True, help="folder of JSON lines, or a file")
     parser.add_argument("--output", type=Path, required=True, help="folder that is written")

@@ -6,16 +6,21 @@ r"""Fine-tune an encoder for texts of your own: classification, entities, or que
         --output out --trust_remote_code
 
 The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. Data is a
-file of one JSON object per line (.jsonl or .jsonl.gz). Classification: `text`, `label`. Entities
-(`ner`, token classification): `text`, `entities`, a list of [first character, character after the
-last, label]; they don't overlap. Questions (`qa`): `question`, `context`, `answer`; the answer
-stands in the context as it is written, and documents may be as long as the model takes. Writes the
-fine-tuned model to --output and prints loss and accuracy (of entities F1) on a tenth of the data,
-drawn at random, that it was not trained on.
+file with one JSON object per line (.jsonl or .jsonl.gz). Its keys depend on the task:
 
-Plain PyTorch and transformers, on a GPU if there is one. A BigBird export, such as the guide's, has
-its trained attention in code of its own, which runs only with --trust_remote_code: read it first.
-An export of a ModernBERT, or of a BERT or RoBERTa of its own length, has none and needs no flag.
+- `classification`: `text`, `label`.
+- `ner` (entities): `text`, `entities`. Each entity is a list of its first character, the character
+  after its last one, and its label. Entities do not overlap.
+- `qa` (questions): `question`, `context`, `answer`. The context contains the answer verbatim, and
+  may be as long as the model's maximum length.
+
+Writes the fine-tuned model to --output. Prints loss and accuracy (F1 for entities) on a random
+tenth of the data, which is not used for training.
+
+This program needs only PyTorch and transformers, and uses a GPU if there is one. A BigBird export,
+such as the guide's, contains the code of its attention. This code runs only with
+--trust_remote_code: read it first. Exports of a ModernBERT, or of a BERT or RoBERTa whose maximum
+length was not changed, contain no code and need no flag.
 """
 
 from __future__ import annotations
@@ -37,22 +42,22 @@ import transformers
 from torch.nn import functional
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-IGNORED = -100  # a target that counts for nothing, as in PyTorch's cross-entropy
-POOL = 50  # batches whose texts are sorted by length: less padding
+IGNORED = -100  # target without a loss, as in PyTorch's cross-entropy
+POOL = 50  # batches whose examples are sorted by length together, which reduces padding
 
 
 class BadInput(SystemExit):
-    """Refusal of an input: one line on standard error, and status 2."""
+    """Exception for an invalid input. It prints one line, and the exit status is 2."""
 
     def __init__(self, message: str) -> None:
-        """Print the line."""
+        """Print the message on standard error."""
         super().__init__(message)
         self.code = 2
         print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
 
 
 def number(kind: type, low: float, high: float = 1e9) -> Callable[[str], Any]:
-    """Return the type of a flag for numbers from `low` to `high`."""
+    """Return a function for argparse's `type` that reads a number from `low` to `high`."""
 
     def read(text: str) -> Any:
         shape = r"\d+" if kind is int else r"\d*\.?\d+(e-?\d+)?"
@@ -69,8 +74,8 @@ class Example:
 
     Attributes:
         encodings: token ids of the text, or of the text with each choice.
-        target: a class, a score (float), the right choice, an answer's [first, last] token, or the
-            class of each token (IGNORED: none).
+        target: the class, the score (float), the number of the right choice, the answer's first
+            and last token, or a list with the class of each token (IGNORED for no class).
     """
 
     encodings: list[dict[str, list[int]]]
@@ -78,13 +83,15 @@ class Example:
 
     @property
     def tokens(self) -> int:
-        """Return the length of all its encodings together."""
+        """Return the sum of the lengths of the encodings."""
         return sum(len(encoding["input_ids"]) for encoding in self.encodings)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of AdamW; the rate warms up for 10 % of the steps, then falls linearly to 0.
+    """Settings of AdamW.
+
+    The learning rate increases for 10 % of the steps, then decreases linearly to 0.
 
     Attributes:
         learning_rate: peak learning rate.
@@ -102,12 +109,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the objects of a .jsonl or .jsonl.gz file.
 
     Raises:
-        BadInput: The file or a JSON object is missing.
+        BadInput: The file does not exist, or a line is not a JSON object.
     """
     if not path.is_file():
         raise BadInput(f"{path}: no such file")
     rows = []
-    # A line ends at \n only: U+2028 and the like may stand inside a JSON string.
+    # Lines end only at \n, since a JSON string may contain other line breaks such as U+2028.
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
@@ -124,7 +131,7 @@ def of_each(
     """Apply `make` to each row.
 
     Raises:
-        BadInput: A row lacks a field or has a value that is not possible.
+        BadInput: A field is missing or its value is invalid. The message names the row.
     """
     made = []
     for number, row in enumerate(rows, 1):
@@ -132,16 +139,16 @@ def of_each(
             made.append(make(row))
         except KeyError as error:
             raise BadInput(f"{path}, row {number}: has no {error.args[0]}") from None
-        except (AttributeError, TypeError, ValueError) as error:  # null, a number, no such label
+        except (AttributeError, TypeError, ValueError) as error:
             raise BadInput(f"{path}, row {number}: {error}") from None
     return made
 
 
 def check_code(folder: str, trust: bool | None) -> bool:
-    """Return whether to run the code that lies in the model's folder.
+    """Return whether to run the code in the model's folder.
 
     Raises:
-        BadInput: There is code and `trust` is None, or there is no model.
+        BadInput: The folder contains code and `trust` is None, or it contains no model.
     """
     path = Path(folder, "config.json")
     if not path.is_file():
@@ -157,7 +164,10 @@ def check_code(folder: str, trust: bool | None) -> bool:
 
 
 def load(kind: Any, folder: str, trust: bool, random_weights: bool = False, **config: Any) -> Any:
-    """Load an AutoModel of some kind, with a new head: from the folder, or with random weights."""
+    """Load a model with a new head by the class `kind`, such as AutoModelForQuestionAnswering.
+
+    With `random_weights` the encoder's weights are random, too.
+    """
     settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust, **config)
     if random_weights:
         model = kind.from_config(settings, trust_remote_code=trust)
@@ -168,7 +178,7 @@ def load(kind: Any, folder: str, trust: bool, random_weights: bool = False, **co
 
 
 def longest(tokenizer: Any, folder: str, trust: bool) -> int:
-    """Return the most tokens that the model takes."""
+    """Return the maximum number of tokens of the model's input."""
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust)
     return int(min(tokenizer.model_max_length, config.max_position_embeddings))
 
@@ -180,7 +190,7 @@ def fit(
     settings: Settings,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
 ) -> None:
-    """Train all weights; `progress` is called after each batch with it and its loss."""
+    """Train all weights. After each batch call `progress` with the batch and its loss."""
     order = random.Random(settings.seed)
     steps = settings.epochs * math.ceil(len(examples) / settings.batch_size)
     warmup = max(1, steps // 10)
@@ -217,7 +227,7 @@ def predict(
     batch_size: int,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
 ) -> tuple[float, list[Any]]:
-    """Return the mean loss, and the answers in the order of the examples."""
+    """Return the mean loss, and the predictions in the order of the examples."""
     model.eval()
     total, answers = 0.0, [None] * len(examples)
     by_length = sorted(range(len(examples)), key=lambda i: examples[i].tokens)
@@ -235,7 +245,7 @@ def predict(
 
 
 def _epoch(examples: Sequence[Example], size: int, order: random.Random) -> Iterator[list[Example]]:
-    """Yield all examples in random batches of like length."""
+    """Yield all examples in random batches of similar length."""
     shuffled = order.sample(examples, len(examples))
     batches = []
     for start in range(0, len(shuffled), POOL * size):
@@ -246,10 +256,11 @@ def _epoch(examples: Sequence[Example], size: int, order: random.Random) -> Iter
 
 
 def _forward(model: Any, tokenizer: Any, batch: Sequence[Example]) -> tuple[Any, torch.Tensor]:
-    """Return scores and targets of B examples: [B, classes] and [B].
+    """Return the scores and targets of a batch of B examples with L tokens.
 
-    Those of questions are [B, L, 2] and [B, 2]; of entities [B, classes, L] and [B, L]; of numbers
-    [B] and [B], float.
+    Returns:
+        [B, classes] and [B] for classes or choices, [B, L, 2] and [B, 2] for questions,
+        [B, classes, L] and [B, L] for entities, float [B] and [B] for regression.
     """
     flat = [encoding for example in batch for encoding in example.encodings]
     outputs = model(**tokenizer.pad(flat, return_tensors="pt").to(DEVICE))
@@ -272,7 +283,7 @@ def _loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Return examples, and the config's keys for the labels."""
+    """Return the examples of texts with labels, and the labels for the model's config."""
     rows = read_rows(path)
     names = sorted(set(of_each(path, rows, lambda row: str(row["label"]))))
     ids = {name: i for i, name in enumerate(names)}
@@ -283,7 +294,7 @@ def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
 
 
 def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Return examples whose target is the first and the last token of the answer."""
+    """Return the examples of questions. The target is the answer's first and last token."""
 
     def example(row: dict[str, Any]) -> Example:
         begin = row["context"].find(row["answer"])
@@ -294,11 +305,15 @@ def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
         return Example([encoded], [encoded.char_to_token(at, sequence_index=1) for at in ends])
 
     examples = of_each(path, read_rows(path), example)
-    return [one for one in examples if None not in one.target], {}  # the answer was not cut off
+    # A target is None if the answer is in the part of the context that was cut off.
+    return [one for one in examples if None not in one.target], {}
 
 
 def entities(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Return examples whose target has B- or I-LABEL for tokens of an entity, else O."""
+    """Return the examples of entities, and the labels for the model's config.
+
+    The target of a token is B-LABEL or I-LABEL in an entity, else O.
+    """
     rows = read_rows(path)
     kinds = {
         str(label) for found in of_each(path, rows, lambda r: r["entities"]) for *_, label in found
@@ -312,8 +327,10 @@ def entities(path: Path, encode: Callable) -> tuple[list[Example], dict]:
             if not 0 <= begin < end <= len(row["text"]):
                 raise ValueError(f"the text has no characters {begin} to {end} ({label})")
         for token in range(len(encoded["input_ids"])):
-            place = encoded.token_to_chars(token)  # None: the tokenizer added it
-            start = place and max(place.start, place.end - 1)  # a space may come along
+            # The place is None for special tokens. A token may begin with a space, so its last
+            # character decides.
+            place = encoded.token_to_chars(token)
+            start = place and max(place.start, place.end - 1)
             within = (e for e in row["entities"] if place and e[0] <= start < e[1])
             entity = next(within, None)
             name = f"{'I' if entity == before else 'B'}-{entity[2]}" if entity else "O"
@@ -326,10 +343,18 @@ def entities(path: Path, encode: Callable) -> tuple[list[Example], dict]:
 
 
 def entities_of(classes: Sequence[int], target: Sequence[int]) -> set[tuple[int, int, int]]:
-    """Return the entities that classes of tokens state: first token, last token, class of I."""
+    """Return the entities in a sequence of token classes.
+
+    Args:
+        classes: class of each token. 0 is O. Each label has two classes, first B, then I.
+        target: true classes. Tokens with the target IGNORED are skipped.
+
+    Returns:
+        First token, last token and the label's class I of each entity.
+    """
     found: list[tuple[int, int, int]] = []
     for token, (given, counted) in enumerate(zip(classes, target, strict=False)):
-        if counted == IGNORED or given <= 0:  # class 0 is O; then B and I of each label
+        if counted == IGNORED or given <= 0:
             continue
         kind = given + given % 2
         if found and given == kind and found[-1][1:] == (token - 1, kind):
@@ -340,7 +365,10 @@ def entities_of(classes: Sequence[int], target: Sequence[int]) -> set[tuple[int,
 
 
 def f1(answers: Sequence[Sequence[int]], examples: Sequence[Example]) -> float:
-    """Return F1 of whole entities over all examples; 1 if there are none and none is found."""
+    """Return F1 of whole entities over all examples.
+
+    It is 1 if there are no entities and none is predicted.
+    """
     pairs = [
         (entities_of(answer, e.target), entities_of(e.target, e.target))
         for answer, e in zip(answers, examples, strict=True)
@@ -349,7 +377,7 @@ def f1(answers: Sequence[Sequence[int]], examples: Sequence[Example]) -> float:
     return 2 * right / total if total else 1.0
 
 
-# Task -> how its file is read, and the model that answers it.
+# For each task, the function that reads its file, and the class of its model.
 TASKS = {
     "classification": (classification, transformers.AutoModelForSequenceClassification),
     "ner": (entities, transformers.AutoModelForTokenClassification),
@@ -358,7 +386,10 @@ TASKS = {
 
 
 def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float], None]:
-    """Return what `fit` calls: one line written over and over on a terminal, twenty in a file."""
+    """Return a function for `fit` that shows the progress.
+
+    It rewrites one line on a terminal, and writes twenty lines to other streams.
+    """
     done, is_terminal = 0, stream.isatty()
 
     def show(batch: Sequence[Example], loss: float) -> None:
@@ -372,7 +403,7 @@ def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float],
 
 
 def main() -> None:
-    """Read the command line, train, print one line of JSON."""
+    """Read the flags, train the model, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--model", required=True, help="folder that `bigbird-ja export` wrote")

@@ -4,10 +4,11 @@
     python docs/examples/search.py embedder --documents mine.jsonl --query "..."
 
 A model is a folder that embed.py saved, or the folder of any encoder. A line of --documents (.jsonl
-or .jsonl.gz) contains `id` and `text`. BM25 of characters and their pairs chooses passages, which
-end with a sentence. MaxSim adds up each query token's largest cosine to a vector of the passage,
-weighted by the token's inverse document frequency. Both are standardized over the chosen passages
-and added up. Vectors that were computed stay in --cache: an interrupted run continues.
+or .jsonl.gz) contains `id` and `text`. Documents are cut into passages that end with a sentence.
+BM25 over characters and pairs of characters chooses ten candidates. MaxSim then adds up each query
+token's largest cosine to a vector of the passage, weighted by the token's inverse document
+frequency. Both scores are standardized over the candidates and added up. Computed vectors are
+stored in --cache, so that an interrupted run can continue.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX, which would look for a TPU
+# bm25s imports JAX, which would otherwise search for a TPU.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import bm25s
 import numpy as np
 from finetune import BadInput, number, of_each, read_rows
@@ -32,25 +34,25 @@ from sentence_transformers.multi_vector_encoder import modules as late
 from tqdm import tqdm
 
 CANDIDATES = 10  # passages that BM25 chooses
-WEIGHT = 0.5  # of MaxSim
+WEIGHT = 0.5  # weight of MaxSim in the sum of both scores
 SENTENCE = re.compile(r"[^。！？\n]{1,200}[。！？\n]*|[。！？\n]+")
 Rows = list[dict[str, Any]]
 Query = tuple[np.ndarray, np.ndarray]  # vectors [tokens, size], weights [tokens]
 
 
 def read(path: Path, *fields: str) -> Rows:
-    """Return the rows of a file, whose fields are strings."""
+    """Return the rows of a file, after a check that the fields are strings."""
     of_each(path, rows := read_rows(path), lambda row: [row[field] + "" for field in fields])
     return rows
 
 
 def is_within(text: str, share: float) -> bool:
-    """Return whether a document belongs to the first share of all, by its checksum."""
+    """Return whether a document belongs to a fixed share of all documents, by its checksum."""
     return zlib.crc32(text.encode()) < share * 2**32
 
 
 def load(folder: str, args: argparse.Namespace) -> MultiVectorEncoder:
-    """Return the model that was saved, or an encoder with one vector per token."""
+    """Load a model that embed.py saved, or build one from an encoder, with a vector per token."""
     if not Path(folder, "config.json").is_file():
         raise BadInput(f"{folder} is not the folder of a model")
     path = Path(folder, "config_sentence_transformers.json")
@@ -74,7 +76,7 @@ def load(folder: str, args: argparse.Namespace) -> MultiVectorEncoder:
 
 
 def cut(model: MultiVectorEncoder, text: str) -> list[str]:
-    """Return the passages of a document, which end with a sentence."""
+    """Cut a document into passages that end with a sentence."""
     most = model[0].document_length - len(model.tokenizer(model.prompts["document"])["input_ids"])
     passages, room = [], 0
     for sentence in SENTENCE.findall(text):
@@ -88,20 +90,20 @@ def cut(model: MultiVectorEncoder, text: str) -> list[str]:
 
 
 def grams(text: str) -> list[str]:
-    """Return the characters of a text and their pairs."""
+    """Return the characters and the pairs of adjacent characters of a text."""
     plain = unicodedata.normalize("NFKC", text).lower()
     return [*plain, *map("".join, itertools.pairwise(plain))]
 
 
 def index(texts: Iterable[str]) -> bm25s.BM25:
-    """Return BM25's index of texts."""
+    """Build a BM25 index of texts."""
     built = bm25s.BM25()
     built.index([grams(text) for text in texts], show_progress=False)
     return built
 
 
 class Passages:
-    """Passages of documents, their index, and a cache of their vectors."""
+    """Passages of documents, with a BM25 index and a cache of their vectors."""
 
     def __init__(self, model: MultiVectorEncoder, rows: Rows, cache: Path) -> None:
         """Cut the documents and index their passages."""
@@ -115,13 +117,17 @@ class Passages:
         state = (model.prompts, model[0].document_length, model[-1].pool_factor)
         digest = hashlib.sha256(repr(state).encode())
         for name, parameter in model.named_parameters():
-            if "pooler" not in name:  # unused, and random where the folder has none
+            # The pooler is unused, and random if the folder does not contain its weights.
+            if "pooler" not in name:
                 digest.update(parameter.detach().cpu().numpy().tobytes())
         self.cache = cache / digest.hexdigest()[:16]
         self.cache.mkdir(parents=True, exist_ok=True)
 
     def encode_query(self, query: str) -> Query:
-        """Return the vectors and weights of a query's tokens; the prompt has no weight."""
+        """Return the vectors and weights of a query's tokens.
+
+        Tokens of the prompt and special tokens have the weight 0.
+        """
         tokenizer, prompt = self.model.tokenizer, self.model.prompts["query"]
         vectors = self.model.encode_query(query, convert_to_numpy=True)
         ids = np.array(tokenizer(prompt + query)["input_ids"][: len(vectors)])
@@ -151,14 +157,14 @@ def max_sim(query: Query, passage: np.ndarray) -> float:
 
 
 def add(bm25: np.ndarray, sims: np.ndarray) -> np.ndarray:
-    """Return the weighted sum of standardized scores [..., passages]."""
+    """Standardize the scores [..., passages] of BM25 and MaxSim, and return their weighted sum."""
     centered = [scores - scores.mean(-1, keepdims=True) for scores in (bm25, sims)]
     one, other = (scores / scores.std(-1, keepdims=True).clip(1e-9) for scores in centered)
     return np.asarray(one + WEIGHT * other)
 
 
 def answer(passages: Passages, query: str, rows: Rows, top: int) -> None:
-    """Print the best passages."""
+    """Print the `top` best passages for a query."""
     bm25 = passages.index.get_scores(grams(query))
     best = np.argsort(-bm25)[:CANDIDATES]
     asked, vectors = passages.encode_query(query), passages.encode(best)
@@ -169,7 +175,7 @@ def answer(passages: Passages, query: str, rows: Rows, top: int) -> None:
 
 
 def flags(description: str | None, models: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser with the flags of models and documents."""
+    """Return an argument parser with the flags that all programs here share."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("model", nargs=models, help="folder of a model")
     parser.add_argument("--documents", type=Path, required=True, help="`id` and `text`")
@@ -182,7 +188,7 @@ def flags(description: str | None, models: str | None = None) -> argparse.Argume
 
 
 def main() -> None:
-    """Answer queries."""
+    """Read the flags and the documents, and answer the queries."""
     parser = flags(__doc__)
     parser.add_argument("--query", nargs="+", required=True)
     parser.add_argument("--top", type=number(int, 1), default=3, help="passages to print")

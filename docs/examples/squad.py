@@ -3,9 +3,10 @@
     git clone --depth 1 https://github.com/SkelterLabsInc/JaQuAD
     python docs/examples/squad.py JaQuAD/data/train/*.json --output jaquad
 
-Writes documents.jsonl.gz (`id`, `text`: the paragraphs of an article, in lines of their own) and
-questions.jsonl.gz (`query`, `id`, `paragraph_start` and `paragraph_end`: the characters of the
-paragraph that was asked about), as embed.py and search.py read them.
+Writes two files that embed.py and search.py read. documents.jsonl.gz contains `id` and `text`,
+where each line of a text is a paragraph of the article. questions.jsonl.gz contains `query`, `id`,
+`paragraph_start` and `paragraph_end`, which are the range of characters of the paragraph that the
+question is about.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def add(articles: Rows, documents: Rows, questions: Rows) -> None:
 
 
 def main() -> None:
-    """Convert the files."""
+    """Read the flags, and convert the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, help="JSON files")
     parser.add_argument("--output", type=Path, required=True, help="folder to write to")
