@@ -51,7 +51,7 @@ def encode(
         input_ids: int32 [b, S], static shape. No token attends to `data.pad_id`.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S], used only if `attend_across_documents` is off.
-        positions: int32 [b, P], the positions that the last MLP runs for, or None for all.
+        positions: int32 [b, P], positions for which the last MLP is computed, or None for all.
         dropout_key: key of `layers.make_key`, or None to disable dropout.
 
     Returns:
@@ -91,7 +91,7 @@ def _embed(
 ) -> tf.Tensor:
     """Sum and normalize word, segment and position embeddings, with dropout: [b * S, hidden].
 
-    The arguments are rotated by `offset` places.
+    The ids are rotated by `offset` tokens, so the position embeddings are rotated, too.
     """
     model = config.model
     batch, length = (int(size) for size in input_ids.shape)
@@ -121,8 +121,8 @@ def _run_layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places` are computed further. These are
-    positions among all tokens of the batch, or None for all.
+    In the last layer, everything after the attention is computed only for the tokens at `places`.
+    These are indices into all tokens of the batch, or None for all tokens.
     """
     scope = f"bert/encoder/layer_{layer}"
     model, rate = config.model, config.model.hidden_dropout_prob
@@ -170,8 +170,8 @@ def attend(
         params: the layer's kernels and biases.
         config: config of the run.
         scope: the layer's prefix in the names of `params`.
-        hidden: [b * S, hidden] in the compute dtype, or [b, tiles, rows, hidden] if
-            `count_tile_rows` is not 0, which is cheaper.
+        hidden: [b, tiles, rows, hidden] in the compute dtype, or [b * S, hidden] if
+            `count_tile_rows` is 0.
         tokens: tokens of the sequences.
         layer: number of the layer.
 
@@ -209,7 +209,7 @@ def attend(
 def _project_in_tiles(
     params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tiles: list[int]
 ) -> list[tf.Tensor]:
-    """Return query, scaled, key and value: [b, tiles, heads, size, rows]."""
+    """Return the scaled query, the key and the value: [b, tiles, heads, size, rows] each."""
     width, heads = config.model.hidden_size, config.model.num_attention_heads
     size, dtype = width // heads, hidden.dtype
     is_kernel = config.model.attention_implementation == "kernel"
@@ -227,7 +227,7 @@ def _project_in_tiles(
 def _attend_whole(
     params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tokens: Tokens, layer: int
 ) -> tf.Tensor:
-    """Run `attend` with all scores at once."""
+    """Compute `attend` for whole sequences, with all scores of a layer at once."""
     batch, length = (int(size) for size in tokens.mask.shape)
     with tf.name_scope("attention/projections"):
         split = [batch, length, config.model.num_attention_heads, -1]

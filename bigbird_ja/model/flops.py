@@ -1,4 +1,4 @@
-"""FLOPs of a training step, and the pairs of tokens that attention sees."""
+"""Number of FLOPs of a training step, and of pairs of tokens for which attention is computed."""
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
@@ -41,7 +41,7 @@ def check_length(config: Config, seq_length: int) -> None:
     """Check that a sequence length suits the attention pattern.
 
     Raises:
-        BadInput: The length does not suit. The message names the nearest ones that do.
+        BadInput: The length does not suit. The message contains the nearest suitable lengths.
     """
     try:
         pattern.is_full(config, seq_length)

@@ -1,4 +1,4 @@
-"""The whole model, with losses for training, and for evaluation without dropout.
+"""Encoder and heads together: losses for training, and evaluation without dropout.
 
 The heads predict masked tokens, and whether segment B follows A. Evaluation runs in float32,
 without recomputation, and is compiled for each shape.
@@ -22,7 +22,7 @@ from bigbird_ja.settings.values import replace_settings
 def encode(
     params: Parameters, config: Config, data: Data, *inputs: tf.Tensor, **more: tf.Tensor
 ) -> tf.Tensor:
-    """Compute hidden states by the encoder of `model.architecture`, as `bigbird.encode` does."""
+    """Compute hidden states with the encoder of `model.architecture` (see `bigbird.encode`)."""
     encoder = modernbert if config.model.architecture == "modernbert" else bigbird
     return encoder.encode(params, config, data, *inputs, **more)
 
@@ -143,7 +143,8 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
                 difference = tf.where(_is_target(logits, ids), probabilities - 1.0, probabilities)
                 return tf.cast(difference * upstream[..., None], logits.dtype)
 
-        # A comparison and a sum fuse with their neighbors; a gather along the vocabulary does not.
+        # XLA fuses a comparison and a sum with adjacent operations. It does not fuse a gather along
+        # the vocabulary.
         chosen = tf.where(_is_target(logits, ids), tf.cast(logits, tf.float32), 0.0)
         return normalizer[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
 
@@ -159,7 +160,7 @@ def find_first_best(logits: tf.Tensor) -> tf.Tensor:
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
     # Positions are float32 (exact below 2^24), as reductions of one type share a pass over logits.
     places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
-    # The minimum is for NaN, which equals nothing.
+    # If the scores contain NaN, no position equals the maximum, and the last position is returned.
     return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
 
 
@@ -168,7 +169,7 @@ def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def make_inference_config(config: Config) -> Config:
-    """Return the config of evaluation: in float32 and by XLA, so that runs are comparable."""
+    """Return the config of evaluation, which is the same for all runs: float32 without kernels."""
     inference = {
         "model.attention_implementation": "xla",
         "training.dtype": "float32",
@@ -213,7 +214,7 @@ def pad_ids(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
     given, most = input_ids.shape[1], config.model.max_position_embeddings
     assert most is not None
     if given > most:
-        raise ValueError(f"{given} tokens, and the model accepts {most}")
+        raise ValueError(f"the text has {given} tokens, but the model accepts at most {most}")
     missing = min(pattern.padded_length(config.model, given), most) - given
     return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)], constant_values=data.pad_id)
 

@@ -1,11 +1,12 @@
-"""Attention over all keys on a CPU, a few heads after the others.
+"""Attention over all keys on a CPU, computed for a few heads at a time.
 
-All scores of a layer at once take gigabytes, and a CPU waits for its memory: 4 sequences of 1,024
-tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. Those of
-four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), the backward pass
-computes them again from the logarithm of each row's sum, so that a layer keeps none.
+All scores of a layer at once take so much memory that a CPU waits for it: 4 sequences of 1,024
+tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. The scores
+of four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), a layer stores no scores. The
+backward pass computes them again, and uses the stored logarithm of each row's sum.
 
-A TPU has the kernels for this, and computes `layers.dense_attention` at once without them.
+A TPU has kernels for this. Without its kernels it computes `layers.dense_attention` for all heads
+at once.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 # Below this number of scores in a head, all heads at once are as fast.
 _MIN_SCORES = 1024 * 1024
-# Scores of the heads that are computed together, as one head leaves cores of the CPU idle.
+# Maximum number of scores that are computed together. One head would leave cores of the CPU idle.
 _MAX_SCORES = 4 * 1024 * 1024
 
 _on_a_cpu = contextvars.ContextVar("on_a_cpu", default=False)
@@ -25,7 +26,7 @@ _on_a_cpu = contextvars.ContextVar("on_a_cpu", default=False)
 
 @contextlib.contextmanager
 def traced_for_a_cpu() -> Iterator[None]:
-    """Let `attend_by_heads` compute attention that is traced inside, where that is faster."""
+    """Context manager: trace attention as `attend_by_heads`, where that is faster."""
     token = _on_a_cpu.set(True)
     try:
         yield
@@ -34,7 +35,7 @@ def traced_for_a_cpu() -> Iterator[None]:
 
 
 def is_used(queries: int, keys: int) -> bool:
-    """Return whether attention that is traced now is computed head by head."""
+    """Return whether attention that is traced now is computed by `attend_by_heads`."""
     return _on_a_cpu.get() and suits(queries, keys)
 
 
@@ -62,8 +63,8 @@ def attend_by_heads(
         query: [b, Q, heads, size], float32 or bfloat16, not scaled.
         key: [b, S, heads, size].
         value: [b, S, heads, size].
-        visible_to_heads: returns the keys that queries see, float32 0 or 1, [n, 1 or Q, S], for
-            two int32 tensors [n]: the numbers of the sequences, and of the heads.
+        visible_to_heads: function of two int32 tensors [n], the numbers of sequences and of heads.
+            It returns float32 [n, 1 or Q, S], 1 for a key that a query sees, else 0.
         hidden_score: score of a hidden key, finite.
 
     Returns:
@@ -75,7 +76,7 @@ def attend_by_heads(
     numbers = tf.reshape(tf.range(batch * heads), [groups, together])
 
     def split_heads(values: tf.Tensor) -> tf.Tensor:
-        """[b, S, heads, size] -> [groups, together, S, size]."""
+        """Arrange [b, S, heads, size] as float32 [groups, together, S, size]."""
         moved = tf.transpose(tf.cast(values, tf.float32), [0, 2, 1, 3])
         return tf.reshape(moved, [groups, together, -1, size])
 
@@ -145,7 +146,7 @@ def visible_keys(
     query_documents: tf.Tensor | None,
     static_mask: np.ndarray | None,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the function `visible_to_heads` of `attend_by_heads`.
+    """Return the argument `visible_to_heads` of `attend_by_heads`.
 
     Args:
         mask: float32 [b, S], 1 for a token.

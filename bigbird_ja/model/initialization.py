@@ -28,7 +28,7 @@ def draw_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarr
 
 
 def draw_parameter(config: Config, name: str, spec: ParameterSpec, seed: int) -> np.ndarray:
-    """Return initial weights of one parameter, before `model.initializer` changes some."""
+    """Return initial weights of one parameter, without the changes of `model.initializer`."""
     if spec.kind == "zeros":
         return np.zeros(spec.shape, np.float32)
     if spec.kind == "ones":
@@ -52,8 +52,8 @@ def _make_generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-# Score of a key at a head's distance, and gain of the output kernels, for `subspaces`. Both were
-# chosen by trials on the demo's corpus.
+# Score of the key at a head's distance, and gain of the output kernels, for the initializer
+# `subspaces`. Both were chosen by trials on the demo's corpus.
 _PEAK = 20.0
 _OUTPUT_GAIN = 1.5
 
@@ -64,8 +64,8 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     With random weights a masked language model learns only token frequencies for thousands of
     steps, as no head attends to a fixed distance yet. With these weights heads do from the start
     (after Trockman and Kolter 2023, arXiv:2305.09828). The first (hidden / heads) dimensions of the
-    embeddings contain only the position, and the others only the token. In shared dimensions the
-    token's part would outgrow the position's.
+    embeddings contain only the position, and the other dimensions only the token. In shared
+    dimensions the token would soon dominate the position.
 
     - Positions are sines and cosines (Vaswani et al. 2017, section 3.5) at random rates, so that
       every distance within a sequence is distinguishable.
@@ -86,8 +86,8 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     for name in (WORDS, SEGMENT_TABLE):
         params[name][:, :columns] = 0
     params[POSITIONS][:, columns:] = 0
-    # The mean of a squared sine is a half, so this factor gives the deviation of the tokens'
-    # weights.
+    # The mean of a squared sine is 1/2. With this factor the positions have the same deviation as
+    # the other initial weights.
     waves = np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     params[POSITIONS][:, :columns] = model.initializer_range * waves
     # The normalized part of a token's position has the squared length `columns`.

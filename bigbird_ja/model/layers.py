@@ -37,9 +37,10 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
 def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> tf.Tensor:
     """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
-    For the backward pass both gelus save `inputs`, or with `save_derivative` their values and
-    derivatives in the dtype of `inputs`. Without it a TPU's compiler computes these inside the
-    matmuls that read them, once for each tile of the result, which can take longer than the matmul.
+    For the backward pass both gelus save `inputs`. With `save_derivative` they save their values
+    and derivatives instead, in the dtype of `inputs`. Otherwise a TPU's compiler computes values
+    and derivatives inside the matmuls that read them, once for each tile of the result. This can
+    take longer than the matmul.
     """
     if name in FORMS and (save_derivative or name == "gelu_new"):
         return _apply_with_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
@@ -347,8 +348,8 @@ def recompute(
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the same tensors, behind a barrier for a TPU's compiler.
 
-    It merges no operations across the barrier, and moves none. A CPU's compiler removes barriers
-    early, so that they save no memory there.
+    The compiler merges no operations across the barrier, and moves none across it. A CPU's compiler
+    removes barriers early, so that they save no memory there.
     """
     if is_compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))

@@ -112,8 +112,8 @@ def _run_layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places` are computed further. These are
-    positions among all tokens of the batch, or None for all.
+    In the last layer, everything after the attention is computed only for the tokens at `places`.
+    These are indices into all tokens of the batch, or None for all tokens.
     """
     scope, model = f"bert/encoder/layer_{layer}", get_modernbert_model(config)
     inputs = hidden
@@ -223,7 +223,7 @@ def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
     With `save_product` the result and `both` are saved for the backward pass, which then computes
-    each gradient once. The purpose is the same as of `save_derivative`, with less memory.
+    each gradient once. This serves the same purpose as `save_derivative`, with less memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
     if not save_product or name not in FORMS:
@@ -247,8 +247,8 @@ def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
     """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) to [b, tiles, heads, size, rows].
 
     Element d of a head's first half and element d of its second half are rotated together, and
-    scaled, in float32. Because of barriers a TPU's compiler does not fuse this into the products
-    before it, and does not rotate gradients again in each product that reads them.
+    scaled, in float32. Because of barriers a TPU's compiler does not fuse the rotation into the
+    matmuls before it, and does not rotate gradients again in each matmul that reads them.
     """
     cosine, sine = angles
     halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]

@@ -1,8 +1,9 @@
 """Names and shapes of the model's parameters.
 
-The names are from Google's BigBird checkpoints, also for ModernBERT's parameters if BigBird has the
-same ones. Kernels are [in, out]. In Google's checkpoints the head axis of the attention kernels is
-split, so they are reshaped. `cls/seq_relationship/output_weights` is [2, hidden], as there.
+The names are from Google's BigBird checkpoints. ModernBERT's parameters have the same names, if
+BigBird contains such a parameter. Kernels are [in, out]. In Google's checkpoints the head axis of
+the attention kernels is split, so these kernels are reshaped when they are read.
+`cls/seq_relationship/output_weights` is [2, hidden], as in Google's checkpoints.
 """
 
 from dataclasses import dataclass

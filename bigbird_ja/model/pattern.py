@@ -10,8 +10,9 @@ blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted on
   2..m-2, so that they never overlap the window, and are different within a head.
 
 Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, as in Hugging Face's
-BigBird, so that an exported model computes the same. Slightly longer ones that allow too few
-different shifts get full attention, too. All others must be a multiple of two blocks.
+BigBird, so that an exported model computes the same. Slightly longer sequences that allow too few
+different shifts get full attention, too. The length of all other sequences must be a multiple of
+two blocks.
 """
 
 # An exported folder contains this file, without our imports, which are for types only.
@@ -95,8 +96,8 @@ def padded_length(model: Model, length: int) -> int:
 def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     """Return the static random connections of all layers, or None if attention is full.
 
-    They are a pure function of (pattern_seed, layer, head, number of blocks), drawn by NumPy's
-    legacy generator, whose stream never changes.
+    The connections are a pure function of (pattern_seed, layer, head, number of blocks), drawn by
+    NumPy's legacy generator, whose stream never changes.
 
     Args:
         config: config of the run.
@@ -147,7 +148,7 @@ def _draw_rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return the blocks that see each other, bool [heads, n, n], with queries as rows."""
+    """Return the key blocks that each query block sees: bool [heads, query blocks, key blocks]."""
     model = get_sparse_model(config)
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
@@ -168,7 +169,7 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """Return the pairs of inner blocks of one shift, bool [n - 2, n - 2], with queries as rows."""
+    """Return the inner key blocks that inner query blocks see by one shift: bool [n - 2, n - 2]."""
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 

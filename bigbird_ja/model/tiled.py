@@ -2,7 +2,7 @@
 
 Two blocks of 64 form a tile of 128 rows, the width of the matrix unit. Sequences are rotated by one
 block, so that tile 0 consists of the last and the first block (the global ones), and any other tile
-j of blocks 2j-1 and 2j. Queries of tile 0 see all keys. Queries of tile j see
+j of blocks 2j-1 and 2j. Queries of tile 0 see all keys (part "rows"). Queries of tile j see
 
 - own: tile j (two neighboring blocks see each other);
 - outer: the blocks on both sides, joined to one tile: lanes 0..63 from tile j+1, 64..127 from j-1;
@@ -27,8 +27,8 @@ import tensorflow as tf
 from bigbird_ja.model.layers import Tokens, barrier, is_compiled_by_xla
 from bigbird_ja.model.tiling import RandomTiles, is_first, mark_low
 
-# Term that hides a key. The maximum of a row is at least half of it, so that the probabilities of a
-# row without visible keys are exactly zero.
+# Term that is added to the score of a hidden key. The maximum of a row is at least _UNSEEN / 2, so
+# that the probabilities of a row without visible keys are exactly zero.
 _UNSEEN = -1e9
 
 
@@ -124,7 +124,16 @@ def _shift_tiles(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def _gather_views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the keys (or values) of each part, from [b, T, heads, size, rows]."""
+    """Gather the keys (or values) that each part of the attention reads.
+
+    Args:
+        random: random connections of the layer.
+        keys: [b, T, heads, size, rows].
+
+    Returns:
+        Keys by the part's name. They have the shape of `keys`, except for "global" [b, heads, size,
+        rows] and "random" [b, T, heads, m, size, rows].
+    """
     after, before = _shift_tiles(keys, tf.zeros_like(keys[:, :1]))
     return {
         "own": keys,
@@ -258,9 +267,9 @@ def _compute_key_gradient(
 
     Args:
         random: random connections of the layer.
-        weights: weights of each part.
-        queries: [b, T, heads, size, rows].
-        first: [b, heads, size, rows], tile 0 for "rows".
+        weights: weights by the part's name.
+        queries: [b, T, heads, size, rows], queries (or gradients of the context).
+        first: [b, heads, size, rows], the same for tile 0, in the part "rows".
     """
     dtype = queries.dtype
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PARTS}

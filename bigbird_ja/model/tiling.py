@@ -16,13 +16,16 @@ def make_random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Connections by shifts, by which tile j sees tiles 1 + (j - 1 + s) mod (T - 1)."""
+    """Connections by shifts: with shift s, tile j sees tile 1 + (j - 1 + s) mod (T - 1)."""
 
     shifts: np.ndarray  # int32 [heads, m]
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the m tiles that each tile sees, [b, T, heads, m, ...], arbitrary for tile 0."""
+        """Return the m tiles that each tile sees: [b, T, heads, m, ...].
+
+        Those of tile 0 are arbitrary.
+        """
         return tf.gather(
             _flatten(keys, 3), _flatten_places(int(keys.shape[0]), self.tiles, self._find_others(1))
         )
@@ -50,7 +53,10 @@ class RolledTiles:
         return None
 
     def _find_others(self, sign: int) -> np.ndarray:
-        """Return the tiles that each tile sees (1) or is seen by (-1), int32 [T, heads, m]."""
+        """Return the tiles that each tile sees: int32 [T, heads, m].
+
+        If `sign` is -1, return the tiles that see each tile.
+        """
         middle = np.arange(self.tiles - 1)[:, None, None]
         others = 1 + (middle + sign * self.shifts) % (self.tiles - 1)
         return np.concatenate([np.zeros_like(others[:1]), others]).astype(np.int32)

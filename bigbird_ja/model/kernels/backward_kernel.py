@@ -17,9 +17,10 @@ from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 
 def backward(shape: LayerShape, interpret: Any = False) -> Any:
-    """Return the kernel of the gradients of query (scaled), key and value.
+    """Return the kernel that computes the gradients of the scaled query, of key and of value.
 
-    Its arguments are query, key, value, context, its gradient, statistics and marks.
+    The kernel's arguments are query, key, value, context, gradient of the context, statistics, and
+    the marks of `make_mark_specs`.
     """
     shape = replace(shape, is_backward=True)
     sequence = t.make_sequence_spec(shape)
@@ -49,13 +50,13 @@ class _Tiles:
     context: Any
     upstream: Any
     statistics: Any
-    keys: Any  # Transposed, with the zero tile.
+    keys: Any  # Transposed, with an additional tile of zeros.
     values: Any
     d_keys: Any  # float32, not transposed.
     d_values: Any
 
     def load_queries(self, j: Any, head: int) -> _Queries:
-        """Return the arrays of a tile of one head's queries, for all tiles of keys."""
+        """Load what is needed about one head's queries of tile j, for every tile of keys."""
         shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
@@ -84,11 +85,17 @@ class _Queries:
     inner: jax.Array
 
     def multiply(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the scores, and the gradients of the probabilities, of transposed keys."""
+        """Compute the scores of some keys, and the gradients of their probabilities.
+
+        `keys` and `values` are transposed: [keys, size].
+        """
         return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
 
     def compute_weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute masked probabilities and the gradients of scores, from results of `multiply`."""
+        """Compute probabilities, and gradients of the scores, in the compute dtype.
+
+        The arguments are the results of `multiply`, after the scores have been masked.
+        """
         exact = jnp.exp2(scores - self.statistics)
         slopes = exact * (d_exact - self.inner)
         dtype = self.queries.dtype
@@ -152,8 +159,8 @@ def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
     """Process each query tile with the key tiles that it sees.
 
-    If tile 0 is global, its queries see every key tile. They are multiplied by the keys of tile j
-    in the step of query tile j.
+    If tile 0 is global, its queries see every key tile. In the step of query tile j, the queries of
+    tile 0 are multiplied by the keys of tile j, too.
     """
     shape, heads = tiles.shape, range(tiles.shape.group)
     is_rolled = shape.num_shifts is not None
@@ -204,7 +211,7 @@ def _process_head(
     """Process a tile of one head's queries with several key tiles, joined in one product.
 
     With `near` the adjacent blocks are included. The gradient of the queries is appended to
-    `d_queries`.
+    `d_queries`. The generator yields between the stages of the software pipeline.
     """
     shape, seen, own = tiles.shape, tiles.seen, t.slice_rows(tiles.shape, head)
     sides = [] if near is None else [(near.after, near.before)]

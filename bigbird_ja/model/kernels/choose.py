@@ -1,7 +1,7 @@
 """Choice between XLA's attention and the kernels.
 
 XLA's attention (`bigbird`, `modernbert`, `tiled`) runs everywhere and is the reference. The kernels
-are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, for comparisons.
+are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, only for tests.
 jax is imported only if kernels are used.
 """
 
@@ -37,8 +37,8 @@ _KEY = "model.attention_implementation"
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 
 
-# Words in a compiler's message when HBM is too small. It lists kernels among the buffers, but they
-# are not the reason.
+# Words in a compiler's message when HBM is too small. The message lists the buffers of the kernels,
+# too, so it matches `_REFUSAL`, but the kernels are not the reason.
 _OTHER_MEMORY = "memory space hbm"
 
 
@@ -86,8 +86,8 @@ def fall_back_to_xla(requested: Config, taken: Config, error: Exception) -> Conf
 def saves_derivatives(config: Config) -> bool:
     """Return whether activations save their derivatives (`layers`) for the backward pass.
 
-    They do if kernels are used, as it is faster on the same chips (docs/design/kernel.md). On other
-    chips the memory is too small.
+    They do so only together with the kernels. On chips with kernels this is faster
+    (docs/design/kernel.md), and other chips have too little memory for it.
     """
     return config.model.attention_implementation == "kernel"
 
@@ -118,7 +118,7 @@ def _find_obstacle(config: Config, length: int, platform: str, chip: str | None)
     if not all(tiles):
         if model.architecture == "modernbert" and model.local_attention > 2 * LANES:
             return f"model.local_attention={model.local_attention} is more than {2 * LANES}"
-        return f"sequences of {length} tokens are no multiple of its tiles, of 128 or 256"
+        return f"sequences of {length} tokens are not a multiple of 128 or 256, its tiles' lengths"
     if (version := _get_jax_version()) is None:
         return "it needs jax, which is not installed"
     if version < _OLDEST_JAX:

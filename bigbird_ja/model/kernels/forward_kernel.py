@@ -17,8 +17,8 @@ from bigbird_ja.model.kernels.layer_shape import LayerShape
 def forward(shape: LayerShape, interpret: Any = False) -> Any:
     """Return the kernel that computes context and statistics, in the shapes of `LayerShape`.
 
-    A statistic is the logarithm of a query's sum of exponentials. The kernel's arguments are query
-    (scaled), key, value, and the marks of `make_mark_specs`.
+    The statistic of a query is the logarithm of its sum of exponentials. The kernel's arguments are
+    the scaled query, the key, the value, and the marks of `make_mark_specs`.
     """
     sequence = t.make_sequence_spec(shape)
     return t.call(
@@ -96,7 +96,7 @@ class _Tiles:
     value: Any
     context: Any
     statistics: Any
-    keys: Any  # Transposed, with the zero tile.
+    keys: Any  # Transposed, with an additional tile of zeros.
 
     def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
         """Write context and statistics of a tile of one head's queries."""
@@ -186,7 +186,10 @@ def _make_initial_states(shape: LayerShape) -> list[_State]:
 def _process_key_tiles(
     tiles: _Tiles, queries: _SeesAll, j: Any, these: list[Any], head: int
 ) -> Iterator[None]:
-    """Process a tile of one head's queries with some key tiles."""
+    """Process a tile of one head's queries with some key tiles.
+
+    The generator yields between the stages of the software pipeline.
+    """
     scores = [t.matmul(tiles.keys[tile], queries.queries) for tile in these]
     scores = [tiles.seen.mask_tile(part, j, tile) for part, tile in zip(scores, these, strict=True)]
     yield
@@ -202,7 +205,8 @@ def _process_head(
     """Process one head's queries of tile j with all key tiles that they see.
 
     These are tile j itself, the global tile, the random tiles and the adjacent blocks. If tile 0 is
-    global, its queries of the same head (`first`) are processed with the keys of tile j, too.
+    global, its queries of the same head (`first`) are processed with the keys of tile j, too. The
+    generator yields between the stages of the software pipeline.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.slice_rows(shape, head)

@@ -3,9 +3,9 @@
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are saved between forward and backward.
 
-For a TPU, JAX lowers a Pallas kernel to one custom call. Its text is inserted into TensorFlow's
-graph, whose lowering does not change it, and libtpu compiles it. On a CPU Pallas' interpreter is
-lowered to ordinary operations instead. They are slow, and for tests and comparisons only.
+For a TPU, JAX lowers a Pallas kernel to one custom call. The text of this call is inserted into
+TensorFlow's graph. TensorFlow's lowering does not change the text, and libtpu compiles it. For a
+CPU, Pallas' interpreter is lowered to ordinary operations, which are slow and only for tests.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ def kernel_attention(
         tokens: tokens in tiles, [b, T, rows].
         shifts: int [heads, m], shifts of the layer (`pattern.random_plan`), for sequences rotated
             by one block, or None if attention is not rolled.
-        reach: if not rolled, maximum distance of a key in tokens, up to half a tile; None if
-            unlimited.
+        reach: maximum distance of a key in tokens, up to half a tile, or None if it is unlimited
+            or attention is rolled.
 
     Returns:
         Context of the same shape, which is zero for a query that sees no key.
@@ -85,9 +85,10 @@ def kernel_attention(
 
 
 def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
-    """Return the marks of keys, and of queries if documents limit their keys (`tiles.Masks`).
+    """Return the arguments of a kernel that state which keys a query sees (see `tiles.Masks`).
 
-    A key's mark fills all lanes of its row, as it masks a row of transposed scores.
+    These are a mark of each key and, if documents limit the keys, a mark of each query and the
+    bounds of each query tile. A key's mark fills all lanes of its row, as scores are transposed.
     """
     if tokens.documents is None:
         keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN
@@ -105,7 +106,7 @@ def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 
 
 def find_bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """Return the key tiles that contain documents of each query tile.
+    """Find the key tiles that contain documents of each query tile.
 
     Document numbers never decrease along a sequence, so these key tiles are adjacent.
 
@@ -123,7 +124,7 @@ def find_bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def interpret_kernels() -> Iterator[None]:
-    """Trace kernels inside the context for Pallas' interpreter on this machine's CPU."""
+    """Context manager: trace kernels for Pallas' interpreter on this machine's CPU."""
     token = _interpreted.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Shape of one attention layer for the kernels, and the order of their work."""
+"""Shape of one attention layer for the kernels, and the order in which they process tiles."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ def tile_rows(length: int, reach: int | None) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of a kernel's work, which `make bench-length` prices."""
+    """Order in which a kernel processes tiles."""
 
-    # Tiles in an iteration: key tiles for full attention, else query tiles.
+    # Number of tiles in an iteration. They are key tiles for full attention, else query tiles.
     at_once: int
     # Argument of `tiles.emit_pipelined`.
     lag: int
@@ -54,7 +54,7 @@ class LayerShape:
     # If not rolled, maximum distance of a key in tokens, or None if unlimited.
     reach: int | None = None
     is_backward: bool = False
-    tried: Order | None = None  # Replacement for the order in `ORDERS`.
+    tried: Order | None = None  # Order that replaces the one in `ORDERS`, for measurements.
 
     @property
     def kind(self) -> str:
@@ -70,7 +70,7 @@ class LayerShape:
 
     @property
     def order(self) -> Order:
-        """Order of the kernel's work."""
+        """Order in which the kernel processes tiles."""
         return self.tried or ORDERS[self.kind][self.is_backward]
 
     @property
@@ -99,10 +99,11 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield tiles per iteration, first tile, and iterations of each loop over key tiles.
+        """Yield tiles per iteration, first tile, and number of iterations of each loop.
 
-        The forward kernel first processes an odd first tile separately. So every pair of tiles
-        begins at an even one, and skipped tiles don't change how sums are rounded.
+        The loops together process the key tiles of a query tile. The forward kernel first processes
+        an odd first tile separately. So every pair of tiles begins at an even tile, and skipped
+        tiles do not change how sums are rounded.
 
         Args:
             start: first key tile of a query tile, a Python or traced integer.
@@ -122,7 +123,7 @@ class LayerShape:
 
     @property
     def sequence(self) -> tuple[int, int, int]:
-        """Shape of queries, keys, values, contexts and their gradients, as projected."""
+        """Shape of queries, keys, values, contexts and their gradients."""
         return (self.batch * self.tiles, self.heads * self.size, self.rows)
 
     @property
@@ -132,7 +133,7 @@ class LayerShape:
 
     @property
     def key_marks(self) -> tuple[int, int, int]:
-        """Shape of keys' marks (see `Masks`), with one more tile for absent keys."""
+        """Shape of the keys' marks (see `tiles.Masks`), with one more tile for absent keys."""
         return (self.batch * (self.tiles + 1), self.rows, min(self.rows, LANES))
 
     @property

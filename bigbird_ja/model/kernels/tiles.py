@@ -4,12 +4,12 @@ A kernel processes one sequence of one group of heads at a time. All of its tile
 vector memory, so that a random tile is an index and not a copy.
 
 Scores are transposed, [keys, queries]. So the softmax reduces over sublanes, which is elementwise
-work for all but the last eight. Its statistics are rows, like the queries, and the product of
-values and probabilities needs no transpose.
+work for all but the last eight. The statistics of the softmax are rows, like the queries, and the
+product of values and probabilities needs no transpose.
 
 The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. To select a
-head, queries are zero in the lanes of all others. This costs nothing, as the matrix unit would pad
-the shorter contraction with zeros.
+head, queries are zero in the lanes of all other heads. This costs nothing, as the matrix unit would
+pad the shorter contraction with zeros.
 """
 
 import functools
@@ -25,7 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 
-# Score of a hidden key, as in `model.tiled`. The maximum of a row is at least half of it.
+# Score of a hidden key, as in `model.tiled`. The maximum of a row is at least UNSEEN / 2.
 UNSEEN = -1e9
 # Chips compute powers of 2, so queries are scaled by log2(e).
 LN_2 = math.log(2.0)
@@ -54,7 +54,7 @@ def make_mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """Key tiles that contain documents of a query tile."""
+    """Key tiles that contain documents of each query tile."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
         """Store bounds of the shape `LayerShape.bounds`."""
@@ -66,7 +66,7 @@ class Bounds:
         return self._bounds[place], self._bounds[place + 1]
 
 
-# Indexed by shift, then by the head of the group.
+# Shifts of the random tiles, indexed by the number of the shift, then by the head of the group.
 Shifts = list[list[Any]]
 
 
@@ -149,9 +149,10 @@ def loop_over_keys(
     bounds: Bounds | None,
     query: Any,
 ) -> Any:
-    """Run `step` like `loop_over_tiles`, over the key tiles with documents of a query tile.
+    """Run `step` over the key tiles of a query tile, as `loop_over_tiles` does.
 
-    Other tiles would only add zeros. Without bounds the loop runs over all tiles.
+    These are the tiles that contain documents of the query tile, since other tiles would only add
+    zeros. Without bounds the loop runs over all tiles.
     """
     if bounds is None:
         return loop_over_tiles(shape, step, state)
@@ -168,7 +169,7 @@ def emit_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
     """Emit the code of tasks as a software pipeline, each task `lag` stages after the previous.
 
     Matrix units compute products in the order of the code, and the later products of a task wait
-    for results of the vector units. Meanwhile they compute products of other tasks.
+    for results of the vector units. Meanwhile the matrix units compute products of other tasks.
 
     Args:
         tasks: generators that yield between their stages.
@@ -229,9 +230,9 @@ def join_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
 class Masks:
     """Masks of scores, by marks of keys and queries.
 
-    If documents limit keys, a key's mark is the number of its document, int32, negative for
-    padding, and a query sees the keys with its own number. Otherwise a key's mark is float32: 0, or
-    `UNSEEN` for padding.
+    If documents limit keys, the mark of a key or query is the number of its document (int32), which
+    is negative for padding. A query sees the keys with its own mark. Otherwise only keys have
+    marks: float32, 0 or, for padding, `UNSEEN`.
     """
 
     def __init__(self, shape: LayerShape, key_marks: Any, query_marks: Any) -> None:
@@ -246,14 +247,18 @@ class Masks:
             self._too_far = jnp.abs(row - column) < shape.rows - reach
 
     def mask_tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Mask the scores of a whole key tile. With limited reach it is the queries' own tile."""
+        """Mask the scores of a whole key tile.
+
+        With limited reach, this is the tile of the queries themselves.
+        """
         limited = self._apply_limit(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def mask_outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
         """Mask the scores of the adjacent blocks on both sides.
 
-        Each query block sees the block on its side, or with limited reach the keys within it.
+        Each query block sees the adjacent block on its own side. With limited reach, it sees only
+        the keys within reach.
         """
         marks = join_rows(self._shape, self._keys, after, before)
         return jnp.where(self._too_far, UNSEEN, self._apply_limit(scores, query, marks))
@@ -275,11 +280,11 @@ class Neighbors:
     """
 
     def __init__(self, shape: LayerShape, shifts: Shifts, j: Any) -> None:
-        """Find the tiles of tile j."""
-        # The zero tile, T, replaces tiles beyond the ends, and tile 0 if it is global.
+        """Compute the numbers of the key tiles."""
+        # Tile T contains zeros. It replaces tiles beyond the ends, and tile 0 if that is global.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # Arrays without a zero tile use any tile instead, as its weights are zero.
+        # Arrays without a tile of zeros use any tile instead, as its weights are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [[_wrap(j + shift, shape.tiles) for shift in heads] for heads in shifts]

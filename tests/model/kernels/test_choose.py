@@ -91,7 +91,7 @@ def test_xla_replaces_kernels_that_the_compiler_refuses(settings, message, conti
     [
         (["model.random_pattern=independent"], "tpu", "v5e", (0, 7), "with independent blocks"),
         (["model.attention_type=simulated_sparse"], "tpu", "v5e", (0, 7), "simulated_sparse"),
-        (["make_data.seq_length=600"], "tpu", "v5e", (0, 7), "600 tokens are no multiple"),
+        (["make_data.seq_length=600"], "tpu", "v5e", (0, 7), "600 tokens are not a multiple"),
         ([MODERNBERT, "model.local_attention=258"], "tpu", "v5e", (0, 7), "258 is more than 256"),
         (["model.block_size=32"], "tpu", "v5e", (0, 7), "two blocks of a multiple of 128"),
         (["make_data.seq_length=65536"], "tpu", "v5e", (0, 7), "the vector memory of a TPU v5e"),
