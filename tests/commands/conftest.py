@@ -15,11 +15,11 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine():
-    """Return the engine of `runs`."""
+    """Name the engine that `runs` uses."""
     return "pjrt"
 
 
 @pytest.fixture(scope="module")
 def runs(engine, zygote, inputs, once):
-    """Return runs under an engine, of which one is finished."""
+    """Return an object that starts runs with the engine. It also contains a finished run."""
     return Runs(zygote, inputs, engine, once)

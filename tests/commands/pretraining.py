@@ -1,4 +1,4 @@
-"""Shared runs of a tiny model for the tests of `pretrain`, one uninterrupted for each engine."""
+"""Runs of a tiny model for the tests of `pretrain`, with a finished run for each engine."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"
 
 
 def take_programs(finished, model):
-    """Copy the compiled programs of another run to MODEL_DIR."""
+    """Copy the compiled programs of the finished run to a new MODEL_DIR."""
     model.mkdir()
     names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
     made = {str(p.relative_to(finished)): FileVersion.from_file(str(p)) for p in names}
@@ -22,15 +22,18 @@ def take_programs(finished, model):
 
 
 class Runs:
-    """Commands `pretrain` under an engine.
+    """Starts `pretrain` with one engine.
 
-    `flags` are the flags of all runs. `finished` is an uninterrupted run with evaluations, and
-    `ended` the outcome of its process.
+    Attributes:
+        flags: flags of all runs.
+        finished: MODEL_DIR of an uninterrupted run with evaluations.
+        ended: outcome of the process that trained this run.
 
     Args:
-        zygote: forks the processes.
-        inputs: a config and a data set.
-        once: makes the finished run, for all workers of a test run.
+        zygote: process that forks the trainers.
+        inputs: paths of a config and a data set.
+        engine: name of the engine.
+        once: fixture that trains the finished run only once for all workers of pytest.
     """
 
     def __init__(self, zygote, inputs, engine, once):
@@ -48,7 +51,7 @@ class Runs:
         self.ended = Ended(**json.loads((folder / "ended.json").read_text()))
 
     def new(self, directory):
-        """Return the command for a new run, with the compiled programs of another one."""
+        """Return the command for a new run, which starts with the finished run's programs."""
         model = directory / "model"
         if (self.finished / "compiled").exists():
             take_programs(self.finished, model)
@@ -60,14 +63,14 @@ class Runs:
         return [*self.flags, "--model_dir", str(model)]
 
     def hung(self, *arguments, at):
-        """Start a process that stops at an instant of its training."""
+        """Start a process, and wait until it pauses at an instant (see `testkit.instants`)."""
         running = self.zygote.start(*arguments, hang_at=at)
         running.wait_for(running.hung)
         return running
 
 
 def resumed_at_last(running, words):
-    """Let a stopped process print something, resume it, and return its outcome."""
+    """Wait until a paused process prints `words`, resume it, and return its outcome."""
     running.wait_for(running.hung.with_name("err"), words)
     running.hung.unlink()
     return running.wait()
@@ -79,7 +82,7 @@ def events(model):
 
 
 def refused(flags, capsys, *words, status=2):
-    """Check that a command ends with a status and one line that contains `words`."""
+    """Check that a command prints one error that contains `words`, and its exit status."""
     assert cli.run_command_line(flags) == status
     err = capsys.readouterr().err
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]

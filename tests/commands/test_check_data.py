@@ -1,4 +1,4 @@
-"""`check-data` on good data, on damaged data, and on names of others."""
+"""`check-data` on good data and on damaged data."""
 
 import functools
 import shutil

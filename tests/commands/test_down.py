@@ -1,4 +1,4 @@
-"""`down` lists, asks, deletes and verifies."""
+"""`down` lists TPUs, asks, deletes them, and verifies that they are deleted."""
 
 import io
 import time
@@ -24,7 +24,7 @@ QUEUED_B = "projects/p/locations/europe-west4-a/queuedResources/b"
 
 @pytest.fixture
 def fake(tmp_path, fake_tpu):
-    """Create a node `a`, and a dead queued resource `b` in another zone."""
+    """Create a node `a`, and in another zone a queued resource `b` that was preempted."""
     tpus = support.client(fake_tpu)
     metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
     tpus.create(support.vm_of("a", "id-a"), ZONE, 1, metadata, 3600.0)
@@ -34,7 +34,7 @@ def fake(tmp_path, fake_tpu):
 
 
 def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
-    # The first tries fail.
+    # The first two requests to delete fail.
     fake.delete_script += ["unavailable", "permission"]
     status, result = support.run(DOWN, fake)
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
@@ -46,19 +46,21 @@ def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
 def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert support.run([*DOWN, "--name=b"], fake)[0] == 0
     assert fake.node_names() == [NODE_A]
-    status, result = support.run([*DOWN, "--name=b"], fake)  # or a slip of the pen
+    # No run has this name. It may be misspelled.
+    status, result = support.run([*DOWN, "--name=b"], fake)
     assert status == 2
     assert f"b: no TPU is listed for this; TPUs exist for a in {ZONE}" in result["error"]
     status, result = support.run([*DOWN, "--bucket=gs://other"], fake)
     assert status == 2 and "gs://other: no TPU is listed" in result["error"]
     flags = [f"--bucket={Path(fake.work_dir).parent}/bucket"]
     assert support.run([*DOWN, *flags], fake)[1]["deleted"] == [NODE_A]
-    status, result = support.run([*DOWN, "--name=a"], fake)  # of what could it be one?
+    # No TPU is left that a misspelled name could mean, so the status is 0.
+    status, result = support.run([*DOWN, "--name=a"], fake)
     assert (status, result["left"]) == (0, [])
 
 
 def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
-    """Leave a node of the other service, and one without our label, of the same zone."""
+    """In the same zone, keep a node of the other service and one without our label."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):
@@ -79,7 +81,10 @@ def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
 
 
 def watch(bucket, renewed):
-    """Write the lock of a `launch` that watches run `a`."""
+    """Acquire the lock of run `a` as a running `launch` does.
+
+    `renewed` is the time that the lock contains.
+    """
     run = support.make_run(bucket, "a")
     watching = make_lock(run, print, wall=lambda: renewed)
     watching.acquire()
@@ -87,9 +92,9 @@ def watch(bucket, renewed):
 
 
 def test_what_a_living_launch_watches_is_left(fake):
-    """Leave the machine, which would be created again.
+    """Keep the machine, since the running `launch` would create it again.
 
-    Its metadata name the run.
+    The machine's metadata name its run.
     """
     watching = watch(f"{Path(fake.work_dir).parent}/bucket", time.time())
     status, result = support.run(DOWN, fake)
@@ -140,7 +145,7 @@ def test_what_is_listed_is_deleted_although_a_zone_or_a_service_does_not_answer(
 
 
 class Terminal(io.StringIO):
-    """Standard input of a terminal that answers."""
+    """Standard input that contains an answer, and reports that it is a terminal."""
 
     def isatty(self):
         return True
@@ -155,7 +160,7 @@ def test_nothing_is_deleted_without_a_yes(tmp_path, fake, monkeypatch, capsys):
         f"a: v3-8 READY in {ZONE}, the Cloud TPU API: {NODE_A} (run {tmp_path}/bucket/a, id id-a)"
     )
     assert node in capsys.readouterr().err
-    for answer in ("n", ""):  # an answer, and a closed prompt
+    for answer in ("n", ""):  # "" means that standard input ends without an answer.
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         status, result = support.run(down, fake)
         assert status == 2 and "nothing was deleted" in result["error"]

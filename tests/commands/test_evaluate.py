@@ -1,4 +1,4 @@
-"""`evaluate` as scripts call it."""
+"""`evaluate` with --json."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ def model_dir(small_run, tmp_path):
 
 @pytest.fixture
 def evaluate(small_run, model_dir, run):
-    """Return `evaluate("--step=all")`, which evaluates the small run on its own data."""
+    """Return a function that evaluates the small run on its own data with the given flags."""
     places = (f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}")
     return functools.partial(run, "evaluate", *places, "--json")
 

@@ -1,4 +1,4 @@
-"""`export` writes a folder, recognizes it, and refuses to overwrite."""
+"""`export` writes a folder, detects a finished one, and refuses to overwrite others."""
 
 from pathlib import Path
 
@@ -42,15 +42,19 @@ def test_exported_folder_names_no_local_path(small_run, tmp_path, run):
 
 
 def test_a_folder_that_disagrees_ends_with_status_1(small_run, tmp_path, run, monkeypatch):
-    """Exit with status 1: it once printed DO NOT AGREE with status 0, and no word in the card."""
+    """Exit with status 1 and warn in the card if the outputs differ from transformers'.
+
+    An earlier version exited with status 0, and its card had no warning.
+    """
     pytest.importorskip("torch", reason="parity needs PyTorch")
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     folder = tmp_path / "mine"
     places = [f"--{name}={getattr(small_run, name)}" for name in ("model_dir", "data_dir")]
-    for _ in range(2):  # the second call finds the folder finished
+    # The second call finds the finished folder, and must report the difference, too.
+    for _ in range(2):
         ended = run("export", *places, f"--output_dir={folder}", "--license=mit", "--json")
         assert ended.status == 1 and "log-probabilities differ by" in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr and ended.json["reason"] == "bug"
     card = (folder / "README.md").read_text("utf-8")
     assert "**Do not use it as it is**: log-probabilities differ by" in card
-    assert "\n# mine\n" in card  # the title
+    assert "\n# mine\n" in card

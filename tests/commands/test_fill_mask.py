@@ -1,4 +1,4 @@
-"""`fill-mask` from flag, file and standard input."""
+"""`fill-mask` with a text from a flag, a file, or standard input."""
 
 import functools
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from bigbird_ja.evaluation.fill_mask import normalize_masks
 
 @pytest.fixture
 def fill_mask(small_run, run):
-    """Return `fill_mask("--text=...")`, which calls the small run's model."""
+    """Return a function that runs `fill-mask` with the small run's model and given flags."""
     return functools.partial(run, "fill-mask", f"--model_dir={small_run.model_dir}")
 
 

@@ -1,4 +1,4 @@
-"""`launch`: dry run, refusals, and whole runs on a fake service with real processes."""
+"""`launch`: dry runs, refusals, and whole runs with real trainers on a fake cloud service."""
 
 import json
 import os
@@ -30,7 +30,7 @@ DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", *support.EIGHT_CORES, "--
 
 
 def dry_run(*flags):
-    """Return the results of a dry run, and the first request of each method."""
+    """Return the results of a dry run, and the first request to each method of the API."""
     status, result = support.run([*DRY_RUN, *flags])
     assert status == 0, result
     return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
@@ -63,7 +63,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
     assert requests["CreateNode"]["body"]["acceleratorType"] == "v5litepod-16"
     scripts = json.dumps(requests)
     assert "HOSTS=4" in scripts and "--pod_wait_seconds=1200" in scripts
-    assert "nodes/my-run" in scripts  # the address that the watcher deletes
+    assert "nodes/my-run" in scripts  # The watcher deletes the node at this address.
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,8 @@ def test_a_copied_folder_is_not_the_run(root, fake_tpu):
     _, result = support.run(["status", f"--bucket={root}/bucket", "--project=p"], fake_tpu)
     assert [len(shown["tpus"]) for shown in result["runs"]] == [1, 0]
     assert [shown["message"][:6] for shown in result["runs"]] == ["", "a copy"]
-    shutil.rmtree(f"{place}-2/supervisor")  # The copy becomes a run of its own.
+    # Without the supervisor's folder, the copy is a run of its own.
+    shutil.rmtree(f"{place}-2/supervisor")
     status, result = support.run(launch, fake_tpu)
     assert (status, result["global_step"], result["cost_usd"] < 3) == (0, 100, True)
     assert [name.rpartition("/")[2] for name in fake_tpu.node_names()] == ["run-1"]
@@ -173,7 +174,10 @@ def test_a_lost_state_is_refused(root, fake_tpu):
     ("kind", "flags"), [(FakeTpu, []), (FakeCompute, ["--accelerator_type=v6e-8"])]
 )
 def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
-    """Kill it before the first step, early, and late, each time on a fresh machine."""
+    """Preempt the machine before the first step, at step 30 and at step 70.
+
+    `launch` creates a new machine after each preemption.
+    """
 
     def preempt():
         support.wait_until(lambda: fake.machine("run-1"))
@@ -193,7 +197,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
         assert (fake.node_names(), fake.most_at_once, len(fake.created)) == ([], 1, 4)
         events = [event["event"] for event in support.events_of(root)]
         assert events.count("preempted") == 3 and events[-1] == "ended"
-        # The same command again: finished work costs nothing, and the run keeps its id.
+        # A rerun of the command costs nothing, and the run keeps its id.
         run_id = support.read(root, "supervisor/launch.json", "run_id")
         status, result = support.run(command, fake)
         assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
@@ -212,7 +216,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
 
 
 def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu, capsys):
-    # So many steps that a busy machine doesn't finish them during the second command.
+    # With so many steps, the run still trains when the second command starts.
     process = support.start(root, fake_tpu, steps=1000)
     support.wait_for_step(root, 10)
     status, result = support.run(support.command(root, steps=1000), fake_tpu)
@@ -227,8 +231,8 @@ def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root,
 
 
 def test_a_detached_machine_finishes_its_run_and_deletes_itself(root, fake_tpu):
-    # On a busy machine, too, the supervisor leaves before its run has ended, and how it ended is
-    # reported before the machine is deleted.
+    # With these numbers, even on a busy computer the supervisor detaches before the run ends, and
+    # the watcher reports the result before it deletes the machine.
     process = support.start(root, fake_tpu, "--on_interrupt=detach", steps=1000, ended=5)
     support.wait_for_step(root, 5)
     process.send_signal(signal.SIGINT)
@@ -245,7 +249,7 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
     support.wait_for_step(root, 10)
     assert process.stdout is not None and process.stderr is not None
     process.stderr.close()
-    # A preemption writes to the log.
+    # A preemption makes the supervisor write to its log, which nobody reads now.
     fake_tpu.preempt("run-1")
     out = process.stdout.read()
     assert process.wait(timeout=120) == 75
@@ -254,7 +258,10 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
 
 
 def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu):
-    """Send a config whose mask rates fit static masks: others are refused after renting."""
+    """Send a config that fits the data's static masks.
+
+    The preset's settings for dynamic masks would be refused after a machine is rented.
+    """
     arguments = support.command(root, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake_tpu)[0] == 0

@@ -1,7 +1,4 @@
-"""`make-data` as a user runs it.
-
-tests/test_bad_inputs.py tests its refusals.
-"""
+"""`make-data` as a command. Most of its refusals are tested in tests/test_bad_inputs.py."""
 
 import functools
 from pathlib import Path
@@ -20,7 +17,7 @@ SMALL = """
 
 @pytest.fixture
 def make_data(run, tokenizer_path):
-    """Return `make_data("--input=...", "--output_dir=...")`, with the sample's tokenizer."""
+    """Return a function that runs `make-data` with the sample's tokenizer and given flags."""
     tokenizer = f"--tokenizer={tokenizer_path}"
     return functools.partial(run, "make-data", tokenizer, *SMALL, "--json")
 
@@ -45,15 +42,16 @@ def test_make_data_reports_continues_and_refuses_other_settings(tmp_path, make_d
 
 def test_another_text_field_and_a_foreign_tokenizer(tmp_path, sample_corpus, make_data):
     tokenizer, corpus = tmp_path / "own.model", tmp_path / "corpus.jsonl"
-    tokenizer.write_bytes(train(sample_corpus, pad_id=3))  # <unk>, <s>, </s>, <pad>, no mask
+    # The special tokens are <unk>, <s>, </s> and <pad>. The tokenizer has no mask token.
+    tokenizer.write_bytes(train(sample_corpus, pad_id=3))
     corpus.write_text(Path(sample_corpus).read_text("utf-8").replace('"text"', '"body"'), "utf-8")
     inputs = (f"--input={corpus}", "--text_field=body", f"--tokenizer={tokenizer}")
     ended = make_data(*inputs, f"--output_dir={tmp_path}/data")
     assert ended.status == 0, ended.stderr
-    # Tokens that were added to the tokenizer are logged.
+    # The command logs the tokens that it adds to the tokenizer, and does not change other ids.
     assert "[MASK]" in ended.stderr
     manifest = manifest_lib.load(f"{tmp_path}/data")
-    assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
+    assert manifest.special_ids["pad"] == 3 and manifest.documents == 60
 
 
 def test_markers_without_a_token_are_removed_from_the_text(tmp_path, make_data):

@@ -12,7 +12,7 @@ from tests.launch.support import write_manifest
 
 @pytest.fixture
 def plan(run):
-    """Return `plan("--config=base-4096")`, with --json."""
+    """Return a function that runs `plan --json` with the given flags."""
     return functools.partial(run, "plan", "--json")
 
 
@@ -31,7 +31,7 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     free, cheapest = re.split("(?m)^cheapest to rent: ", ended.stderr, maxsplit=1)
     assert free.startswith("free, in sessions of limited length: v5e-8 of Kaggle, ")
     assert cheapest.startswith("v5e-8 spot, ") and "103.5 epochs" in cheapest
-    # A machine has one line: when it is done, what it costs by both pricings, each an interval.
+    # A machine's line shows intervals of the hours and the cost, for spot and for on-demand.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]
     for pricing in ("spot", "on_demand"):
         low, high = rows["v3-8", pricing]["cost_usd_range"]
@@ -89,7 +89,7 @@ ENCODER = {
 
 
 def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path):
-    """Price its layers, width and vocabulary, as `pretrain --init_from` sets them."""
+    """Price the layers, width and vocabulary that `pretrain --init_from` reads from the folder."""
     folder = tmp_path / "e5"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(ENCODER))

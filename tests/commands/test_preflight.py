@@ -1,4 +1,4 @@
-"""The command, with the real compiler on a tiny step."""
+"""`preflight` of a tiny step, with the real compiler."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ KEYS = set(_KEYS.split())
 
 @pytest.fixture
 def preflight(run):
-    """Return `preflight("--chip=v3")` of a tiny step."""
+    """Return a function that runs `preflight --json` of a tiny step with the given flags."""
     return functools.partial(run, "preflight", "--json", *TINY)
 
 
@@ -51,7 +51,7 @@ def test_figures_and_files(preflight, tmp_path):
     assert chip["hbm_peak_bytes"] == (
         chip["temp_bytes"] + chip["argument_bytes"] + chip["output_bytes"] - chip["alias_bytes"]
     )
-    # Weights and slots are updated in place: other outputs are small.
+    # Weights and optimizer slots are updated in place, and other outputs are small.
     assert chip["alias_bytes"] > 0.9 * chip["output_bytes"]
     assert sum(chip["by_kind"].values()) == pytest.approx(chip["priced_cycles"], rel=0.01)
     assert chip["mfu"] == pytest.approx(
@@ -73,15 +73,16 @@ def test_slice_is_compiled_with_its_collectives(preflight):
     (results,) = ended.json["topologies"]
     assert results.keys() >= {*KEYS, *figures.CODE_KEYS, "collectives", "collective_link_ms"}
     assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
-    assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
+    assert results["batch_per_core"] == 2  # The global batch of 8 is divided by 4 devices.
     if small_steps.lists_code():
         assert 0 < results["code_cycles"] < results["priced_cycles"]
-        # Scatters are a large part of so small a step.
+        # Scatters have no counted cycles, and are a large part of such a small step.
         assert 0.5 < results["code_coverage"] <= 1
         assert "by machine code" in ended.stderr
     config = fitted(None, SETTINGS)
     parameter_bytes = 4 * count_parameters(*with_data(config))
-    assert parameter_bytes < results["collective_bytes"] < 2 * parameter_bytes  # padded arrays
+    # The all-reduced arrays are padded.
+    assert parameter_bytes < results["collective_bytes"] < 2 * parameter_bytes
     assert 0 < results["collective_cycles"] < results["priced_cycles"]
     versions = ended.json["versions"]
     assert f"Compiled with {environment.describe(versions)}." in ended.stderr
@@ -116,7 +117,7 @@ def _check_that_it_does_not_fit(ended):
 
 
 def test_the_sizes_of_an_encoder_replace_those_of_the_config(monkeypatch, tmp_path):
-    """Price an encoder by its config.json alone, as `plan --init_from` does."""
+    """Read the sizes of an encoder from its config.json, as `plan --init_from` does."""
     (tmp_path / "config.json").write_text(json.dumps(ENCODER))
     seen = []
 

@@ -1,7 +1,4 @@
-"""Outcomes and refusals of `pretrain`, in real processes.
-
-tests/train/engines tests each engine.
-"""
+"""Outcomes and refusals of `pretrain`, in real processes."""
 
 import collections
 import json
@@ -32,7 +29,7 @@ RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
 
 
 def test_finished_run_says_so_and_stays_as_it_is(runs, tmp_path, run):
-    """Keep the record of a run that finished at a length, even if a shorter one is given."""
+    """Keep the files of a finished run, even if fewer steps are requested."""
     start = runs.copied(tmp_path)
     kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
     again = run(*start)
@@ -66,7 +63,7 @@ def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
 
 
 def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
-    """Lose the checkpoint of step 10, which is being saved."""
+    """Exit at once, and lose the checkpoint of step 10 that is being saved."""
     running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
     running.wait_for(running.hung.with_name("err"), "press Ctrl-C again to exit now")
@@ -89,7 +86,7 @@ def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
 
 
 def test_second_trainer_on_a_model_dir_is_refused(runs, tmp_path):
-    """Refuse it with --overwrite too, and take over the lock of a killed trainer."""
+    """Refuse the second trainer, with --overwrite, too. Take over the lock after a kill."""
     start = runs.new(tmp_path)
     first = runs.hung(*start, at=("save", 2))
     for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
@@ -116,7 +113,7 @@ def test_full_disk_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
 
 
 def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
-    """Expired credentials are no bad input, as the next start may have better ones."""
+    """Exit with the status of an I/O error, since a later start may have valid credentials."""
     model = f"{bucket}/model"
     running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
     fake_gcs.fault("/b/b-", "status", code=403, times=-1)
@@ -124,7 +121,7 @@ def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
     ended = running.wait()
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
-    # The lock, which is asked for first; not what the clean-up met afterwards.
+    # The error is that of the first request, which is for the lock, not of the clean-up afterwards.
     assert f"{model}/lock.json" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).list_steps() == []
 
@@ -133,13 +130,13 @@ def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
 def test_unreadable_data_ends_the_run(fault, runs, inputs, fake_gcs, bucket, tmp_path):
     for path in Path(inputs[1]).iterdir():
         fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
-    # The requests of TensorFlow for shards.
+    # Fail the requests of TensorFlow for shards.
     shards = "GET storage.googleapis.com/.*tfrecord"
     fake_gcs.fault(shards, times=-1, **{"do": "status", **fault})
     ended = runs.zygote.run(*runs.new(tmp_path), "--data_dir", f"{bucket}/data")
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
     assert "Traceback" not in ended.err and TOKEN not in ended.err + ended.out
-    assert "record" in ended.err.splitlines()[-1]  # in TensorFlow's words
+    assert "record" in ended.err.splitlines()[-1]  # This is a message of TensorFlow.
 
 
 @pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])
@@ -160,7 +157,7 @@ def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, 
     flags = [f"--set={key}={new}" for key, (_, new) in changes.items()]
     ended = runs.zygote.run(*here, "--num_train_steps=35", *flags)
     assert ended.status == 0, ended.err
-    # The change is shown against the run's own settings; not all of them are listed.
+    # Only the changed settings are listed, each with the run's previous value.
     assert "training.global_batch_size = 8  (run 4; from --set)" in ended.err
     assert "model.num_layers" not in ended.err
     recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
@@ -168,12 +165,13 @@ def test_run_continues_with_another_rate_and_batch_size(runs, inputs, tmp_path, 
     store = CheckpointStore(str(model))
     meta, before = store.read_meta(35), store.read_meta(30)
     assert (before.next_batch, before.global_batch_size) == (30, 4)
-    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were used, and 5 more
+    # 30 batches of 4 are 15 batches of 8, and 5 more batches follow.
+    assert (meta.next_batch, meta.global_batch_size) == (20, 8)
     assert meta.tokens_seen == pytest.approx(before.tokens_seen * (1 + 10 / 30), abs=2)
     rates = [m["learning_rate"] for m in run_log.read_metrics(str(model)) if m["step"] > 30]
     assert max(rate or 1 for rate in rates) < 0.001 * 6 / 30
-    load_parameters(str(model), 30)  # a checkpoint of before the change: the same model
-    # Start again without and with the change, which is no difference any more.
+    load_parameters(str(model), 30)  # The checkpoint before the change can still be loaded.
+    # A rerun continues with the changed settings, whether it states them again or not.
     for more in ([], flags):
         assert cli.run_command_line([*here, *more, "--num_train_steps=35"]) == 0
         assert "nothing left to do" in capsys.readouterr().err
@@ -194,7 +192,7 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
 
 
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
-    """Accept it in a file that states every setting, as a preset does."""
+    """Refuse the setting in a file that states only a few. Accept it in a complete preset."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")
@@ -218,7 +216,7 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
             fake_gcs.put(f"{bucket}/{name}/{path.relative_to(folder)}", path.read_bytes())
     fake_gcs.log(clear=True)
     places = [f"--data_dir={bucket}/data", f"--model_dir={bucket}/model"]
-    # The lease is renewed once an hour: a slow machine makes no more requests.
+    # The lease is renewed once an hour, so that a slow machine does not make more requests.
     hour = {"BIGBIRD_JA_LEASE_SECONDS": "14400"}
     more = ["--set=checkpoints.save_every_steps=100", f"--num_train_steps={STEPS + 2}"]
     ended = runs.zygote.run(*runs.flags, *places, *more, environ=hour)
@@ -229,13 +227,13 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
     data = collections.Counter(name for name in names if name.startswith("data/"))
     print(f"{len(asked)} requests of a resume: {data}")
     assert len(data) >= 4 and max(data.values()) == 1, "each shard that is needed, by one request"
-    assert len(asked) <= 70  # This test makes 62 requests at the time of writing.
+    assert len(asked) <= 70  # At the time of writing there are 62 requests.
     start = asked[: next(i for i, one in enumerate(asked) if "data/train-" in one)]
     assert len([one for one in start if "prefix=model/&" in one]) == 1, "MODEL_DIR is listed once"
     read = collections.Counter(
         re.sub(r".*/o/", "", one.split("?")[0]) for one in start if "alt=media" in one
     )
-    del read["model/lock.json"]  # requested and renewed
+    del read["model/lock.json"]  # The lock is read several times.
     assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
 
 
@@ -243,11 +241,14 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
 def test_a_trainer_that_was_cut_off_changes_nothing_of_the_run_that_another_finished(
     runs, bucket, fake_gcs, instant
 ):
-    """Cut its network in the middle of its second save, for longer than the lease."""
+    """Disconnect the first trainer during its second save, for longer than its lease is valid.
+
+    Meanwhile a second trainer finishes the run.
+    """
     model, lease = f"{bucket}/model", {"BIGBIRD_JA_LEASE_SECONDS": "2"}
     command = [*runs.flags, f"--model_dir={model}"]
     with Network(fake_gcs.url) as network:
-        # Its retries go on for as long as the other one trains.
+        # With this limit, the first trainer still retries when the second one has finished.
         apart = {"STORAGE_EMULATOR_HOST": network.url, "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "300"}
         first = runs.zygote.start(*command, hang_at=instant, environ=lease | apart)
         first.wait_for(first.hung)
@@ -277,7 +278,8 @@ def test_step_that_does_not_fit_is_refused_by_the_compilers_figures(
     runs, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(host_memory, "find_available_bytes", lambda: 10_000)
-    small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
+    # This model compiles fast.
+    small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]
     here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", *small]
     refused(here, capsys, "needs about", "training.global_batch_size", status=71)
     assert not (tmp_path / "model").exists()

@@ -1,4 +1,4 @@
-"""`report` writes one page."""
+"""`report` writes one HTML page."""
 
 from tests.report import fake_run
 
@@ -8,7 +8,7 @@ def test_one_page_for_two_runs(tmp_path, run):
     second = fake_run.write(tmp_path / "b", steps=400, seed=1)
     for name in ("events.jsonl", "metrics.jsonl", "eval.jsonl"):
         with open(first / name, "ab") as file:
-            file.write(b'{"step": 300, "ti')  # half a line of a killed writer
+            file.write(b'{"step": 300, "ti')  # A killed process leaves an incomplete line.
     output = tmp_path / "new/folder/r.html"
     folders = (f"--model_dir={first}", f"--model_dir={second}")
     ended = run("report", *folders, f"--output={output}", "--json")

@@ -1,4 +1,4 @@
-"""`sample` in every form: complete files or none, and never over a file of others."""
+"""`sample` in every format. It leaves no incomplete files, and replaces no file of others."""
 
 import functools
 import gzip

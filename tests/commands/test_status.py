@@ -1,4 +1,4 @@
-"""`status`: runs on a bucket, TPUs of a project, and the drawn history."""
+"""`status` lists the runs on a bucket and the TPUs of a project, and draws their history."""
 
 import time
 

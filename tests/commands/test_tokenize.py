@@ -1,4 +1,4 @@
-"""`bigbird-ja tokenize` as a user runs it."""
+"""`tokenize` as a command."""
 
 import functools
 import json
@@ -16,16 +16,13 @@ NAMES = {MANIFEST_NAME, "ja.json", "ja.model", "ja.vocab"}
 
 @pytest.fixture
 def tokenize(run, sample_corpus):
-    """Return `tokenize("--output_prefix=...")`, which trains 1,200 tokens of the sample."""
+    """Return a function that trains a tokenizer of 1,200 entries on the sample with given flags."""
     return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
 
 
 @pytest.fixture
 def trained(tokenizer_path, tmp_path):
-    """Copy the files of `tokenize` for the sample.
-
-    They contain 1,200 tokens, and PREFIX is ja.
-    """
+    """Return a folder with the files that `tokenize --output_prefix=ja` writes for the sample."""
     for name in NAMES:
         shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
     return tmp_path
@@ -43,7 +40,8 @@ def test_tokenize_writes_a_model_and_its_record(tokenize, tokenizer_path, tmp_pa
     assert set(os.listdir(folder)) == NAMES
     made = read_tokenizer(f"{folder}/ja.model")
     record = json.loads((folder / "ja.json").read_text("utf-8"))
-    same = made.sha256 == read_tokenizer(tokenizer_path).sha256  # trained on the same corpus
+    # The fixture's tokenizer is a unigram model that was trained on the same corpus.
+    same = made.sha256 == read_tokenizer(tokenizer_path).sha256
     assert same == (model_type == "unigram")
     assert record["settings"]["model_type"] == model_type
     assert record["model_sha256"] == made.sha256
@@ -67,7 +65,8 @@ def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monk
     write, written = Owned.write, []
 
     def stop_at_the_model(owned, name, data):
-        if len(written) == 2:  # the record and the vocabulary are new, the model is the old one
+        # The record and the vocabulary are new by then, and the model is still the old one.
+        if len(written) == 2:
             raise OSError(28, "No space left on device")
         written.append(name)
         write(owned, name, data)

@@ -1,4 +1,4 @@
-"""A data set made by `make-data`, once."""
+"""Fixture with a data set that `make-data` builds once."""
 
 import pytest
 
@@ -8,7 +8,11 @@ from tests.data import making
 
 @pytest.fixture(scope="package")
 def made(sample_corpus, tokenizer_path, tmp_path_factory):
-    """Make a dynamic data set of the sample corpus, from several blocks."""
+    """Build a data set with dynamic masks from the sample corpus, in several blocks.
+
+    Returns:
+        Its manifest and its folder.
+    """
     output = str(tmp_path_factory.mktemp("made") / "data")
     with making.small_blocks():
         manifest, was_there = build.make_data(making.request(sample_corpus, tokenizer_path, output))

@@ -16,11 +16,7 @@ SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1,
 
 
 def write_corpus(path, texts):
-    """Write a .jsonl file of documents.
-
-    Returns:
-        Its path.
-    """
+    """Write documents to a .jsonl file, and return its path."""
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
@@ -41,7 +37,7 @@ def request(
 
 @contextlib.contextmanager
 def small_blocks():
-    """Set blocks of a few documents, so that a small corpus fills several."""
+    """Reduce the size of blocks, so that a small corpus fills several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
         patch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
@@ -49,6 +45,6 @@ def small_blocks():
 
 
 def tree(directory):
-    """Map the relative name of every file to its content."""
+    """Return the content of every file in a folder, by its relative path."""
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}

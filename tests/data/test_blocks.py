@@ -11,8 +11,8 @@ from bigbird_ja.text import words
 from tests.data import making
 from tests.text import HARD
 
-# Text that breaks programs: controls, NULs, surrogate pairs, right-to-left marks, half-width kana,
-# newlines of all kinds, markers in any order, the names of special tokens, long runs.
+# Texts that often cause errors: control characters, surrogate pairs, right-to-left marks,
+# half-width kana, all kinds of newlines, names of special tokens, very long lines.
 ODD_CHARACTERS = "ｱｲｳﾞﾟー。「」『』（）！？\u200f\u202e\u200d\x00\x07\r\n\u2028 　😀👨"
 ODD_TEXTS = ("[SEP][CLS][MASK]", "<pad><s></s><unk>", "_START_SECTION_", "一文。" * 20_000)
 HOSTILE = (
@@ -25,9 +25,9 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def pack(tokenizer_path, sample_corpus):
-    """Return `pack(texts, **settings)`.
+    """Return a function that packs texts with given settings.
 
-    It returns the tokens of a block's rows, its counts, and the tokenizer.
+    It returns the tokens of the block's rows, its counts, and the tokenizer.
     """
     tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)

@@ -1,4 +1,4 @@
-"""`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
+"""`make-data` packs every token once into equal shards, for any number of workers."""
 
 import os
 import random
@@ -88,13 +88,13 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
     assert parsed["masked_lm_weights"].sum() == manifest.train.predictions
     assert set(parsed["next_sentence_labels"].ravel()) == {0, 1}
     different = {row.tobytes() for row in parsed["input_ids"]}
-    assert len(different) > 0.99 * manifest.train.sequences  # copies are masked anew
+    assert len(different) > 0.99 * manifest.train.sequences  # Each copy gets other masks.
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_corpora_of_one_and_two_documents_make_a_data_set(tmp_path, tokenizer_path, number):
     texts = ["吾輩は猫である。名前は無い。"] * number
-    corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])  # two are skipped
+    corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])  # skips blank texts
     output = str(tmp_path / "data")
     manifest, _ = build.make_data(making.request(corpus, tokenizer_path, output, num_shards=8))
     assert manifest.train.sequences == 1 and len(manifest.train_shards) == 1
@@ -118,7 +118,7 @@ HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウ
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """Write 80 documents of hiragana and 60 of katakana: a token identifies its corpus."""
+    """Write 80 documents of hiragana and 60 of katakana, so that a token identifies its corpus."""
     folder, draw = tmp_path_factory.mktemp("corpora"), random.Random(3)
     paths = []
     for name, letters, number in (("a", HIRAGANA, 80), ("b", KATAKANA, 60)):
@@ -144,7 +144,7 @@ def mixed(corpora, tokenizer_path, tmp_path_factory):
 
 
 def records_of(manifest, output, split, names):
-    """Count the records by their tokens, for each of the two corpora."""
+    """Count how often each record occurs, for each of the two corpora."""
     is_dynamic = manifest.masking == "dynamic"
     parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
     times = {0: Counter(), 1: Counter()}
@@ -154,7 +154,8 @@ def records_of(manifest, output, split, names):
             for row in parsed["tokens" if is_dynamic else "input_ids"].numpy():
                 text = "".join(names[token] for token in row)
                 counts = [sum(map(text.count, each)) for each in (HIRAGANA, KATAKANA)]
-                assert not is_dynamic or min(counts) == 0  # a mask may draw of either
+                # A static mask may replace a token by one of the other corpus.
+                assert not is_dynamic or min(counts) == 0
                 times[int(counts[1] > counts[0])][tuple(row)] += 1
     return times
 

@@ -1,4 +1,4 @@
-"""Interrupted work is resumed with the same bytes, and foreign files stay."""
+"""`make-data` resumes interrupted work with the same bytes, and keeps files of others."""
 
 import contextlib
 import dataclasses
@@ -19,11 +19,12 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 from tests.data import making
 
-WRITING = ((storage, "write_bytes"), (shards, "write_shard"))  # a block, a shard
+# Functions that write a block and a shard.
+WRITING = ((storage, "write_bytes"), (shards, "write_shard"))
 
 
 class Killed(BaseException):
-    """Stand-in for SIGKILL, which no code catches."""
+    """Exception in place of SIGKILL. No code of the package catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +36,29 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def request_of(corpus, tokenizer_path, tmp_path, monkeypatch):
-    """Return `request_of(output, **changes)`."""
+    """Return a function that makes a `make-data` request for an output and changed settings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return lambda output, **changes: making.request(corpus, tokenizer_path, str(output), **changes)
 
 
 @pytest.fixture
 def output(request, tmp_path):
-    """Return a path for a data set: on disk, or on gs:// by the parameter "bucket"."""
+    """Return a path for a data set. With the parameter "bucket" it is on gs://, else on disk."""
     if getattr(request, "param", "disk") == "bucket":
         return f"{request.getfixturevalue('bucket')}/data"
     return str(tmp_path / "data")
 
 
 def make(request):
-    """Make the data set of a request.
-
-    Returns:
-        Its manifest.
-    """
+    """Build the data set of a request, and return its manifest."""
     return build.make_data(request)[0]
 
 
 def make_until(after, request, *functions):
-    """Make a data set until `after` calls of the functions.
+    """Build a data set, and raise `Killed` after `after` calls of the given functions.
 
     Returns:
-        The paths of these calls.
+        The paths that these calls wrote.
     """
     calls = []
 
@@ -101,13 +98,13 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
     monkeypatch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
     before = make_until(survive, request_of(output), *WRITING)
     assert_unfinished(output)
-    # The remains of a file after a kill.
+    # A kill may leave an incomplete temporary file.
     if not storage.is_remote(output):
         name = f"{TEMPORARY_PREFIX}train-00000-of-00002.tfrecord~0123abcd"
         Path(output, name).write_bytes(b"")
     assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
-    # One finished file may be missing in the notes.
+    # A kill can leave one finished file that is not recorded yet, and is written again.
     assert len([path for path in after if path in before]) <= 1
     whole = make(request_of(tmp_path / "whole"))
     assert check.check_files(output).fingerprint == whole.fingerprint
@@ -129,7 +126,11 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
 def test_a_kill_during_a_replacement_loses_no_data_set(
     tmp_path, output, request_of, monkeypatch, function, after, overwrite_again
 ):
-    """Keep the old data set until the text of the new one is packed, then rename it aside."""
+    """Keep the old data set until the new text is packed, then rename the old one aside.
+
+    Each case is a place of the output, a function, the number of its calls before the kill, and
+    whether a rerun needs --overwrite again.
+    """
     monkeypatch.setattr(files, "run_all", lambda tasks, *_: [task() for task in tasks])
     old = make(request_of(output, num_shards=4))
     replacing = request_of(output, num_shards=2, seed=5, overwrite=True)

@@ -1,4 +1,4 @@
-"""Data sets that differ from their manifest, or change while a run reads them."""
+"""Checks find data sets that differ from their manifest, or change while a run reads them."""
 
 import dataclasses
 import hashlib
@@ -29,7 +29,8 @@ def problems_of(directory):
 def test_a_whole_data_set_has_no_problems_unless_the_manifest_states_other_totals(data):
     manifest, directory = data[0], str(data[1])
     read = []
-    has_targets = manifest.masking == "static"  # of which a synthetic one states too many
+    # The manifest of a synthetic data set with static masks states too many predictions.
+    has_targets = manifest.masking == "static"
     problems = check.check(manifest, directory, read.append)
     assert [each for each in problems if not (has_targets and "predictions" in each)] == []
     assert sum(read) == sum(s.bytes for s in manifest.train_shards + manifest.eval_shards)
@@ -97,11 +98,7 @@ def made(tmp_path):
 
 
 def to_bucket(folder, bucket):
-    """Copy a data set.
-
-    Returns:
-        Its new path.
-    """
+    """Copy a data set to a bucket, and return its new path."""
     for path in folder.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     return f"{bucket}/data"
@@ -113,7 +110,7 @@ def test_a_replaced_cut_or_removed_shard_is_named(place, tmp_path, bucket, made)
     assert check.check_files(directory) == made
     name = made.train_shards[1].name
     path = storage.join(directory, name)
-    storage.write_bytes(path, storage.read_bytes(path)[::-1])  # other bytes of the same length
+    storage.write_bytes(path, storage.read_bytes(path)[::-1])  # The length stays the same.
     with pytest.raises(BadInput, match=f"{name} was changed"):
         check.check_files(directory)
     assert check.check_files(directory, splits=("eval",)) == made
@@ -130,7 +127,7 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
     data_dir = to_bucket(tmp_path, bucket)
     fake_gcs.log(clear=True)
     check.check_files(data_dir)
-    assert len(fake_gcs.log()) == 2  # requests of the manifest and of one listing
+    assert len(fake_gcs.log()) == 2  # One request reads the manifest, one lists the folder.
 
 
 def test_another_tokenizer_is_named(tmp_path, tokenizer_path):

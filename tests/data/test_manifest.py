@@ -1,4 +1,4 @@
-"""`manifest.json` is read back as written, and anything else is refused in one line."""
+"""`manifest.json` is read as it was written, and a changed file is refused in one line."""
 
 import dataclasses
 import json

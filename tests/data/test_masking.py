@@ -26,8 +26,8 @@ def some_records(count, length, seed=0, vocab_size=200):
 def test_tensorflow_and_numpy_draw_the_same_masks(unit, length, most, specials, prob):
     rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, special_ids=specials)
     tokens, starts = some_records(3, length)
-    starts[2, length // 2 :] = False  # a long word
-    tokens[1, 1:] = 5  # nothing to predict
+    starts[2, length // 2 :] = False  # The second half of the record is one long word.
+    tokens[1, 1:] = 5  # This record contains nothing to predict.
     epoch, record = np.array([0, 3, 2**20]), np.array([5, 0, 2**30])
     asked = rule if prob is None else dataclasses.replace(rule, prob=prob)
     ours = masking.mask(tokens, starts, epoch, record, 2**40 + 7, asked)
@@ -72,7 +72,8 @@ def test_targets_follow_the_rule(data):
         longest = max((len(w) for w in words), default=1)
         assert count > wanted - longest
         split = [w for w in words if 0 < len(set(w) & set(positions.tolist())) < len(w)]
-        assert not split or (len(split) == 1 and count == wanted)  # one word longer than the budget
+        # A word may be masked in part only if it exceeds the budget of predictions.
+        assert not split or (len(split) == 1 and count == wanted)
 
 
 def words_of(ordinary, starts):

@@ -20,7 +20,7 @@ def layouts(draw):
         records * (i + 1) // num_shards - records * i // num_shards for i in range(num_shards)
     ]
     counts = draw(st.permutations(counts))
-    # A single reader accepts shards of any lengths.
+    # Several readers need shards of almost equal lengths. A single reader accepts any lengths.
     if readers == 1:
         counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     window = draw(st.integers(1, 5))
@@ -28,7 +28,7 @@ def layouts(draw):
 
 
 def batches(layout, size, step=0, hosts=1, host=0):
-    """Return a host's part of the global batches, by reader, as (epoch, record id)."""
+    """Yield the records of a host in each global batch, as pairs (epoch, record id)."""
 
     def read(start):
         skip = start.skip
@@ -104,7 +104,7 @@ def test_resuming_takes_the_same_work_at_any_step(step, monkeypatch):
     whole = order.list_reader_shards
     monkeypatch.setattr(order, "list_reader_shards", lambda *a: (calls.append(a), whole(*a))[1])
     order.find_host_starts(order.Layout((170,) * 512, 32, seed=3, window=8), 16, step)
-    assert len(calls) == 32  # once for each reader
+    assert len(calls) == 32  # There is one call for each reader.
 
 
 def test_the_number_of_readers_divides_that_of_equal_shards():

@@ -12,7 +12,7 @@ LENGTHS = st.lists(
 
 
 def covered(sequences, lengths):
-    """Return whether every token of every document is there once."""
+    """Return whether every token of every document is in exactly one fragment."""
     seen = [np.zeros(length, int) for length in lengths]
     for sequence in sequences:
         for fragment in sequence:
@@ -34,7 +34,7 @@ def test_every_token_is_in_one_fragment_and_no_sequence_is_too_long(lengths, seq
 @pytest.mark.parametrize(
     "lengths",
     [
-        [2500] * 200,  # more than half a sequence each, so no two fit together
+        [2500] * 200,  # No two documents fit into one sequence.
         [4094] * 50 + [1] * 50,
         np.random.default_rng(0).lognormal(5.5, 1.5, 3000).astype(int).tolist(),
         [300_000],

@@ -25,14 +25,15 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
             assert pair.b[0].start == pair.a[-1].end
     alone = [pair for pair in pairs if not pair.b]
     singles = [fragment for pair in alone for fragment in pair.a]
-    # Left at the end, of one document: single tokens, which are no text to go on with. Each pair
-    # with more of the document leaves two at most: before a random B, and where A or B is cut.
+    # At the end only single tokens of one document are left, which are too short for a pair. Each
+    # pair with more tokens of the document leaves at most two: one before a random B, and one where
+    # A or B is cut.
     assert all(fragment.end - fragment.start == 1 for fragment in singles)
     left = {fragment.document for fragment in singles}
     assert len(left) <= 1
     others = [p for p in pairs if p.b and any(x.document in left for x in (*p.a, *p.b))]
     assert len(singles) <= 1 + 2 * len(others)
-    # All but the last of these sequences are full of them: a token and its [SEP] each.
+    # All of these sequences except the last are full. Each single token is followed by [SEP].
     assert all(len(pair.a) >= (seq_length - 3) // 2 for pair in alone[:-1])
 
 
@@ -45,11 +46,12 @@ def test_b_leaves_no_single_token_behind():
         for each in pair.b:
             after = np.flatnonzero(taken[each.document][each.end :])
             left = after[0] if len(after) else lengths[each.document] - each.end
-            assert left != 1 or each.end - each.start == 1  # it could not be cut in two
+            # A fragment of one token cannot be cut to leave more.
+            assert left != 1 or each.end - each.start == 1
 
 
 def every_nth(lengths, sentence):
-    """Return the sentence starts of documents with sentences of one length."""
+    """Return the sentence starts of documents whose sentences all have the length `sentence`."""
     return [list(range(sentence, n, sentence)) for n in lengths]
 
 
@@ -61,9 +63,10 @@ def many_pairs(lengths, cuts, seq_length, keys):
 @pytest.mark.parametrize(
     "lengths,sentence",
     [
-        ([30] * 1500, 100),  # one sentence each
-        ([300] * 500 + [100_000, 120_000], 25),  # long documents are left at the end
-        ([300] * 500 + [350_000], 25),  # 70 % of the block
+        # Lengths of the documents, and length of their sentences.
+        ([30] * 1500, 100),
+        ([300] * 500 + [100_000, 120_000], 25),
+        ([300] * 500 + [350_000], 25),
     ],
     ids=["one sentence", "two long ones", "one of 70 %"],
 )

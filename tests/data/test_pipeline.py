@@ -17,7 +17,7 @@ COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 
 
 def config_of(*sets, seed=1, batch_size=4):
-    """Return the data settings of a run."""
+    """Return the config of a run with these settings."""
     stated = [f"data.seed={seed}", f"training.global_batch_size={batch_size}", *sets]
     return resolve_config(sets=stated)[0]
 
@@ -66,7 +66,7 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
 
 
 def test_autotuning_is_off_so_that_iterators_end_at_once(data):
-    """Check the option: with autotuning, an iterator may take a minute to end."""
+    """Check the option of tf.data. With autotuning, an iterator may take a minute to end."""
     manifest, directory = data
     train = pipeline.read_batches(config_of(), manifest, directory)
     held_out = pipeline.read_eval_batches(manifest, directory, batch_size=4)
@@ -96,7 +96,7 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
         )
         return list(batches.as_numpy_iterator())
 
-    whole = made(0, 14)  # two epochs
+    whole = made(0, 14)  # 14 batches are two epochs.
     layout = pipeline.make_layout(manifest, 3, config.data.shuffle_window)
     for step, batch, records in zip(itertools.count(), whole, batches_of(layout, 4), strict=False):
         prob = masking.compute_rate(rates, step)
@@ -108,7 +108,7 @@ def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     (later,) = made(6, 1, num_hosts=2, host_index=1)
     for name, value in whole[6].items():
         np.testing.assert_array_equal(later[name], value[1::2], err_msg=name)
-    # Another batch size in mid run: the batch's number is no longer the step's.
+    # After a change of the batch size, the batch's number differs from the step.
     fewer = made(6, 1, first_step=9)[0]["masked_lm_weights"].sum()
     assert fewer < whole[6]["masked_lm_weights"].sum()
 

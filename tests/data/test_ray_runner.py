@@ -1,4 +1,4 @@
-"""Blocks that other workers pack: threads in place of Ray, and a local cluster."""
+"""`make-data` on Ray, with threads in place of Ray and on a local cluster."""
 
 import dataclasses
 import functools
@@ -23,10 +23,7 @@ FLAGS = "--seq_length=128 --num_shards=16 --num_workers=1 --masking=static --dup
 
 @pytest.fixture
 def ray_stand_in(monkeypatch):
-    """Replace Ray's pool by threads, which have the standard library's interface.
-
-    Ray itself starts in a minute.
-    """
+    """Replace Ray's pool by a pool of threads, since Ray takes a minute to start."""
     ray, pools = types.ModuleType("ray"), types.ModuleType("ray.util.multiprocessing")
     ray.init = ray.shutdown = lambda **_: None
     ray.cluster_resources, ray.nodes = lambda: {"CPU": 2.0}, lambda: [{}]
@@ -58,13 +55,13 @@ def test_ray_makes_the_same_bytes_as_one_machine(
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
-    """Return `make_data(folder, "--flag", ...)`, which starts the command with one actor."""
+    """Return a function that starts `make-data` with one actor, a folder and given flags."""
     pytest.importorskip("ray", reason="needs the ray extra")
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
-    # Ray's own limit of half a minute is too short for a busy machine.
-    patience = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
-    env = {**os.environ, **dict.fromkeys(patience, "200")}
+    # Ray's default timeouts of 30 seconds are too short for a busy machine.
+    timeouts = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
+    env = {**os.environ, **dict.fromkeys(timeouts, "200")}
 
     def start(folder, *flags):
         words = [*program, f"--output_dir={tmp_path / folder}", *flags]
@@ -75,7 +72,7 @@ def make_data(sample_corpus, tokenizer_path, tmp_path):
 
 
 def actors(process):
-    """Return the ids of Ray's processes that pack."""
+    """Return the process ids of Ray's actors that `process` has started."""
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
     session = os.getsid(process.pid)
     found = [line.split()[0] for line in listed.stdout.splitlines() if "ray::PoolActor" in line]

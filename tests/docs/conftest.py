@@ -1,4 +1,4 @@
-"""Fixtures of the tests of documents and examples."""
+"""Fixture for the tests of examples in docs/."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def example(monkeypatch, capsys):
-    """Return a function that runs an example in this process, and returns its standard output."""
+    """Return a function that runs an example in this process and returns its standard output."""
 
     def run(module, *arguments):
         monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""The page of the Python interface: its example runs, and it lists every function."""
+"""The page of the Python interface lists every function, and its examples run."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ def test_the_page_has_every_function(name):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_examples_run_on_a_toy_corpus(tmp_path):
-    """Run the whole path in Python, with a preset and with a `Config`."""
+    """Run the page's examples, one with a preset and one with a `Config`."""
     pytest.importorskip("safetensors", reason="export needs the huggingface extra")
     whole, with_config = re.findall(r"(?s)```python\n(.*?)```", PAGE)
     program = f"{whole}\n{with_config}\nprint(config.model.num_layers)\n"
@@ -38,6 +38,6 @@ def test_the_examples_run_on_a_toy_corpus(tmp_path):
 
 
 def indent(program):
-    """Put a program below the guard that child processes need."""
+    """Put a program into `if __name__ == "__main__"`, which its child processes need."""
     body = "\n".join(f"    {line}" for line in program.splitlines())
     return f'if __name__ == "__main__":\n{body}\n'

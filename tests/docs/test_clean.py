@@ -1,4 +1,4 @@
-"""The cleaning example on a toy web of good texts, duplicates and junk of each kind."""
+"""The cleaning example on a few good texts, duplicates, and texts that each rule removes."""
 
 import gzip
 import importlib
@@ -23,7 +23,7 @@ LAKE, NEARLY, TOFU, DIARY, CHINESE, ENGLISH, SPAM, MENU, KEYWORDS = TEXTS.values
 
 @pytest.fixture
 def web(tmp_path):
-    """Return a folder of two files, one of them compressed."""
+    """Return a folder with two files of texts, one of them compressed."""
     folder = tmp_path / "web"
     folder.mkdir()
     files = {
@@ -66,7 +66,7 @@ def test_one_of_each_good_text_stays_and_junk_is_filed_under_its_rule(
         "words": {KEYWORDS},
         "duplicates": {LAKE, NEARLY, DIARY} - {lake},
     }
-    clean.main()  # A finished file is not written again.
+    clean.main()  # A rerun reports the same, and does not process finished files again.
     assert capsys.readouterr().out == printed
     (web / "a.jsonl").write_text('{"text": "別の文書"}\n', "utf-8")
     with pytest.raises(SystemExit, match="begun with other files"):

@@ -1,8 +1,7 @@
-"""Commands in pages parse, word for word.
+"""Commands in pages can be parsed, and everything that they name exists.
 
-CI runs the commands of the guide (test_guide.py).
-
-What a command names is there: flags, settings, presets, targets of make, scripts, extras.
+These are flags, settings, presets, make targets, scripts and extras. test_guide.py also runs the
+commands of the guide.
 """
 
 import re
@@ -28,12 +27,12 @@ for path in EXAMPLES:
     )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"].keys()
-# The shell's, those of every Linux, of `make install`, and of Google's SDK.
+# Commands of other programs: the shell, Linux, `make install`, and Google's SDK.
 OTHERS = {"pip", "cd", "export", "git", "hf", "gcloud", "kaggle", "tensorboard", "uvicorn"}
 
 
 def commands(page):
-    """Return the words of each command in a page's blocks, without redirections."""
+    """Return the words of each command in a page's code blocks, without redirections."""
     found = []
     for kind, block in re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", PAGES[page]):
         if kind in ("", "bash", "sh"):
@@ -50,7 +49,7 @@ def commands(page):
 
 
 def check(words):
-    """Fail if a command doesn't parse or names something that isn't there."""
+    """Fail if a command cannot be parsed, or names something that does not exist."""
     program, *rest = words
     if program.rpartition("/")[2] == "bigbird-ja":
         args = command_flags.parse(cli.load_command(rest[0]), rest[0], rest[1:])
@@ -71,10 +70,10 @@ def check(words):
 
 def check_flags(source, words):
     text = source.read_text("utf-8")
-    # An example may declare flags by a function of another one next to it.
+    # An example may declare flags by a function of another example in the same folder.
     imported = re.findall(r"(?m)^(?:import|from) (\w+)", text)
-    beside = [source.with_name(f"{name}.py") for name in imported]
-    text += "".join(path.read_text("utf-8") for path in beside if path.exists())
+    imported_files = [source.with_name(f"{name}.py") for name in imported]
+    text += "".join(path.read_text("utf-8") for path in imported_files if path.exists())
     for flag in [word.partition("=")[0] for word in words if word.startswith("--")]:
         assert f'"{flag}"' in text, f"{source.name} has no {flag}"
 
@@ -98,7 +97,7 @@ def test_flags_settings_and_targets_in_sentences_are_there():
                 own = {flag.name for flag in collect_flags(command)}
                 for flag in re.findall(r"(?<!\S)--(?:no)?([\w-]+)", rest):
                     assert flag.replace("-", "_") in own | {f"no{flag}"}, f"{page}: {code}"
-            elif re.match("--(?!xla_)[a-z]", code):  # not XLA's own
+            elif re.match("--(?!xla_)[a-z]", code):  # Flags of XLA are not ours.
                 flag = re.match(r"-[\w-]+", code)[0]
                 assert flag in flags or flag.replace("--no", "--", 1) in flags, f"{page}: {code}"
 

@@ -1,4 +1,4 @@
-"""Hours and prices in pages equal those of `plan`."""
+"""Hours and prices in pages equal those that `plan` computes."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The fine-tuning examples run as they are printed, on an exported model."""
+"""The fine-tuning examples on an exported model."""
 
 import importlib
 import json
@@ -14,7 +14,7 @@ from testkit import ROOT, command_line
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+from testkit import tokenizer_folders  # noqa: E402 - this module imports transformers
 
 sys.path.insert(0, str(ROOT / "docs/examples"))
 finetune, benchmark = map(importlib.import_module, ("finetune", "benchmark"))
@@ -36,7 +36,7 @@ def write_rows(path, rows):
 
 
 def rows(task, corpus):
-    """Return rows of the sample's texts, most of them longer than the model's 256 tokens."""
+    """Return rows for a task, most of whose texts are longer than the model's 256 tokens."""
     lines = Path(corpus).read_text("utf-8").splitlines()[:20]
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
     if task == "classification":
@@ -90,7 +90,8 @@ def test_entities_are_of_whole_tokens_and_measured_whole(tmp_path):
     expected = ["-", "B-地", "I-地", "O", "B-地", "I-地", "O", "B-物", "-"]
     assert [names[i] for i in example.target] == expected
     assert finetune.f1([example.target], [example]) == 1
-    second = [0 if i == 4 else c for i, c in enumerate(example.target)]  # begins with I-: cut off
+    # Without its first token, an entity begins with I- and does not count as found.
+    second = [0 if i == 4 else c for i, c in enumerate(example.target)]
     assert finetune.f1([second], [example]) == pytest.approx(2 / 3)
     assert finetune.f1([[0] * 9], [example]) == 0
     write_rows(path, [{"text": "城", "entities": [[0, 2, "物"]]}])
@@ -115,7 +116,7 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path):
 
 
 def test_fine_tuning_learns_what_a_mark_decides(exported):
-    """A class, a number and a choice, each from one token of the text."""
+    """Learn a class, a number and a choice, each of which one token of the text determines."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     texts = [tokenizer(text) for text in ("東京は年です", "大阪は月です")]
     for target, encodings, outputs in (
@@ -135,7 +136,7 @@ def test_fine_tuning_learns_what_a_mark_decides(exported):
 
 
 def downstream(folder):
-    """Write a few made-up rows of each task."""
+    """Write a few invented rows for each task."""
     folder.mkdir()
     for name, task in benchmark.TASKS.items():
         for file in (task.train, *task.tests.values()):
@@ -175,7 +176,7 @@ def test_the_benchmark_continues_after_an_interruption_with_the_same_scores(
 
 
 def published(folder):
-    """Write the tasks' files as their repositories have them, with unused columns."""
+    """Write the tasks' files under the names of their repositories, with unused columns."""
     glue, acceptability, inference = (folder / name for name in ("JGLUE", "JCoLA", "JSICK"))
     pair = {"sentence1": "犬が走る", "sentence2": "猫", "label": 1.5, "yjcaptions_id": "1"}
     choices = {f"choice{i}": text for i, text in enumerate("一二三四五")}
@@ -198,7 +199,7 @@ def published(folder):
 
 
 def test_the_benchmark_reads_files_as_their_publishers_name_them(tmp_path):
-    """No repository has them under the names that it asked for."""
+    """Read the published file names, which an earlier version of the example did not accept."""
     data = published(tmp_path)
     targets, texts = {}, {}
     for task in benchmark.TASKS.values():

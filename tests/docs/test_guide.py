@@ -1,6 +1,7 @@
-"""Blocks of the guide that are marked for a CPU run as printed.
+"""Blocks of the guide that are marked for a CPU run as they are printed.
 
-They run as commands and in Python. The others parse, and blocks that rent a TPU run as a dry run.
+They run as commands and in Python. Commands of the other blocks are parsed only, and those that
+rent a TPU run with --dry_run.
 """
 
 import json
@@ -40,7 +41,7 @@ def test_each_block_of_both_guides_says_that_it_runs_here():
 
 @pytest.fixture
 def encoders(tmp_path, monkeypatch):
-    """Create the folders that the guide calls `encoder` and `bert`, in the working directory."""
+    """Create the folders `encoder` and `bert` of the guide in a new working directory."""
     monkeypatch.chdir(tmp_path)
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
     sizes |= {"vocab_size": 1000, "intermediate_size": 512}
@@ -77,7 +78,7 @@ def test_the_recommended_path_can_be_launched():
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_guide_runs_as_printed(tmp_path):
-    # The command as installed, whatever the environment: a script of that name, first in PATH.
+    # Put a script named bigbird-ja first in PATH, since the environment may not have it installed.
     command = tmp_path / "bin/bigbird-ja"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bigbird_ja "$@"\n')
@@ -87,7 +88,7 @@ def test_the_guide_runs_as_printed(tmp_path):
     for block in BLOCKS:
         done = run("bash", "-e", "-c", block, cwd=tmp_path, env=environ, timeout=1200)
         assert done.status == 0, f"{block}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
-    # The same calls in Python find every step done; other settings would be refused.
+    # The same calls in Python find every step finished. They would refuse other settings.
     script = "import bigbird_ja as bb\n" + "".join(PYTHON)
     environ["PYTHONPATH"] = str(ROOT)
     done = run(sys.executable, "-c", script, cwd=tmp_path, env=environ, timeout=1200)

@@ -1,4 +1,4 @@
-"""The examples for other launchers contain a valid command that uses its whole slice."""
+"""The examples for other launchers contain valid commands that use the whole slice."""
 
 import shlex
 
@@ -14,7 +14,7 @@ JOBSETS = list(yaml.safe_load_all((ROOT / "docs/examples/jobset.yaml").read_text
 
 
 def parsed(words):
-    """Return the flags of a `pretrain` command."""
+    """Check that the words are a `pretrain` command, and return its flags."""
     program, command, *flags = words
     assert program.rpartition("/")[2] == "bigbird-ja" and command == "pretrain"
     return command_flags.parse(cli.load_command(command), command, flags)

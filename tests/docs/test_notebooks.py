@@ -1,4 +1,4 @@
-"""The notebooks of the free TPUs run completely, and three sessions make one run."""
+"""The notebooks for free TPUs run completely, and three sessions equal an uninterrupted run."""
 
 import ast
 import json
@@ -69,10 +69,11 @@ CONFIG = {
 
 @pytest.fixture
 def session(tmp_path, monkeypatch, sample_corpus):
-    """Return `session("colab", 5, ROOT="x")`, which executes a notebook's cells.
+    """Return a function that executes the cells of a notebook and returns their output.
 
-    It runs them in a kernel of this Python, with parameters replaced and pip left out, and returns
-    their output. The time limit of the training ends at the step, if one is given.
+    A call is `session("colab", 5, ROOT="x")`: the notebook's name, the step at which the time limit
+    of the training expires (optional), and replaced parameters. The cells run in a kernel of this
+    Python, without pip.
     """
     for package in ("nbclient", "nbformat", "ipykernel"):
         pytest.importorskip(package, reason="needs the extra notebooks")
@@ -110,7 +111,7 @@ def session(tmp_path, monkeypatch, sample_corpus):
 
 @pytest.fixture
 def inputs(tmp_path):
-    """Return the inputs of a Kaggle session, with a wheel among them."""
+    """Return the folder of a Kaggle session's inputs, which contains a wheel."""
     wheel = tmp_path / "input/a-wheel/bigbird_ja-0.2.0.dev0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
@@ -129,7 +130,7 @@ def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, t
         assert ("continues step" in printed) == (number > 0), printed
         assert ("not finished: make a dataset" in printed) == (number < 2), printed
         assert (output / "huggingface/model.safetensors").exists() == (number == 2)
-        # Each output is added to the inputs, without hidden files; the earlier ones stay there.
+        # Each session gets the outputs of all earlier sessions as inputs, without hidden files.
         visible = shutil.ignore_patterns(".*")
         shutil.copytree(output, inputs / f"session-{number}/bigbird-ja", ignore=visible)
     assert "日本の首都は【" in printed and f"finished: {outputs[2]}/huggingface" in printed
@@ -149,7 +150,7 @@ def test_three_sessions_on_kaggle_end_with_the_weights_of_one(session, inputs, t
 
 
 def save_e5(folder):
-    """Save a small E5: a BERT of random weights, without a head, with the tokenizer of XLM-R."""
+    """Save a small E5: a BERT without a head, with random weights and the tokenizer of XLM-R."""
     for package in ("transformers", "tokenizers", "safetensors"):
         pytest.importorskip(package, reason="needs the extra huggingface")
     import safetensors.numpy
@@ -200,7 +201,7 @@ def test_an_encoder_is_continued_on_kaggle_and_keeps_its_class(session, inputs, 
     lines = (output / "model/eval.jsonl").read_text().splitlines()
     losses = [json.loads(line)["masked_lm_loss"] for line in lines]
     assert losses[-1] < losses[0]
-    # `plan` refuses settings that have no effect on it, which ends no session.
+    # `plan` refuses settings that do not affect it. The session prints this and continues.
     assert "no plan: " in printed
     assert json.loads((output / "measured.json").read_text())["planned_tokens_per_second"] is None
 
@@ -220,7 +221,7 @@ def run_cells(name, cells, **places):
     """Execute cells of a notebook in this process.
 
     Returns:
-        The line of its error, or None.
+        The error message with which a cell exits, or None.
     """
     values = {}
     exec(code(name)[0], values)
@@ -237,7 +238,7 @@ def run_cells(name, cells, **places):
 
 @pytest.fixture
 def no_pip(monkeypatch):
-    """Replace the processes that the cells start by the answers of pip and of JAX."""
+    """Replace the processes of pip and JAX that the cells start by fixed results."""
     pip, jax = (SimpleNamespace(returncode=0, stdout="cpu|1|cpu\n", stderr="") for _ in range(2))
     monkeypatch.setattr("subprocess.run", lambda words, **rest: jax if "-c" in words else pip)
     return SimpleNamespace(pip=pip, jax=jax)
@@ -268,7 +269,7 @@ def test_a_session_without_tpu_or_data_or_with_half_a_run_stops(inputs, no_pip, 
     (made / "settings.json").write_text(json.dumps({"config": "base-4096", "settings": {}}))
     assert "no finished data set" in run_cells("kaggle-train", [1, 2], **places)
     (made / "data/manifest.json").touch()
-    assert "TPU v5e-8" in run_cells("kaggle-train", [1, 2, 3], **places)  # a CPU image
+    assert "TPU v5e-8" in run_cells("kaggle-train", [1, 2, 3], **places)  # JAX finds only a CPU.
     no_pip.jax.returncode = 1
     assert "JAX finds no device" in run_cells("kaggle-train", [1, 2, 3], **places)
     for number, step in ((0, 8), (1, 30), (2, 4)):

@@ -1,6 +1,6 @@
-"""Statements of pages agree with the code: files, names, messages and calls.
+"""Files, names, messages and calls that pages quote exist in the code.
 
-`make site` checks links within docs/. Links of other pages are checked here.
+`make site` checks links within docs/. This file checks the links of other pages.
 """
 
 import ast
@@ -61,7 +61,8 @@ def test_modules_that_pages_name_are_there():
     for page in PAGES:
         for name in re.findall(r"`([\w/]+\.py)", text_of(page)):
             assert any(path.endswith(f"/{name}") for path in there), f"{page}: {name}"
-        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text_of(page)):  # a test
+        # Tests that a page names, such as `train/test_train.py::test_x`, exist.
+        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text_of(page)):
             assert f"def {name}(" in text_of(f"tests/{path}"), f"{page}: {path}::{name}"
 
 
@@ -83,7 +84,7 @@ def test_names_of_modules_that_pages_quote_are_there():
 
 
 def quoted(page):
-    """Return the program's messages with which a page's tables begin."""
+    """Return the messages of the program in the first column of a page's tables."""
     rows = re.findall(r"(?m)^\| (`.*)$", text_of(page))
     firsts = [row.split(" | ")[0] for row in rows]
     return re.findall("`([^`]+)`", " ".join(f for f in firsts if "transformers" not in f))
@@ -104,7 +105,7 @@ def test_messages_that_troubleshooting_quotes_are_in_the_code_and_in_japanese():
 
 
 def constant(node):
-    """Return the text of a string in the code, with " " for each inserted value."""
+    """Return the text of a string in the code, with NUL in place of each inserted value."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(constant, node.values))
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

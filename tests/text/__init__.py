@@ -1,4 +1,4 @@
-"""Texts that break tokenizers, and the starts of sentences and words: tests/fixtures/*.json."""
+"""Test texts from tests/fixtures/*.json, and functions that write and read texts."""
 
 import json
 
@@ -20,10 +20,6 @@ def lines_of(*texts):
 
 
 def write(path, content):
-    """Write a file.
-
-    Returns:
-        Its path.
-    """
+    """Write a file, and return its path."""
     path.write_bytes(content)
     return str(path)

@@ -1,4 +1,4 @@
-"""The generated corpus is a function of seed and index."""
+"""The generated corpus depends only on the seed and the index of an article."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Text in the formats of other tools: parquet, Arrow, `datasets` on disk, zstd, folders."""
+"""Text in formats of other tools: Parquet, Arrow, `datasets` on disk, Zstandard, folders."""
 
 import functools
 import json
@@ -64,7 +64,7 @@ def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
 
 
 def test_damaged_text_is_refused_before_it_is_read(tmp_path):
-    """Refuse strings that Arrow reads unchecked."""
+    """Refuse invalid strings, which Arrow reads without a check."""
     for offsets, data in (([0, 2], b"\xff\xfe"), ([0, 1 << 30, 2], b"ab")):
         buffers = [None, *(pyarrow.py_buffer(b) for b in (array("i", offsets).tobytes(), data))]
         column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
@@ -93,7 +93,7 @@ def test_large_and_repeated_strings_are_text(tmp_path):
 
 
 def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
-    # A string of 3 MB.
+    # The text has 3 MB in UTF-8, and is stored once for 100 rows.
     path, text = tmp_path / "a.parquet", "長" * 1_000_000
     kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
     table = pyarrow.table({"text": pyarrow.chunked_array([kept])})

@@ -1,4 +1,4 @@
-"""Corpora: order, fingerprint, weights, and TFDS through its own builder, offline."""
+"""Corpora: order, fingerprint, weights, and data sets of TFDS that were prepared offline."""
 
 import http.server
 import os
@@ -57,7 +57,7 @@ def test_inputs_without_files_are_refused(tmp_path):
         ("gs://b/day=1/=2", "gs://b/day=1/", 2),
         ("gs://b/day=1/x.parquet=2", "gs://b/day=1/x.parquet", 2),
         ("tfds:wiki40b/ja:train[:10%]=2", "tfds:wiki40b/ja:train[:10%]", 2),
-        # A path may hold an equals sign itself.
+        # A path may contain an equals sign.
         *((path, path, None) for path in ("a.jsonl", "lang=ja/a.jsonl", "gs://b/day=1/")),
         *((path, path, None) for path in ("somewhere/lang=ja", "=2", "")),
     ],
@@ -136,6 +136,6 @@ def test_the_public_copy_of_tfds_is_read_if_it_answers(prepared, tmp_path, monke
         open_corpus(["tfds:wiki40b/ja"])
     monkeypatch.setattr(corpus_lib, "PUBLIC_COPY", prepared)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.handle_request).start()  # 501: something answers
+        threading.Thread(target=server.handle_request).start()  # The server answers with 501.
         monkeypatch.setattr(corpus_lib, "_PUBLIC_URL", f"http://127.0.0.1:{server.server_port}")
         assert list(open_corpus(["tfds:wiki40b/ja"]).texts()) == DOCUMENTS[:36]

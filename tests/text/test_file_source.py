@@ -1,4 +1,4 @@
-"""Files of text: their documents, and refusals."""
+"""Files of text are divided into documents, and invalid files are refused."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ from tests.text import lines_of, texts, write
 with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
     archive.writestr("a.txt", "one")
 LOCKED_ZIP = bytearray(packed.getvalue())
-# The flag of a password.
+# Set the bits that mark the file in the archive as encrypted.
 LOCKED_ZIP[6] |= 1
 LOCKED_ZIP[LOCKED_ZIP.index(b"PK\x01\x02") + 8] |= 1
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
@@ -151,7 +151,7 @@ BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
     [
         ([BOOK] * 4, 4, "each of 4 .txt files is a document (`txt_documents` file)"),
         ([BOOK], 3, "a blank line ends a document (`txt_documents` blank_line)"),
-        ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # longer than a book
+        ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),
     ],
 )
 def test_auto_chooses_by_the_files_and_logs_its_choice(tmp_path, caplog, contents, number, said):

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: ids of transformers, special tokens, whole words."""
+"""Tokenizers of Hugging Face folders: same ids as transformers, special tokens, whole words."""
 
 import contextlib
 import importlib.util
@@ -27,14 +27,14 @@ without_mecab = pytest.mark.skipif(not HAS_MECAB, reason="needs the words extra"
 
 
 def each_kind(names):
-    """Parametrize by `kind`, or by a case of one."""
+    """Parametrize a test by `kind`. Kinds with MeCab are skipped if it is not installed."""
     kinds = [pytest.param(name, marks=without_mecab if "MeCab" in name else ()) for name in names]
     return pytest.mark.parametrize("kind", kinds)
 
 
 @pytest.fixture(scope="module")
 def folders(once):
-    """Train a folder of each kind on generated articles."""
+    """Return a folder with a tokenizer of each kind, trained on generated articles."""
     texts = list(articles.generate(40, seed=5))
 
     def make(folder):
@@ -54,13 +54,13 @@ def transformers_ids(folder, texts, ends=True):
 
 
 def our_ids(ours, texts):
-    """Return the ids of texts as in training, each in a sequence of its own."""
+    """Return the ids of each text in a training sequence of its own."""
     special = ours.special
     return [[special.cls, *ids, special.sep] for ids in ours.encode_batch(texts)]
 
 
 def exported(ours, folder, model_type="modernbert"):
-    """Write the tokenizer as `export` does, with the config of a model."""
+    """Write the tokenizer's files as `export` does, and a config.json with the model's type."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     for name, data in tokenizer_files.make_files(ours, 8192).items():
@@ -69,7 +69,7 @@ def exported(ours, folder, model_type="modernbert"):
 
 
 def marked(tok, text, by="script"):
-    """Return the words into which a text is cut."""
+    """Return the words of a text that start where the word marker says."""
     ids = tok.encode_arrays([text])
     (starts,) = words.make_word_marker(by, tok)([text], ids)
     surface, offsets = tok.spell_with_offsets(text, ids[0])
@@ -79,7 +79,7 @@ def marked(tok, text, by="script"):
 
 @pytest.fixture(scope="module")
 def documents(request):
-    """Return hard texts, generated ones, and real ones if available."""
+    """Return hard texts, generated texts, and real texts if these are available."""
     texts = [*HARD, *articles.generate(5, seed=7)]
     with contextlib.suppress(pytest.skip.Exception):
         real = open_corpus([request.getfixturevalue("real_text_path")]).texts()
@@ -105,7 +105,7 @@ def test_ids_are_those_of_transformers_and_of_the_exported_folder(
     assert masked == transformers_ids(back, [f"日本の{mask}は東京"], ends=False)[0]
 
 
-# Ways in which a folder states the tokens around a text.
+# Ways in which a folder defines the special tokens before and after a text.
 TEMPLATES = json.loads((ROOT / "tests/fixtures/ends-of-texts.json").read_text("utf-8"))
 
 
@@ -208,7 +208,7 @@ def test_tokenizer_json_has_priority_over_a_foreign_sentencepiece_model(
 
 
 def changed(folder, name, **values):
-    """Set keys of a JSON file, and remove the other file that may state them."""
+    """Set keys of a JSON file, and remove special_tokens_map.json, which may also state them."""
     content = json.loads((folder / name).read_text()) | values
     (folder / name).write_text(json.dumps(content))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
@@ -219,7 +219,7 @@ def spoilt(name, **values):
 
 
 def far(folder):
-    """Return the model with one id far above the others."""
+    """Return the tokenizer's model with one id that is far above all others."""
     model = json.loads((folder / FILE).read_text())["model"]
     return {**model, "vocab": {**model["vocab"], "far": 400_000_000}}
 

@@ -1,4 +1,4 @@
-"""Text of languages other than Japanese: words without spaces, all scripts without loss."""
+"""Text of other languages: words without spaces between them, and all scripts without loss."""
 
 import itertools
 import types
@@ -27,7 +27,7 @@ HARD = (
 
 @pytest.fixture(scope="module", params=["zh", "en"])
 def language(request, tmp_path_factory):
-    """Return a language, its text, and a tokenizer trained on it."""
+    """Return a language, a text in it, and a tokenizer that is trained on this text."""
     text = "\n".join(sentences_of(request.param, 600))
     path = write(tmp_path_factory.mktemp("text") / "a.txt", text.encode())
     model = train(path, vocab_size=300, character_coverage=1.0, hard_vocab_limit=False)
@@ -52,7 +52,7 @@ def test_long_runs_without_spaces_are_divided_at_tokens(language):
 
 
 def mark(tokens, is_japanese):
-    """Return the words of a text of whole tokens, in a vocabulary of these."""
+    """Return the words of the text that these tokens form. They are the whole vocabulary."""
     kinds = types.SimpleNamespace(
         tokens=tokens,
         vocab_size=len(tokens),
@@ -72,11 +72,13 @@ def mark(tokens, is_japanese):
     ("tokens", "expected"),
     [
         (["我们", "在", "北京", "大学"], ["我们", "在", "北京", "大学"]),
-        (["北京", "大学", "。", "我", "们"], ["北京大学", "。", "我们"]),  # at most four tokens
+        # Runs of up to four Chinese characters are not divided.
+        (["北京", "大学", "。", "我", "们"], ["北京大学", "。", "我们"]),
         (["ภาษา", "ไทย", "▁", "ไม่", "เว้น", "วรรค"], ["ภาษาไทย", "▁ไม่เว้นวรรค"]),
         (["ภาษา", "ไทย", "เขียน", "ติดกัน"], ["ภาษา", "ไทย", "เขียน", "ติดกัน"]),
         (["▁inter", "national", "ization"], ["▁internationalization"]),
-        (["機械", "学習", "理論", "は"], ["機械学習理論", "は"]),  # kana
+        # Kanji next to kana are not divided, even with a tokenizer for another language.
+        (["機械", "学習", "理論", "は"], ["機械学習理論", "は"]),
         (["機械", "学習", "理論"], ["機械", "学習", "理論"]),
     ],
 )

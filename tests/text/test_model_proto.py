@@ -1,7 +1,7 @@
 """SentencePiece models of other projects, and our reader of `.model` files.
 
-Special pieces are found by name, and all other ids are unchanged. Reading and rounding a `.model`
-file agrees with SentencePiece itself.
+Special pieces are found by name, and all other ids are unchanged. Our reader and the rounding of
+scores agree with SentencePiece.
 """
 
 import io
@@ -19,7 +19,8 @@ from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.markers import MARKERS
 from testkit import ROOT
 
-# Options of the trainer by kind. "plain": <unk>, <s>, </s>, no padding, nothing for masks.
+# SentencePiece's training options for each kind of model. "plain" contains <unk>, <s> and </s>, but
+# no tokens for padding and masks.
 KINDS = json.loads((ROOT / "tests/fixtures/sentencepiece-kinds.json").read_text("utf-8"))
 
 
@@ -72,7 +73,7 @@ def test_models_of_another_kind_are_refused(tmp_path, sample_corpus):
         model_proto.adapt(characters, (), "x")
 
 
-# --- our own model, read as the protocol buffer it is ---
+# --- our own model, read as a protocol buffer ---
 
 
 def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
@@ -93,7 +94,7 @@ def test_ids_do_not_depend_on_the_length_of_the_text(tokenizer_path, sample_corp
     tokenizer = read_tokenizer(tokenizer_path)
     texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]
-    # A marker on both sides stops the space that begins every text from making a difference.
+    # Every text begins with a space. A marker before each line makes this space irrelevant.
     alone = [tokenizer.encode(f"_NEWLINE_{line}")[1:] for line in lines]
     together = tokenizer.encode("".join(f"_NEWLINE_{line}" for line in lines))[1:]
     assert together == [i for ids in alone for i in ids]

@@ -1,4 +1,4 @@
-"""Sentence splitting is lossless for any string, and right for Japanese."""
+"""Sentence splitting is lossless for any string, and finds the sentences of Japanese text."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +8,7 @@ from bigbird_ja.text.markers import MARKERS
 from bigbird_ja.text.sentences import MAX_BRACKET_LENGTH, split_sentences
 from tests.text import BOUNDARIES
 
-# Strings of characters on which the splitter depends, and of any others.
+# Characters that the splitter treats specially. The generated strings also contain others.
 CHARACTERS = "。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f"
 PARTS = st.sampled_from([*CHARACTERS, *MARKERS]) | st.text(max_size=4)
 
@@ -32,7 +32,7 @@ def test_a_bracket_that_closes_too_late_is_unmatched():
 
 
 class Counting(str):
-    """A string that counts the characters of all its slices."""
+    """String that counts the characters of all its slices."""
 
     __slots__ = ("taken",)
 

@@ -1,4 +1,4 @@
-"""The tokenizer: ids by name, markers as tokens, one normalization."""
+"""The tokenizer finds ids by name, encodes markers as tokens, and normalizes text once."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ def tok(tokenizer_path):
 
 
 def normalized(tok, text):
-    """Return the surface without the space that begins every text, as decoding does."""
+    """Return the normalized text, without the space that begins every text."""
     surface, _ = tok.spell_with_offsets(text, tok.encode_arrays([text])[0])
     return surface.removeprefix("▁").replace("▁", " ")
 

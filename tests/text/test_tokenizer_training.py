@@ -1,4 +1,4 @@
-"""Input of SentencePiece's training: nothing is lost, samples repeat, refusals give advice."""
+"""The input of SentencePiece's training is complete, reproducible, and refused with advice."""
 
 import pytest
 from hypothesis import given

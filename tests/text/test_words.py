@@ -59,6 +59,7 @@ def test_word_starts_by_token_table_and_by_text_agree(tokenizer_path, sample_cor
     total = sum(map(len, ids))
     differing = sum(int((a != b).sum()) for a, b in zip(by_token, by_text, strict=True))
     assert total > 50_000
-    # A token such as "ヶ月" does not depend on the token before it.
+    # The word start of a token such as "ヶ月" depends on the text before it. A table of tokens
+    # cannot express that.
     assert differing / total < 1e-4
     assert words.make_word_marker("script", tok)([], []) == []
