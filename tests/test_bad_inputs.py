@@ -108,7 +108,7 @@ CASES = (
     ("status", "--bucket or --project"),
     ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),
     ("status --bucket={w} --name=x", "no run 'x'"),
-    (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
+    (_EXPORT + " --step=99", "no checkpoint of step 99: choose one of 2, 4, 6"),
     (_EXPORT + " --license=MIT,BSD", "such as apache-2.0"),
     (_EXPORT + " --language=Japanese", "--language Japanese: use language codes, such as ja"),
     (_EXPORT + " --output_dir={w}/data", "of bigbird-ja (data set)"),

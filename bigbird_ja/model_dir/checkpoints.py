@@ -1,10 +1,10 @@
 """Checkpoints in MODEL_DIR, on disk or a bucket, each verified by its metadata.
 
 A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's own
-format) and, written last, its metadata `model.ckpt-N.json` with sizes and checksums. TensorFlow's
-`checkpoint` file is written after that, for TensorFlow's tools, and as the list of complete
-checkpoints. Checkpoints are found by their metadata. `tf.train.latest_checkpoint` is not used,
-because it returns None if a bucket cannot be read, and the run would start over.
+format) and, written last, its metadata `model.ckpt-N.json` with sizes and checksums. After that,
+TensorFlow's `checkpoint` file is written. TensorFlow's tools read it, and here it is the list of
+complete checkpoints. Checkpoints are found by their metadata. `tf.train.latest_checkpoint` is not
+used, because it returns None if a bucket cannot be read, and the run would start over.
 
 A kill can come between any two files, so their order matters:
 
@@ -14,7 +14,7 @@ A kill can come between any two files, so their order matters:
 
 After a kill the next start removes files of checkpoints that `checkpoint` does not list. Only files
 in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. The three files of a checkpoint
-are added to it before they are written.
+are added to that manifest before they are written.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class Meta:
     tokens_seen: Count
     interruptions: Count  # Number of earlier starts that did not finish the run.
     time: Time  # UNIX seconds.
-    next_batch: Count  # Position in the data's order, in batches.
-    global_batch_size: Positive  # Size of these batches.
+    next_batch: Count  # Position in the data's order, in batches of `global_batch_size`.
+    global_batch_size: Positive
     tokenizer_sha256: str = ""  # SHA-256 (hex) of the data set's tokenizer, or "".
     files: dict[str, StoredFile] = field(default_factory=dict)
     format_version: str = decode.FORMAT_VERSION
@@ -96,7 +96,7 @@ class CheckpointStore:
     Args:
         model_dir: path on disk or gs://.
         scratch: local directory for downloads, only needed on a bucket.
-        report: callback with (event, step, text) when files are renamed aside or removed.
+        report: callback that gets (event, step, text) when files are renamed aside or removed.
         owned: ownership manifest of MODEL_DIR, only needed to write.
     """
 
@@ -104,7 +104,7 @@ class CheckpointStore:
     scratch: str | None = None
     report: Callable[[str, int, str], None] = lambda event, step, text: None
     owned: Owned | None = None
-    # Changes that `find_latest_good` has found to be due.
+    # Changes that `find_latest_good` plans and `repair` makes.
     _repairs: list[Callable[[], None]] = field(default_factory=list, init=False)
 
     def list_steps(self) -> list[int]:
@@ -155,7 +155,7 @@ class CheckpointStore:
 
         Raises:
             Damaged: The file is missing or damaged.
-            BadInput: Another version wrote it.
+            BadInput: Another version of this program wrote it.
         """
         path = self._join(_name_metadata(step))
         try:
@@ -178,7 +178,7 @@ class CheckpointStore:
 
         Raises:
             Damaged: The checkpoint is missing, incomplete or damaged.
-            BadInput: Another version wrote it.
+            BadInput: Another version of this program wrote it.
         """
         meta = self.read_meta(step)
         if meta.files.keys() != set(_list_names(step)):
@@ -193,7 +193,7 @@ class CheckpointStore:
     def find_latest_good(self, names: Collection[str]) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if nothing was ever saved here.
 
-        Nothing is changed before `repair`.
+        Nothing is changed in MODEL_DIR. `repair` makes the changes that this method plans.
 
         Args:
             names: names of the files in MODEL_DIR.
@@ -247,7 +247,7 @@ class CheckpointStore:
         return self.owned
 
     def _find_leftovers(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Find files that a kill has left, and take them out of `parts`."""
+        """Plan the repair of checkpoints without metadata, and remove them from `parts`."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
@@ -257,7 +257,7 @@ class CheckpointStore:
                 self._repairs.append(partial(self._clean_up, step, endings))
 
     def _clean_up(self, step: int, endings: Collection[str]) -> None:
-        """Remove our remaining files of a checkpoint."""
+        """Remove the files of a checkpoint that are in the ownership manifest."""
         if self._ours.remove([f"model.ckpt-{step}{part}" for part in endings]):
             self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
@@ -276,7 +276,7 @@ class CheckpointStore:
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
-        """Return a local path of a verified file, a copy if MODEL_DIR is on a bucket."""
+        """Verify a file, and return its local path. A file on a bucket is downloaded first."""
         path = self._join(name)
         try:
             local = storage.fetch(path, self.scratch or "")
@@ -299,10 +299,11 @@ class CheckpointStore:
 
 
 def select_removed(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
-    """Return the checkpoints among the ascending `steps` that retention removes.
+    """Return the checkpoints among the ascending `steps` that are not to be kept.
 
-    The last `keep_last` are kept, and with `keep_every` > 0 the first one at or after each multiple
-    of it. Saves are between device loops, so rarely exactly at a multiple.
+    The last `keep_last` checkpoints are kept. If `keep_every` is not 0, the first checkpoint at or
+    after each multiple of it is kept, too. A save happens between device loops, so its step is
+    rarely an exact multiple.
     """
     kept = set(steps[-keep_last:])
     if keep_every:
@@ -314,7 +315,7 @@ def select_removed(steps: Sequence[int], keep_last: int, keep_every: int) -> lis
 
 
 def _group_parts(names: Iterable[str]) -> dict[int, set[str]]:
-    """Group the names of checkpoints' files, as suffixes by step."""
+    """Return the suffixes of the existing checkpoint files, by step."""
     parts: dict[int, set[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):

@@ -1,9 +1,9 @@
 """MODEL_DIR of a run, checked before any write, and locked while the run writes to it.
 
-A run may continue with another length, and with other settings if they are stated explicitly. The
-optimizer's state is kept. If the batch size changes, the order of the data is divided into batches
-of the new size. The next batch is the first one without any record that was seen. So no record is
-seen twice, and less than one batch is skipped.
+A run may continue with another number of steps, and with other settings if they are given
+explicitly. The optimizer's state is kept. If the batch size changes, the order of the data is
+divided into batches of the new size. The next batch is the first one without any record that was
+seen. So no record is seen twice, and less than one batch is skipped.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Resumption:
-    """The point at which training continues."""
+    """Point at which training continues."""
 
     checkpoint: Checkpoint | None
     interruptions: int  # Number of earlier starts that did not finish the run.
@@ -53,7 +53,7 @@ class Resumption:
 
     @property
     def step(self) -> int:
-        """Global step of the checkpoint, or 0 without one."""
+        """Global step of the checkpoint, or 0 without a checkpoint."""
         return self.checkpoint.meta.step if self.checkpoint else 0
 
     @property
@@ -71,14 +71,15 @@ class ModelDir:
 
     Args:
         path: MODEL_DIR, on disk or gs://.
-        overwrite: whether to move the run in it aside instead of continuing it.
+        overwrite: whether to rename an existing run aside instead of continuing it.
         log: callback for messages to the user.
-        clock: UNIX seconds.
+        clock: clock, UNIX seconds.
 
     Attributes:
-        files: size and version of its files, by name.
-        settings: config and data of the run in it, or None without a run.
-        events: events of that run, read once the folder is locked, since a supervisor may add some.
+        files: size and version of the folder's files, by name.
+        settings: config and data of the run in the folder, or None without a run.
+        events: events of the run. They are read after the folder is locked, since a supervisor may
+            add some before.
         lease: lock of the folder. It is None before `lock`, and in a process that does not write.
         scratch: empty local folder, after `lock` or `follow_writer`.
         checkpoints: store of checkpoints, after `lock` or `follow_writer`.
@@ -104,7 +105,7 @@ class ModelDir:
         # The ownership manifest, or None if there is none yet.
         self.manifest = outputs.check_folder(path, "`model_dir`", _KIND, _ADVICE)
         if self.manifest is not None and self.manifest.moving_to:
-            self._overwrite = overwrite = True  # Complete a move that a kill has interrupted.
+            self._overwrite = overwrite = True  # Complete a renaming that a kill has interrupted.
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
@@ -159,11 +160,11 @@ class ModelDir:
         Args:
             config: config to continue with.
             data: data to continue with.
-            stated: keys that the caller set explicitly. Among them, settings of `training` may
-                differ.
+            stated: keys that the caller set explicitly. A setting of `training` may differ if its
+                key is among them.
 
         Raises:
-            BadInput: Other settings differ. The message names them.
+            BadInput: Another setting differs. The message contains its key.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -182,7 +183,7 @@ class ModelDir:
         )
 
     def find_resumption(self, config: Config, data: Data, fingerprint: str) -> Resumption:
-        """Find the newest undamaged checkpoint, and the place in the data where training continues.
+        """Find the newest undamaged checkpoint, and the batch at which training continues.
 
         The caller owns the lock. The checkpoint is compared with the config and the data set.
 
@@ -217,15 +218,14 @@ class ModelDir:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Create MODEL_DIR and lock it, after moving its run aside with `overwrite`.
+        """Context manager: create MODEL_DIR and lock it.
 
-        At the end of the context all of this is undone if the run has not begun.
-
-        On a local disk the scratch folder is inside MODEL_DIR, so that checkpoints are moved and
-        not copied.
+        With `overwrite` an existing run is renamed aside before. If the run has not begun at the
+        end of the context, all of this is undone. On a local disk the scratch folder is inside
+        MODEL_DIR, so that checkpoints are moved and not copied.
 
         Raises:
-            BadInput: Another trainer owns the lock, the run cannot be moved aside, or its events
+            BadInput: Another trainer owns the lock, the run cannot be renamed aside, or its events
                 cannot be read.
         """
         parent = None if storage.is_remote(self.path) else self.path
@@ -253,12 +253,12 @@ class ModelDir:
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
 
     def _check_entries(self) -> None:
-        """Check that no other kind of file has the name of one of the run's files and folders.
+        """Check that each existing file and folder of the run is a plain file or a folder.
 
-        Without this check other files would be changed before the run fails at a FIFO or a folder.
+        Without this check the run would change some files before it fails, for example at a FIFO.
 
         Raises:
-            BadInput: There is one. The message names it.
+            BadInput: One of them is something else. The message contains its path.
         """
         if storage.is_remote(self.path):
             return
@@ -268,7 +268,7 @@ class ModelDir:
             if os.path.lexists(path) and not is_right:
                 kind = "folder" if name in _FOLDERS else "plain file that can be written to"
                 raise BadInput(
-                    f"{path} must be a {kind}, as a run has one there: move it away, then rerun the"
+                    f"{path} is not a {kind}, which a run needs there: move it away, then rerun the"
                     " same command"
                 )
 
@@ -293,10 +293,10 @@ class ModelDir:
             self.metrics = run_log.MetricsLog(self.join(run_log.METRICS), step)
 
     def begin(self) -> None:
-        """Begin to change the run's files, at the first call.
+        """Record that the run begins, and repair its files after a kill.
 
-        Checkpoints are repaired after a kill, and the lines of lost work are removed from the logs.
-        Only the process that has locked the folder changes anything.
+        Damaged checkpoints are renamed aside, and the lines of lost work are removed from the logs.
+        Only the process that has locked the folder changes files. Later calls do nothing.
         """
         if self._has_begun:
             return
@@ -331,7 +331,7 @@ class ModelDir:
 
     @contextlib.contextmanager
     def follow_writer(self, owner: str) -> Iterator[None]:
-        """Open the folder that the writer has locked, in a process of a pod that does not write.
+        """Context manager: open the folder that another process of the pod has locked.
 
         Args:
             owner: id of the lock's holder.
@@ -367,18 +367,18 @@ class ModelDir:
         return self.manifest
 
     def _acquire_lease(self) -> contextlib.AbstractContextManager[Lease]:
-        """Hold the lock."""
+        """Context manager: own the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
         return keep_lease(Lease(self.join(LOCK_NAME), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
-        """Log and record the treatment of an unusable checkpoint."""
+        """Log and record that checkpoint files were renamed aside or removed."""
         self._log(text)
         self.events.append(event, self._clock, global_step=step, message=text)
 
     @contextlib.contextmanager
     def _move_aside_if_overwritten(self) -> Iterator[None]:
-        """Move the run aside with `overwrite`, and move it back if the new run does not begin."""
+        """With `overwrite`, rename the run aside, and back if the new run does not begin."""
         is_half_moved = self.manifest is not None and bool(self.manifest.moving_to)
         if not (is_half_moved or (self._overwrite and self.has_work)):
             yield
@@ -403,24 +403,25 @@ class ModelDir:
             os.rename(moved, path)
 
     def _move_aside(self) -> str:
-        """Rename MODEL_DIR, with the lock held, and return the new name.
+        """Rename MODEL_DIR and return the new name. The caller owns the lock.
 
         Raises:
-            BadInput: It cannot be renamed.
+            BadInput: MODEL_DIR cannot be renamed.
         """
         if storage.is_remote(self.path):
-            # The bucket copies the files. The lock stays, and the manifest moves last.
+            # A bucket cannot rename, so the files are copied and deleted. The lock stays. The
+            # manifest is deleted last, so that a rerun can continue after a kill.
             names = set(storage.list_tree(self.path)) - {LOCK_NAME, MANIFEST_NAME}
             moved = self.owned.set_aside(sorted(names), is_whole=True)
             storage.delete(self.join(MANIFEST_NAME))
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another `model_dir`, or move it yourself"
-        path = os.path.realpath(self.path)  # If it is a link, its target is renamed.
+        path = os.path.realpath(self.path)  # The target of a link is renamed.
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
-                f"{self.path} cannot be renamed while it is a mount point, or is or contains the"
-                f" working directory: {advice}"
+                f"{self.path} cannot be renamed, as it is a mount point, or the working directory"
+                f" is in it: {advice}"
             )
         moved = storage.find_free_name(path)
         os.rename(path, moved)
@@ -451,5 +452,5 @@ def _is_plain_file(path: str) -> bool:
 
 
 def compute_next_batch(meta: Meta, config: Config) -> int:
-    """Return the position in the data's order, in batches, at which a checkpoint continues."""
+    """Return the number of the next batch after a checkpoint, in batches of the config's size."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

@@ -1,8 +1,9 @@
 """Log files of a run (heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl).
 
 TensorFlow is not imported, as the supervisor on a workstation uses this module, too. On disk a line
-is appended by one write. A bucket cannot append. There, events are replaced by compare-and-swap.
-Metrics are kept in memory, and `sync` writes the whole file (at each save, and every minute).
+is appended by one write. A bucket cannot append to a file. There the whole file of events is
+replaced by compare-and-swap. Metrics are kept in memory, and `sync` writes the whole file (at each
+save, and every minute).
 """
 
 import contextlib
@@ -31,13 +32,13 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """`events.jsonl`, to which other processes may append too.
+    """`events.jsonl`, to which other processes may also append.
 
     Args:
         model_dir: MODEL_DIR.
 
     Attributes:
-        records: events when the file was read.
+        records: events in the file at the last `read`.
     """
 
     def __init__(self, model_dir: str) -> None:
@@ -58,7 +59,7 @@ class EventLog:
             self.records = [_add_extra_keys(line, record) for line, record in lines]
 
     def append(self, event: str, clock: Callable[[], float] = time.time, **fields: Any) -> None:
-        """Add one line."""
+        """Add one event, with time, host, process id and other fields."""
         line = encode_line(
             {
                 "event": event,
@@ -78,7 +79,7 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 
 
 def drop_evaluations(model_dir: str, last_step: int) -> None:
-    """Remove evaluations after a step, which belong to lost work, from `eval.jsonl`."""
+    """Remove the evaluations after `last_step`, which belong to lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
     lines = decode.decode_lines(_read_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
@@ -106,16 +107,16 @@ def find_cost_usd(events: Iterable[EventRecord]) -> float | None:
 
 
 def find_origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `init_from` at the run's start, or None without it."""
+    """Return the record of `init_from` in the run's last event `started`, or None."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
 
 def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the description of the Hugging Face folder at the end of a chain of `init_from`.
+    """Return the description of the Hugging Face folder from which a run descends.
 
-    Returns:
-        Result of `huggingface.description`, or {} without such a folder.
+    The run may start from another run, and so on. The result is {} if no run of this chain starts
+    from a folder.
     """
     while record and "folder" not in record:
         record = record.get("init_from")
@@ -123,9 +124,9 @@ def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def count_unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Count the starts that did not finish the run.
+    """Count the starts that no event `finished` follows before the next start.
 
-    These are starts without a later event `finished`, since kills leave no event.
+    Other events are not counted, since a killed process leaves none.
     """
     count, running = 0, False
     for event in events:
@@ -156,7 +157,7 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
-    """Read the last heartbeat, or return None before the first.
+    """Read the last heartbeat, or return None if there is none yet.
 
     Raises:
         BadInput: The file is not a heartbeat.
@@ -168,7 +169,7 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
 
 
 def read_heartbeat_bytes(model_dir: str) -> bytes:
-    """Read the bytes of `heartbeat.json`, or return b"" before the first heartbeat."""
+    """Read the bytes of `heartbeat.json`, or return b"" if the file does not exist."""
     return _read_data(storage.join(model_dir, HEARTBEAT))
 
 
@@ -187,7 +188,7 @@ def _read_data(path: str) -> bytes:
 
 
 def _add_extra_keys(line: bytes, checked: T) -> T:
-    """Add the keys of a line that the record's type does not declare."""
+    """Return a checked record with the additional keys of its line."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
@@ -195,9 +196,9 @@ class MetricsLog:
     """Writer of `metrics.jsonl`, with one line for each logged step.
 
     Args:
-        path: path of the file, which has one writer.
-        last_step: step from which training continues. `drop_later` removes later lines, which
-            belong to lost work.
+        path: path of the file. No other process writes to it.
+        last_step: step from which training continues. `drop_later` removes the lines of later
+            steps, which belong to lost work.
     """
 
     def __init__(self, path: str, last_step: int) -> None:
@@ -217,7 +218,7 @@ class MetricsLog:
             storage.write_bytes(self._path, b"".join(self._lines))
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step, which must be later than all others."""
+        """Add the metrics of a step, which must be later than all steps in the file."""
         if storage.is_remote(self._path):
             with self._lock:
                 self._lines.append(encode_line(record))
@@ -226,7 +227,10 @@ class MetricsLog:
             _append_local(self._path, encode_line(record))
 
     def sync(self) -> None:
-        """Write the file to a bucket if it has changed. On disk it is always up to date."""
+        """Write the file to a bucket, if it has changed.
+
+        On disk the file is always up to date.
+        """
         with self._lock:
             if not self._unsynced:
                 return
@@ -245,7 +249,7 @@ class Heartbeat:
         model_dir: MODEL_DIR.
         run: name of the run.
         clock: clock, UNIX seconds.
-        fields: other fields of its first write.
+        fields: other fields, or other initial values of fields.
     """
 
     def __init__(
@@ -253,7 +257,7 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        # Lock of writes. Updates do not acquire it, so that they never wait for a bucket.
+        # Lock for writes. `update` does not acquire it, so that it never waits for a bucket.
         self._lock = threading.Lock()
         self._fields: JsonRecord = {
             "run": run,
@@ -272,7 +276,7 @@ class Heartbeat:
         self._fields.update(fields)
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the file with the present time."""
         with self._lock:
             self._fields["time"] = round(self._clock(), 3)
             storage.write_bytes(self._path, encode_line(dict(self._fields)))
@@ -301,11 +305,11 @@ def _append(
     Args:
         path: path on disk or gs://.
         line: line to append.
-        known: content and version as this process knows them. The object is read if it is None or
-            outdated.
+        known: content and version of the object at its last access by this process, or None. If
+            they are outdated, the object is read again.
 
     Returns:
-        New content and version of an object, or None.
+        New content and version of the object. None on disk, or if the object was just created.
     """
     if not storage.is_remote(path):
         _append_local(path, line)
@@ -319,9 +323,12 @@ def _append(
                     return None
                 continue
         data, token = known
-        if data.endswith(line):  # It was stored, but the response was lost.
+        if data.endswith(line):  # The line was stored by a try whose response was lost.
             return known
         if (new := storage.replace_if(path, data + line, token)) is not None:
             return data + line, new
         known = None
-    raise StorageError(f"{path} was changed by other writers at each try: rerun the same command")
+    raise StorageError(
+        f"{path} could not be written, as other processes changed it at each of {_SWAP_ATTEMPTS}"
+        " tries: rerun the same command"
+    )

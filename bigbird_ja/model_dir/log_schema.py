@@ -1,7 +1,7 @@
-"""Lines of a run's log files, with the keys that readers rely on, and their ranges.
+"""Types of the records in a run's log files: keys that readers rely on, and ranges of values.
 
-The records are dictionaries, which `log` checks when it reads them. Keys that are not declared are
-kept unchanged. `None` stands for a number that JSON cannot represent (NaN, infinity).
+A record is a dictionary, which `log` checks when it reads a line. Keys that are not declared here
+are kept unchanged. `None` stands for a number that JSON cannot represent (NaN, infinity).
 """
 
 from typing import Annotated, Any, TypedDict
@@ -25,14 +25,14 @@ class _Heartbeat(TypedDict):
 
 
 class HeartbeatRecord(_Heartbeat, total=False):
-    """`heartbeat.json`."""
+    """Content of `heartbeat.json`."""
 
     reason: str | None
     tokens_per_second: PerSecond | None
     num_train_steps: Count | None
     loss: Finite | None
     step_time: Time
-    compile_seconds: Time  # Seconds of the engine's start.
+    compile_seconds: Time  # Duration of the engine's start, including compilation.
 
 
 class _Event(TypedDict):
@@ -41,7 +41,7 @@ class _Event(TypedDict):
 
 
 class EventRecord(_Event, total=False):
-    """A line of `events.jsonl`, by the trainer or the supervisor."""
+    """A line of `events.jsonl`, written by the trainer or the supervisor."""
 
     source: str
     global_step: Count | None
@@ -71,12 +71,13 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-# Range in tokens. `to` is exclusive. Both ends are None for tokens that occur nowhere else.
+# Range of positions or distances in tokens, and number of predictions in it. `to` is exclusive.
+# In a table by distance, both ends are None for tokens that occur nowhere else in the record.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 
 class PredictionBucket(_Span):
-    """Predictions by position or by distance."""
+    """Loss and accuracy of the predictions in a range of positions or distances."""
 
     loss: Finite | None
     accuracy: Finite | None

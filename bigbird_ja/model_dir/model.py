@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 NO_CHECKPOINT = "no checkpoint here: give the folder of a run, not the result of `export`"
-# Event of a run whose settings were changed.
+# Name of the event that records changed settings of a run.
 CONTINUED = "continued_with"
 
 
@@ -63,8 +63,6 @@ def load_parameters(
 ) -> tuple[Config, Data, dict[str, np.ndarray], Meta]:
     """Load the model of a checkpoint, without the optimizer's state.
 
-    Nothing is changed.
-
     Args:
         model_dir: MODEL_DIR, on disk or gs://.
         step: step of the checkpoint, by default the newest.
@@ -73,14 +71,17 @@ def load_parameters(
         The run's config and data, parameters by name (float32), the checkpoint's metadata.
 
     Raises:
-        BadInput: There is no such checkpoint, it is damaged, or `config.yaml` is not its config.
+        BadInput: There is no such checkpoint, the checkpoint is damaged, or it was trained with
+            another config than `config.yaml`.
     """
     store = CheckpointStore(model_dir)
     steps = store.list_steps()
     if not steps:
         raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
     if step is not None and step not in steps:
-        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_shorten(steps)}")
+        raise BadInput(
+            f"{model_dir} contains no checkpoint of step {step}: choose one of {_shorten(steps)}"
+        )
     step = steps[-1] if step is None else step
     path, meta = storage.join(model_dir, CONFIG), store.read_meta(step)
     config, data = read_config(path)
@@ -92,9 +93,9 @@ def load_parameters(
 
 
 def list_earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return fingerprints of the configs that a run had before its settings were changed.
+    """Return the fingerprints of a run's configs before its settings were changed.
 
-    The settings of the model are equal in all of them.
+    Such changes never concern the settings of the model.
     """
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
@@ -109,7 +110,7 @@ def check_config(
         data: data of the run.
         meta: metadata of the checkpoint.
         where: path of the config, for the message.
-        earlier: fingerprints of earlier configs of the run, see `list_earlier_configs`.
+        earlier: fingerprints of earlier configs of the run (`list_earlier_configs`).
 
     Raises:
         BadInput: The fingerprints differ.
@@ -123,7 +124,7 @@ def check_config(
 
 
 def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
-    """Load MODEL_DIR's tokenizer, checked against the checkpoint.
+    """Load MODEL_DIR's tokenizer, and check that the checkpoint was trained with it.
 
     Raises:
         BadInput: The tokenizer is missing, or is not the one that the checkpoint was trained with.
@@ -136,7 +137,7 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
-    """Check the tokenizer of a MODEL_DIR, if there is one.
+    """Check that a MODEL_DIR's tokenizer, if there is one, is the one of the data set.
 
     Args:
         model_dir: MODEL_DIR.

@@ -1,4 +1,4 @@
-"""Variables of a TensorFlow checkpoint: parameters, the optimizer's slots, the step."""
+"""Read and write the variables of a TensorFlow checkpoint: parameters, optimizer slots, step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bigbird_ja.process.console import shorten
 T = TypeVar("T")
 
 STEP = "global_step"
-# `train.optimizer.list_slot_parameters` describes them.
+# Slots of the optimizer, which `train.optimizer.list_slot_parameters` describes.
 SLOTS = ("m", "v")
 
 
@@ -38,7 +38,7 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
     """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
 
-    It must run outside of graphs, so it needs a separate thread while a session trains.
+    Call it outside of graphs, so in a separate thread while a session trains.
 
     Raises:
         StorageError: The disk is full, or fails.
@@ -54,14 +54,16 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
             tensors=[tf.convert_to_tensor(values[name]) for name in names],
         )
     except tf.errors.OpError as error:
-        # TensorFlow converts EFBIG to OutOfRangeError, after which a session ends without an error
-        # as if the data had ended. So it is raised as a StorageError.
+        # For EFBIG TensorFlow raises OutOfRangeError, which a session would take for the end of the
+        # data. So a StorageError is raised.
         known = classify(error)
-        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
+        raise known or StorageError(
+            f"{prefix} cannot be written ({error.message}): check the disk"
+        ) from error
 
 
 def name_slot(parameter: str, slot: str) -> str:
-    """Return the name of the variable for one of a parameter's slots."""
+    """Return the name of the variable that contains a slot of a parameter."""
     return f"{parameter}/adam_{slot}"
 
 
