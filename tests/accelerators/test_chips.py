@@ -12,7 +12,7 @@ from bigbird_ja.errors import BadInput
     [
         ("v2-8", "v2-8", "v2:2x2", 4, 8, 8, 1, 8 * 22.5e12),
         ("v3-8", "v3-8", "v3:2x2", 4, 8, 8, 1, 8 * 61.5e12),
-        ("v4-8", "v4-8", "v4:2x2x1", 4, 8, 4, 1, 4 * 275e12),  # two cores are one device
+        ("v4-8", "v4-8", "v4:2x2x1", 4, 8, 4, 1, 4 * 275e12),  # Two v4 cores are one device.
         ("v5e-1", "v5e-1", "v5e:1x1", 1, 1, 1, 1, 197e12),
         ("v5litepod-8", "v5e-8", "v5e:2x4", 8, 8, 8, 1, 8 * 197e12),
         ("v5e-16", "v5e-16", "v5e:4x4", 16, 16, 16, 4, 16 * 197e12),

@@ -24,7 +24,7 @@ def test_the_built_in_table_has_every_chip_and_makes_sense():
     ("name", "pricing", "zones", "price"),
     [
         ("v5litepod-8", "spot", ("us-central1-a", "us-west1-c"), 8 * 0.24493),
-        # The price of the dearer zone.
+        # The more expensive zone determines the price.
         ("v5e-8", "spot", ("us-central1-a", "europe-west4-a"), 8 * 0.44498),
         ("v5p-8", "on_demand", ("us-east5-a",), 4 * 4.20),
         ("v4-16", "spot", ("us-central2-b",), 8 * 0.9215),
@@ -48,8 +48,11 @@ def test_an_unknown_price_is_refused(name, zones):
 
 
 def test_usual_zones_are_offered_near_the_bucket_and_cheap():
-    """Leave out us-central1-a and us-west1-c, which list prices of v6e but offer none."""
-    zones = ("us-central1-b", "us-east1-d")  # us-east5 is twice as dear
+    """Skip us-central1-a and us-west1-c, which have a price for v6e but do not offer it.
+
+    us-east5 is skipped because its price is twice as high.
+    """
+    zones = ("us-central1-b", "us-east1-d")
     assert TABLE.choose_zones(find("v6e-8"), "spot") == zones
     assert TABLE.choose_zones(find("v6e-8"), "spot", near="asia-northeast1") == (
         "asia-northeast1-b",
@@ -62,9 +65,8 @@ def test_usual_zones_are_offered_near_the_bucket_and_cheap():
     )
     assert len(TABLE.choose_zones(find("v5e-8"), "on_demand")) == USUAL_ZONES
     assert TABLE.choose_zones(find("v4-8"), "spot") == ("us-central2-b",)
-    assert TABLE.choose_zones(find("v3-32"), "spot") == (
-        "europe-west4-a",
-    )  # slices have zones of their own
+    # Slices of several hosts are offered in fewer zones.
+    assert TABLE.choose_zones(find("v3-32"), "spot") == ("europe-west4-a",)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_price_file_overrides_parts_of_the_table(tmp_path):
     )  # in every zone
     assert table.get_hourly_price(find("v6e-8"), "spot", ["us-new9-a"]) == 4.0
     assert table.list_zones(find("v2-8"), "spot") == TABLE.list_zones(find("v2-8"), "spot")
-    # Its date counts for its own rows only.
+    # The date of the price file applies only to the rows of this file.
     assert table.find_oldest_date(find("v3-8"), ["us-central1-a"]) == datetime.date(2026, 11, 2)
     assert table.find_oldest_date(find("v2-8"), ["us-central1-b"]) == TABLE.as_of == table.as_of
     assert table.find_oldest_date(find("v6e-8"), ["us-new9-a", "us-central1-b"]) == TABLE.as_of

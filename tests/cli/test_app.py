@@ -1,7 +1,7 @@
 """The command line itself: names, help, exit statuses and `--json`.
 
-That each command's results are all of standard output with `--json` is seen by its own tests, which
-parse it; that its refusals are, by tests/test_bad_inputs.py and test_command_flags.py.
+The tests of each command check that its output with `--json` is valid. tests/test_bad_inputs.py and
+test_command_flags.py check the output of refused commands.
 """
 
 import json

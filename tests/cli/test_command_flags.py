@@ -1,7 +1,7 @@
-"""Flags as they are declared: types, ranges, what is required, what goes with what.
+"""Declarations of flags: types, ranges, required flags, and flags that need other flags.
 
-Every declared flag and setting refuses every kind of value that it does not take, in one line. The
-values are generated from the declarations, so a new flag or setting needs no line here.
+Every flag and setting refuses every kind of invalid value in one line. The values are generated
+from the declarations, so that a new flag or setting needs no test here.
 """
 
 import json
@@ -22,7 +22,7 @@ def collect_flags(command):
 
 
 def enough(command, *left_out):
-    """Return a value for each required flag."""
+    """Return arguments with a value for each required flag, except those in `left_out`."""
     return [
         f"--{flag.name}=x"
         for flag in collect_flags(command)
@@ -80,7 +80,8 @@ def test_a_flag_that_needs_another_is_refused_without_it(command, flag):
     value = option.choices[0] if option.choices else option.span[1] if option.span else "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
     name, equals, needed = option.needs.partition("=")
-    if equals:  # the default of the other one may be what is needed
+    # With `needs="name=value"`, set the other flag to another value, which its default may not be.
+    if equals:
         others = command_flags.declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(other for other in others if other != needed)}")
     wanted = f"--{flag.name} has no effect without --{option.needs.replace('=', ' ')}"
@@ -174,7 +175,7 @@ NO_NUMBERS += ("0x", "１２", "1_0", "--")
 NO_YAML = ("[1, 2]", "{a: 1}", "!!python/object:os.system x", "[", "&a [*a, *a]", "[" * 10_000)
 
 
-# Parses with anything that a file system or a service would have to refuse.
+# Texts that a parser may accept, but that no file system or service can use.
 ODD_TEXTS = ("\udcff\udcfe", "x" * 5000, "a\nb", "\x1b[2J", "-", "~", "{}", "%s%n")
 
 
@@ -196,7 +197,7 @@ def bad_values(option):
 
 
 def bad_settings(option):
-    """Yield values after `--set key=` that are refused."""
+    """Yield values that `--set KEY=VALUE` refuses for the option."""
     yield from ("[1, 2]",) if option.none else ("[1, 2]", "null")
     if option.kind is str:
         yield from ("5", ".nan", "true", "x" * 5000, '"a\\nb"')
@@ -205,11 +206,12 @@ def bad_settings(option):
         yield from ("maybe", "2", ".nan")
     else:
         yield from (".nan", ".inf", "-.inf", "true", "2026-13-45")
-        yield from (text for text in bad_values(option) if text not in ("", "1_0"))  # 10 in YAML
+        # YAML reads "1_0" as 10, and "" as null.
+        yield from (text for text in bad_values(option) if text not in ("", "1_0"))
 
 
 def printed_refusal(capsys, *arguments):
-    """Return the line with which a command refuses its arguments."""
+    """Run a command that refuses its arguments, and return the error line without its prefix."""
     status = cli.run_command_line(list(arguments))
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
@@ -230,7 +232,8 @@ def test_no_flag_takes_a_bad_value(command, capsys):
             continue
         option, words = declared(flag), enough(command, flag.name)
         for value in bad_values(option):
-            if not (value == "" and option.commas):  # no values at all
+            # For a comma-separated option, "" is a valid empty list.
+            if not (value == "" and option.commas):
                 printed = printed_refusal(capsys, command, *words, f"--{flag.name}={value}")
                 assert printed.startswith(f"--{flag.name} "), printed
         if option.kind is str and not (

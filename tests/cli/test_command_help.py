@@ -1,4 +1,4 @@
-"""Help of a command: required flags first, with range, unit and default."""
+"""The help of a command lists required flags first, with range, unit and default."""
 
 import types
 

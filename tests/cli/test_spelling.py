@@ -1,4 +1,4 @@
-"""Parameters in messages are printed as flags by the command line only."""
+"""Only the command line prints parameters in messages as flags, such as `--model_dir`."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.spelling import spell_flags
 from testkit import ROOT
 
-# Command lines of ours: of the machine's trainer, of the demo, and the one that plan suggests.
+# Modules that write command lines: for the machine's trainer, in the demo, and as plan's advice.
 COMMAND_LINES = {"launch/machine/startup.py", "demo/demo.py", "demo/run_command.py", "plan/show.py"}
 OTHER_PROGRAMS = ("gcloud", ".googleapis.com")
 

@@ -1,7 +1,4 @@
-"""The parts of the demo.
-
-The whole demo, with its killed training, is `slow`.
-"""
+"""Parts of the demo. The test of the whole demo, which kills its training, is `slow`."""
 
 import json
 import sys
@@ -16,7 +13,7 @@ from testkit.command_line import run_cli
 def _log(model_dir, losses, *events):
     model_dir.mkdir()
     lines = [json.dumps({"step": i, "loss": x, "time": i}) for i, x in enumerate(losses, start=1)]
-    # A killed writer leaves half a line.
+    # A killed process leaves an incomplete line.
     (model_dir / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 9, "lo']))
     (model_dir / "events.jsonl").write_text("".join(f"{line}\n" for line in events))
     return str(model_dir)

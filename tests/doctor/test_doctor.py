@@ -1,4 +1,4 @@
-"""`doctor`: devices and packages of a machine, and whether it can train."""
+"""`doctor` lists the devices and packages of a machine, and reports whether it can train."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""A trained model, evaluated once."""
+"""Fixtures with a trained model and its evaluation."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def result(forward, small_run, manifest):
 
 @pytest.fixture
 def batch(small_run, manifest):
-    """Return the first held-out records."""
+    """Return the first batch of held-out records."""
     size = masked_lm.choose_batch_size(256)
     batches = pipeline.read_eval_batches(manifest, small_run.data_dir, batch_size=size)
     return {name: value.copy() for name, value in next(batches.as_numpy_iterator()).items()}

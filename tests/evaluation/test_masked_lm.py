@@ -1,4 +1,4 @@
-"""The summary against manual sums, and one pass over held-out records."""
+"""The evaluation counts each held-out prediction once, and its summary is computed correctly."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_distances_equal_a_direct_search():
     random = np.random.default_rng(0)
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
-    targets = random.integers(0, 14, (4, 7))  # 12 and 13 do not occur
+    targets = random.integers(0, 14, (4, 7))  # The records do not contain 12 and 13.
     measured = masked_lm.measure_distances(ids, positions, targets)
     for (row, place), distance in np.ndenumerate(measured):
         others = np.flatnonzero(ids[row] == targets[row, place])

@@ -8,7 +8,10 @@ from bigbird_ja.text.corpus import open_corpus
 
 
 def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
-    """Fill words of held-out records, and not fixed Japanese sentences for any language."""
+    """Fill in words of held-out records.
+
+    An earlier version showed the same Japanese sentences for every language.
+    """
     tokenizer = trained.tokenizer
     asked, ask = [], forward.compute_log_probabilities
     forward.compute_log_probabilities = lambda *given: asked.append(given) or ask(*given)

@@ -10,7 +10,7 @@ def test_tensorboard_reads_the_results_and_is_not_needed_to_write_them(
 ):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    # The wheel of TensorFlow does not contain TensorBoard.
+    # TensorFlow may be installed without TensorBoard.
     monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
     (tmp_path / "eval").mkdir()
     name, data = tensorboard.make_evaluation_file(4, result, 1.5e9)

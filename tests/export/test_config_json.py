@@ -1,4 +1,4 @@
-"""A BERT, RoBERTa or XLM-R that was continued at its own length keeps its class."""
+"""A BERT, RoBERTa or XLM-R is exported as its class if its maximum length was not changed."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from testkit.configs import resolve_config
 
 torch = pytest.importorskip("torch", reason="the models are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+from testkit import tokenizer_folders  # noqa: E402 - this module imports transformers
 from tests.export.test_model_card import begun_from, front  # noqa: E402
 from tests.huggingface import folders  # noqa: E402
 
@@ -35,7 +35,7 @@ _KINDS = {
 
 @pytest.fixture(scope="module", params=list(_KINDS))
 def source(request, tmp_path_factory):
-    """Return a folder of random weights, and its kind."""
+    """Return the folder of an encoder with random weights, and the prefix of its class."""
     folder = tmp_path_factory.mktemp("source")
     tokenizer, sizes = _KINDS[request.param]
     getattr(tokenizer_folders, tokenizer)(folder, list(articles.generate(20, seed=5)))
@@ -45,13 +45,17 @@ def source(request, tmp_path_factory):
 
 @dataclass(frozen=True, kw_only=True)
 class _Made(Data):
-    """The fields of a manifest that the code reads."""
+    """Fields of a manifest that a run reads."""
 
     tokenizer_sha256: str = ""
 
 
 def begun(folder, length, place, monkeypatch, **sets):
-    """Return the config of a run from the folder, on data of a length."""
+    """Start a run from the encoder in `folder`, on data of some length.
+
+    Returns:
+        The trained model, and the notice that `pretrain` prints about its attention.
+    """
     tokenizer = read_tokenizer(str(folder))
     about = [f"make_data.seq_length={length}", f"tokenize.vocab_size={tokenizer.vocab_size}"]
     facts = vars(requested_data(resolve_config(None, about)[0], tokenizer.special.pad))
@@ -70,7 +74,10 @@ def begun(folder, length, place, monkeypatch, **sets):
 
 @pytest.mark.parametrize("length", [64, 96])
 def test_continued_encoder_is_exported_as_its_class(source, length, tmp_path, monkeypatch):
-    """Export it as its class: it became a BigBird with code of its own despite full attention."""
+    """Export the encoder as its own class, without code.
+
+    An earlier version exported it as a BigBird with code, although its attention is full.
+    """
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
     assert f"`export` will write a {kind}ForMaskedLM" in notice

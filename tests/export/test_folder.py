@@ -1,4 +1,4 @@
-"""The exported folder works in transformers and computes the same as our model."""
+"""The exported folder works in transformers, and its outputs equal those of our model."""
 
 import dataclasses
 import importlib.util
@@ -57,7 +57,7 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
 
 
 def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
-    """Change its epsilon by 1e-5, which is small, and far above rounding."""
+    """Report a difference for an epsilon of 1e-5, which is small but far above rounding."""
     copy = shutil.copytree(exported[0], tmp_path / "hf")
     config = json.loads((copy / "config.json").read_text())
     assert config["layer_norm_eps"] == 1e-12
@@ -70,7 +70,7 @@ def test_parity_report_notices_another_layer_norm(exported, trained, small_run, 
 
 @pytest.fixture
 def modules_here(tmp_path, monkeypatch):
-    """Let transformers copy and import a model's code in this test's folder only."""
+    """Let transformers copy and import a model's code only in the folder of this test."""
     cache = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
 
     def forget():
@@ -79,7 +79,7 @@ def modules_here(tmp_path, monkeypatch):
 
     before = pkgutil.resolve_name(cache)
     monkeypatch.setattr(cache, str(tmp_path))
-    # Another test of this process may have put transformers' own cache first.
+    # Another test in this process may have put the default cache of transformers first.
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != before])
     forget()
     yield
@@ -95,13 +95,14 @@ def test_code_of_the_card_runs(exported):
     if importlib.util.find_spec("sentence_transformers") is None:
         blocks.pop()
     code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
-    assert code.count("trust_remote_code=True") == len(blocks) - 1  # some lengths are sparse
+    # All code blocks except one load the model's own code, since longer inputs need its attention.
+    assert code.count("trust_remote_code=True") == len(blocks) - 1
     exec(code, {})
 
 
 def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    # transformers 5 asks once, at its import, and keeps the answer.
+    # transformers 5 checks this only when it is imported.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
     report = fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
@@ -113,7 +114,7 @@ def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monke
     "kind", ["BigBirdForPreTraining", "BigBirdForMaskedLM", "ModernBertForMaskedLM"]
 )
 def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind):
-    """Compare non-trivial weights of both, with heads of 128 in ModernBERT."""
+    """Compare the logits with random weights. ModernBERT's heads have the size 128."""
     is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
     act = "gelu" if is_of_pairs else "relu"
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
@@ -131,7 +132,7 @@ def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, k
     read = load_initial(str(tmp_path), *with_data(config)).values
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))
-    ids[0, 48:] = 0  # padding
+    ids[0, 48:] = 0  # Half of the first sequence is padding.
     segments, tokens = np.sort(random.integers(0, 2, ids.shape), axis=1), ids > 0
     given = (ids, tokens.astype(int), segments)[: 2 if is_modern else 3]
     theirs = getattr(transformers, kind).from_pretrained(str(tmp_path)).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The card's statements on language and sources, and the secrets that it omits."""
+"""The model card states language and sources, and omits secrets."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
 
 def front(card):
-    """Return the header that the Hub reads."""
+    """Parse the card's YAML header, which the Hub reads."""
     return yaml.safe_load(card.split("---\n")[1])
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
 def test_language_is_known_from_the_vocabulary(trained, tokens, code):
-    """State mask token, vocabulary and example of the tokenizer."""
+    """State the mask token and vocabulary of the tokenizer, and an example in its language."""
     special = SimpleNamespace(mask=0)
     theirs = SimpleNamespace(tokens=tokens, written=["<mask>"], special=special, vocab_size=7)
     theirs.is_japanese = Tokenizer.is_japanese.func(theirs)
@@ -31,7 +31,7 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
     card = model_card.format_card(other, model_card.Options("x"), {})
     assert front(card).get("language") == code
     assert ("日本の首都" in card) == (code == "ja")
-    # This tokenizer contains neither.
+    # This tokenizer contains neither markers nor [MASK].
     assert "_START_" not in card and "[MASK]" not in card
     assert front(card)["mask_token"] == "<mask>" and "| 7 tokens of another model's" in card
     assert "| masking | 15% of the tokens, dynamic, " in card
@@ -41,7 +41,7 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
 
 
 def test_many_files_are_summarized_by_their_folder(trained, manifest):
-    """Name the folder instead of 399 files in one cell."""
+    """Name the folder instead of its 399 files."""
     paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
     many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
     card = model_card.format_card(trained, model_card.Options("x", manifest=many), {})
@@ -50,7 +50,7 @@ def test_many_files_are_summarized_by_their_folder(trained, manifest):
 
 
 def test_foreign_names_are_escaped(trained, manifest):
-    """Escape file names, which entered the card's HTML and tables unchanged."""
+    """Escape file names in the card's HTML and tables."""
     odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit.jsonl"
     mixed = dataclasses.replace(manifest, sources=(odd,))
     card = model_card.format_card(
@@ -98,7 +98,7 @@ _POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
 
 
 def sentence_encoder(folder, positions=512, card=SOURCE):
-    """Write the files of a BERT with sentence-transformers' modules, without weights."""
+    """Write a BERT with the modules of sentence-transformers, but without weights."""
     prefix = "sentence_transformers.models"
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_D": "Dense", "3_Normalize": "Normalize"}
     files = {
@@ -122,7 +122,7 @@ def begun_from(monkeypatch, **record):
 
 
 def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, monkeypatch):
-    """State them: it said "of no known language" and "other", and a folder as base model."""
+    """Copy license, language and tags from the source's card, and name its base model."""
     stated = sentence_encoder(tmp_path)
     note = "position_embeddings: 512 positions repeated"
     head = ["cls/predictions/transform/kernel"]
@@ -140,7 +140,7 @@ def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, m
 
 
 def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
-    """Name no base model, and read nothing from a damaged card."""
+    """Name no base model if the source's card is damaged or names none."""
     broken = SOURCE.replace("apache-2.0", "free").replace("acme/enc", "acme/else")
     for number, text in enumerate((broken, "---\na: [\n---\n", "\0", "---\n- 1\n---\n")):
         (folder := tmp_path / str(number)).mkdir()
@@ -155,7 +155,10 @@ def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
 def test_sentence_transformers_modules_are_those_of_the_source(
     trained, tmp_path, monkeypatch, positions, limit
 ):
-    """Keep them: pooling was the mean for all, without normalization, length and prompts."""
+    """Copy pooling, normalization, maximum length and prompts from the source.
+
+    An earlier version wrote mean pooling for all models.
+    """
     (source := tmp_path / "source").mkdir()
     (made := tmp_path / "made").mkdir()
     begun_from(monkeypatch, folder=sentence_encoder(source, positions))
@@ -169,7 +172,7 @@ def test_sentence_transformers_modules_are_those_of_the_source(
     assert read("modules.json")[2]["path"] == "2_Normalize"
     assert read("1_Pooling/config.json") == _POOLING
     assert read("config_sentence_transformers.json") == {"prompts": {"query": "query: "}}
-    # The model's positions were the limit.
+    # The source's limit is not copied if our model's maximum length exceeds the source's positions.
     if limit is None:
         assert not (made / "sentence_bert_config.json").exists()
     else:
@@ -185,7 +188,7 @@ FOLDER = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safete
     [(CACHED, "sbintuitions/modernbert-ja", ", commit 9f"), ("gs://b/c/my enc", "my enc", "")],
 )
 def test_card_of_a_continued_encoder_names_its_source(trained, monkeypatch, source, name, commit):
-    """Name its source: every card said "pretrained from scratch"."""
+    """Name the source. An earlier version wrote "pretrained from scratch" in every card."""
     begun_from(monkeypatch, source=source, **FOLDER)
     text = model_card.format_card(trained, model_card.Options("x"), {})
     assert front(text).get("base_model") == (name if commit else None)

@@ -1,4 +1,4 @@
-"""The exported code computes the trainer's logits in transformers, by its own attention."""
+"""The exported code computes the same logits in transformers as the trainer."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 
 
 def exported(trained, folder, **settings):
-    """Return an exported folder and its model, with some settings of the model changed."""
+    """Export the model after a change of some settings. Return the folder and the model."""
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=replace_settings(trained.config, values))
     folder.mkdir()
@@ -47,8 +47,8 @@ def test_attention_equals_the_dense_reference(length, random_pattern):
         torch.randn(2, 2, length, 4, generator=generator, requires_grad=True) for _ in range(3)
     )
     numbers = torch.ones(2, length, dtype=torch.long)
-    numbers[0, length // 2 :] = 2  # two documents
-    numbers[1, -length // 5 :] = 0  # padding, the whole last block
+    numbers[0, length // 2 :] = 2  # The first sequence contains two documents.
+    numbers[1, -length // 5 :] = 0  # The last block of the second sequence is padding.
     plan = modeling.plan_of(config, length, query.device)
     for layer in (0, 1):
         result = modeling.attend(query, key, value, numbers, plan, layer, rows=8)
@@ -72,7 +72,7 @@ def test_logits_with_separate_documents_equal_the_trainers(trained, small_run, m
     folder, changed = exported(trained, tmp_path / "hf", **settings)
     batch = parity.load_masked_records(manifest, small_run.data_dir)
     special = changed.tokenizer.special
-    batch["input_ids"][:, 100] = special.sep  # two documents
+    batch["input_ids"][:, 100] = special.sep  # This separates two documents.
     ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
     numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
     expected = parsing.number_documents(manifest, batch["input_ids"]).numpy()
@@ -91,11 +91,10 @@ def test_any_length_pickling_and_checkpointing_keep_results(trained, tmp_path):
     mask[1, 150:] = 0
     with torch.no_grad():
         whole = model.eval()(input_ids=ids, attention_mask=mask).logits
-        # Any amount of padding changes nothing.
+        # More padding does not change the result.
         longer, longer_mask = (torch.nn.functional.pad(each, (0, 7)) for each in (ids, mask))
         torch.testing.assert_close(whole, model(longer, attention_mask=longer_mask).logits)
-        # Processes of a distributed training pickle the model, and `torch.save` writes it
-        # completely.
+        # The model must be picklable for distributed training and for `torch.save(model)`.
         again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
         torch.testing.assert_close(whole, again(input_ids=ids, attention_mask=mask).logits)
     for module in model.modules():

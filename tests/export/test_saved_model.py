@@ -1,4 +1,4 @@
-"""The loaded SavedModel equals our model at every length."""
+"""The SavedModel computes the same scores as our model at every length."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ def loaded(model, tmp_path_factory):
 def test_scores_equal_the_models(loaded, model, batch, length):
     random = np.random.default_rng(length)
     ids = random.integers(11, 1000, (batch, length)).astype(np.int32)
-    ids[0, length * 2 // 3 :] = 0  # padding
+    ids[0, length * 2 // 3 :] = 0  # The first sequence ends in padding.
     positions = random.integers(0, length * 2 // 3, (batch, 2)).astype(np.int32)
     inputs = {"input_ids": tf.constant(ids), "segment_ids": tf.zeros_like(ids)}
     filled = loaded.signatures["fill_mask"](**inputs, positions=tf.constant(positions))

@@ -13,7 +13,7 @@ from tests.text import HARD
 from tests.text.test_model_proto import KINDS, train
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+from testkit import tokenizer_folders  # noqa: E402 - this module imports transformers
 
 pytestmark = pytest.mark.both
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -29,7 +29,7 @@ def _exported(folder, tokenizer):
 
 @pytest.fixture(scope="module", params=["ours", *KINDS])
 def ours(request, tokenizer_path, sample_corpus, tmp_path_factory):
-    """Return the tokenizer of the sample, and one of each kind of another project."""
+    """Return the sample's tokenizer, or a SentencePiece model of another project's kind."""
     if request.param == "ours":
         return read_tokenizer(tokenizer_path)
     path = tmp_path_factory.mktemp("kind") / "own.model"

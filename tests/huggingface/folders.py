@@ -1,4 +1,4 @@
-"""Small Hugging Face folders made by transformers, and their models here."""
+"""Small Hugging Face folders that transformers writes, and their outputs in our code."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,10 @@ KINDS = {
 
 
 def made(kind, folder, more=None, **saving):
-    """Return a model saved by transformers, with no weights at a trivial initial value."""
+    """Save a model with transformers, and return it.
+
+    Random values are added to all weights, so that none is 0 or 1 as initialized.
+    """
     name, sizes = KINDS[kind]
     settings = getattr(transformers, f"{name}Config")(**COMMON, **sizes, **(more or {}))
     theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
@@ -34,7 +37,7 @@ def made(kind, folder, more=None, **saving):
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-        # As in all trained models, the padding's row is zero.
+        # In trained models the embedding of the padding token is zero.
         if kind == "roberta":
             theirs.roberta.embeddings.word_embeddings.weight[0] = 0
     theirs.save_pretrained(folder, **saving)
@@ -42,7 +45,7 @@ def made(kind, folder, more=None, **saving):
 
 
 def adopted(folder, length=64):
-    """Return a config for records of that length with the folder's settings."""
+    """Return a config with the folder's settings for records of length `length`."""
     settings = hf_config.read_config(str(folder)).settings
     sets = {f"model.{key}": value for key, value in settings.items()} | {
         "tokenize.vocab_size": 60,
@@ -61,7 +64,7 @@ def ours_and_theirs(folder, theirs, length=64):
     ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
     mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
     positions = {}
-    # RoBERTa counts positions from the padding's id on.
+    # RoBERTa's first position is the id of the padding token plus 1.
     if theirs.config.model_type == "roberta":
         positions["position_ids"] = torch.arange(2, length + 2)[None].expand(2, -1)
     with torch.no_grad():
@@ -72,9 +75,9 @@ def ours_and_theirs(folder, theirs, length=64):
 
 
 def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
-    """Save a small model of random weights next to the folder's tokenizer.
+    """Save a small model with random weights to the folder, which contains a tokenizer.
 
-    As in many published models, the embeddings contain more rows than the tokenizer has tokens.
+    As in many published models, the embedding table has more rows than the tokenizer has tokens.
     """
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for part in ("pad", "cls", "sep", "bos", "eos"):
@@ -87,7 +90,7 @@ def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-        # As in all trained models, the padding's row is zero.
+        # In trained models the embedding of the padding token is zero.
         if kind == "Roberta":
             model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
     model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Reading config.json: supported variants and refusals."""
+"""Supported variants of config.json are read, and others are refused."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_pytorch_tanh"])
 def test_modernbert_with_two_activations_is_refused(activation, tmp_path):
-    """Refuse them: the masked-LM head's own activation was read as the layers'."""
+    """Refuse a model whose head has another activation than its layers."""
     layers, head = {"hidden_activation": activation}, {"classifier_activation": activation}
     theirs = made("modernbert", tmp_path, layers | head)
     np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
@@ -34,7 +34,7 @@ def test_roberta_with_another_activation_than_gelu_is_refused(tmp_path):
     "changed, message",
     [
         ({"model_type": "t5"}, "start from a t5 model, only from modernbert, bert"),
-        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model, only"),  # Ettin's
+        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model, only"),  # as of Ettin
         ({"hidden_activation": "silu"}, "the activation 'silu'"),
         ({"norm_bias": True}, "norm_bias=True; only False"),
         ({"architectures": ["ModernBertForTokenClassification"]}, "whose head is not supported"),
@@ -57,13 +57,13 @@ def test_unsupported_variant_is_refused(changed, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    # Contents of config.json of public Japanese and multilingual encoders.
+    # Keys in the config.json of public encoders, whose names follow.
     "published",
     [
         {"position_embedding_type": "rope", "pad_token_id": 3},  # ModernBERT-Ja
         {"position_embedding_type": "sans_pos", "local_rope_theta": 160000},  # mmBERT
         {"position_embedding_type": "absolute", "layer_norm_eps": 1e-12},  # ModernBERT
-        {"architectures": ["ModernBertModel"], "reference_compile": False},  # without a head
+        {"architectures": ["ModernBertModel"], "reference_compile": False},  # encoder without head
     ],
 )
 def test_public_variants_of_config_json_are_read(published, tmp_path):

@@ -1,4 +1,4 @@
-"""Names on the Hub as `--tokenizer` and `--init_from`, against a stand-in of its HTTP."""
+"""Names on the Hub as `--tokenizer` and `--init_from`, with a fake HTTP server of the Hub."""
 
 import sys
 

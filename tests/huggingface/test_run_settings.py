@@ -1,11 +1,14 @@
-"""Settings from an encoder's folder, and its whole path through the commands.
+r"""Runs that start from an encoder's folder: their settings, and all commands.
 
-The path is `make-data --tokenizer FOLDER`, `pretrain --init_from FOLDER`, `evaluate` and `export`.
-Slow tests cover every public layout. `config.json` contains the values of the models' cards and
-transformers' code. Widths, layers and vocabularies are small, and weights are random.
-BIGBIRD_JA_ENCODERS names folders with real weights, as in
-`BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow
-tests/huggingface/test_run_settings.py`.
+The commands are `make-data --tokenizer FOLDER`, `pretrain --init_from FOLDER`, `evaluate` and
+`export`.
+
+Slow tests cover the layouts of all public encoders. Their `config.json` is that of the published
+models, but widths, layers and vocabularies are small, and weights are random. To test real weights,
+set BIGBIRD_JA_ENCODERS to folders that contain them:
+
+    BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow \
+        tests/huggingface/test_run_settings.py
 """
 
 import hashlib
@@ -37,17 +40,17 @@ from tests.data import making
 
 torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+from testkit import tokenizer_folders  # noqa: E402 - this module imports transformers
 from tests.huggingface.folders import save_encoder  # noqa: E402
 
-# Class, tokenizer, and keys as transformers 4 wrote them into the published config.json.
+# Class, tokenizer, and keys of config.json (as transformers 4 writes them) of public encoders.
 ENCODERS = json.loads((ROOT / "tests/fixtures/public-encoders.json").read_text("utf-8"))
 SETTINGS = """
     --num_train_steps=20 --mode=train_and_eval --set=training.eval_every_steps=20
     --set=training.dtype=float32 --set=training.global_batch_size=8 --set=training.warmup_steps=2
     --set=training.learning_rate=2e-3 --set=model.attend_across_documents=true
 """.split()
-# As on a rented machine, which has neither.
+# Program that runs a command without transformers and PyTorch, as on a rented machine.
 BLOCKED = """
 import json, sys
 for name in ("transformers", "tokenizers"):
@@ -60,7 +63,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def transformers_loss(folder, data):
-    """Return the loss of the folder's own class for the same records."""
+    """Compute the loss on the held-out records with the folder's class in transformers."""
     manifest = manifest_lib.load(str(data))
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     losses = []
@@ -100,7 +103,10 @@ def test_padding_and_random_tokens_follow_the_tokenizer(roberta_data):
 
 @pytest.fixture
 def adopted(roberta_data, tmp_path):
-    """Return `adopted(data)`, the settings from a RoBERTa folder of `vocab_size` rows."""
+    """Return a function that reads settings from a folder with RoBERTa's tokenizer.
+
+    Its arguments are the data's folder and the vocabulary size in config.json.
+    """
     folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
     (folder / "model.safetensors").touch()
 
@@ -141,7 +147,8 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
     nothing = types.SimpleNamespace(
         compute_metrics=lambda batch: {}, compute_log_probabilities=None
     )
-    with pytest.raises(KeyError, match="masked_lm_losses"):  # after the tokenizer is loaded
+    # The evaluation fails after it has loaded the tokenizer.
+    with pytest.raises(KeyError, match="masked_lm_losses"):
         masked_lm.evaluate_model(nothing, data_dir, manifest)
     assert loaded == [f"{data_dir}/tokenizer.model"]
 
@@ -152,7 +159,7 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
     [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.slow) for n in [*ENCODERS][1:])],
 )
 def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run, tmp_path):
-    """Train and evaluate it without packages of Hugging Face."""
+    """Train and evaluate an encoder without transformers and PyTorch, and export it."""
     folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
     encoder = ENCODERS[name]
     getattr(tokenizer_folders, encoder["tokenizer"])(folder, list(articles.generate(40, seed=5)))
@@ -187,7 +194,7 @@ def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run
     loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
-    # AutoModel adds these weights.
+    # The export does not contain the pooler, and AutoModel initializes it.
     poolers = {f"bert.pooler.dense.{part}" for part in ("weight", "bias")}
     assert not info["missing_keys"] and not info["unexpected_keys"] - poolers
     source = transformers.AutoConfig.from_pretrained(folder)
@@ -197,7 +204,8 @@ def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run
     assert loaded.config.max_position_embeddings == length, "the source's, not the data's"
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     card = (tmp_path / "hf/README.md").read_text()
-    assert "\nbase_model:" not in card and f"`{checksum}`" in card  # the source has no name
+    # The source is a local folder without a name on the Hub.
+    assert "\nbase_model:" not in card and f"`{checksum}`" in card
 
 
 FOLDERS = os.environ.get("BIGBIRD_JA_ENCODERS", "")
@@ -210,7 +218,7 @@ TEXTS = ["query: 日本の首都はどこですか。", "passage: 東京は日�
 
 
 def killed_after_a_save(words, model):
-    """Start a command, and kill it after its first save."""
+    """Start `pretrain`, and kill it after it has saved a checkpoint."""
     process = subprocess.Popen([sys.executable, "-m", "bigbird_ja", *words], cwd=ROOT)
     while process.poll() is None and not CheckpointStore(str(model)).list_steps():
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Reading weights of every format and type, and hostile files."""
+"""Weights of every format and type are read, and malicious files are refused."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_hostile_state_dict_is_refused(kind, tmp_path):
     path = tmp_path / "pytorch_model.bin"
     value = "text" if kind == "no tensors" else torch.zeros(1000)
     torch.save([1] if kind == "a list" else {"x": value}, path)
-    # A gigabyte of zeros is compressed into a megabyte.
+    # Compression reduces a gigabyte of zeros to a megabyte.
     if kind == "compressed":
         with zipfile.ZipFile(path) as plain, zipfile.ZipFile(tmp_path / "to", "w", 8) as packed:
             for entry in plain.infolist():

@@ -1,4 +1,4 @@
-"""Trimmed vocabularies: the same tokens, special token roles, and rows of the weights."""
+"""Trimmed encoders split texts into the same tokens, with the same special tokens and weights."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def tokenizer_in(folder):
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
-    # Otherwise the class would save code from now on, in every test.
+    # Otherwise this class would save its code in all later tests.
     type(tokenizer)._auto_class = None
     return tokenizer
 
@@ -43,7 +43,10 @@ def texts():
 
 @pytest.fixture
 def made(texts, tmp_path):
-    """Create the folder of an encoder, by the kind of its tokenizer."""
+    """Return a function that writes an encoder with a tokenizer of the given kind.
+
+    It returns the folder and the weights.
+    """
 
     def make(kind):
         folder = tmp_path / "encoder"

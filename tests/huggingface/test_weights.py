@@ -1,4 +1,4 @@
-"""A model that starts from a folder of transformers computes the same."""
+"""Weights of another architecture, or of more layers than the model has, are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Block-sparse attention against the dense one with the same mask."""
+"""Block-sparse attention equals dense attention with the same mask."""
 
 import contextlib
 from unittest import mock
@@ -18,7 +18,7 @@ LAYER = 1
 
 
 def _config(attention_type, way, seq_length, **model):
-    """Return a config, with a random pattern or the rolled one with its attention in kernels."""
+    """Return a config. `way` is a random pattern, or "kernels" for the rolled one in kernels."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
     if way == "kernels" and attention_type == "block_sparse":
@@ -39,7 +39,8 @@ def _params(scale=0.4, width=32):
 def _inputs(seq_length, width=32):
     random = np.random.default_rng(0)
     input_mask = np.ones((2, seq_length), np.float32)
-    input_mask[0, seq_length * 2 // 3 - 3 :] = 0  # ends inside a block; the last blocks are empty
+    # The first sequence ends inside a block, and its last blocks are padding.
+    input_mask[0, seq_length * 2 // 3 - 3 :] = 0
     documents = 1 + np.sort(random.integers(0, 4, (2, seq_length)), axis=1)
     return {
         "hidden": random.standard_normal((2, seq_length, width)).astype(np.float32),
@@ -50,7 +51,7 @@ def _inputs(seq_length, width=32):
 
 
 def _interpret(make, shape, operands):
-    """Replace `call_jax` by Pallas' interpreter, outside any graph."""
+    """Run a kernel by Pallas' interpreter, in place of `call_jax`."""
     import jax
 
     arrays = [operand.numpy() for operand in operands]
@@ -60,9 +61,9 @@ def _interpret(make, shape, operands):
 
 
 def _run(config, inputs, *, documents=False, jit=False, params=None):
-    """Return output [b, S, width], and gradients by the hidden states and the weights.
+    """Return a layer's output [b, S, width], and the gradients of hidden states and weights.
 
-    Block-sparse layers run on sequences rotated by one block (see `bigbird.encode`).
+    Block-sparse layers process sequences that are rotated by one block (see `bigbird.encode`).
     """
     length, width = inputs["hidden"].shape[1:]
     params = params or _params(width=width)
@@ -83,8 +84,7 @@ def _run(config, inputs, *, documents=False, jit=False, params=None):
     rotated = [tf.constant(np.roll(value, offset, 1)) for value in inputs.values()]
     with contextlib.ExitStack() as stack:
         if config.model.attention_implementation == "kernel":
-            # Where libtpu is installed, jax would search for a TPU first, for minutes on some
-            # networks.
+            # With libtpu installed, JAX would first search for a TPU, possibly for minutes.
             pytest.importorskip("jax").config.update("jax_platforms", "cpu")
             path = "bigbird_ja.model.kernels.kernel_attention.call_jax"
             stack.enter_context(mock.patch(path, _interpret))
@@ -99,7 +99,7 @@ def _run(config, inputs, *, documents=False, jit=False, params=None):
 def _assert_equal(sparse, dense, tolerance=2e-5):
     for name, expected in dense.items():
         expected = np.asarray(expected)
-        # The keys' bias changes nothing: its gradient is rounding, of either sign.
+        # A bias of the keys does not change the softmax, so its gradient is only rounding.
         atol = tolerance * max(1.0, np.abs(expected).max())
         if name.endswith("key/bias"):
             atol = 3e-3
@@ -109,7 +109,7 @@ def _assert_equal(sparse, dense, tolerance=2e-5):
 def _check(way, shape, documents, heads=2, size=16, **how):
     """Compare a block-sparse layer with the dense reference.
 
-    `shape` contains block size, blocks, and random blocks.
+    `shape` contains the block size, the number of blocks, and the number of random blocks.
     """
     length, width = shape[0] * shape[1], heads * size
     sets = {"block_size": shape[0], "num_random_blocks": shape[2], "hidden_size": width}
@@ -130,7 +130,7 @@ def _check(way, shape, documents, heads=2, size=16, **how):
         ((8, 12, 3), True, True),
         ((4, 8, 0), True, False),
         ((4, 24, 5), True, False),
-        ((4, 34, 3), True, False),  # kernels: a single tile, then three at a time
+        ((4, 34, 3), True, False),  # Kernels process one tile, then three at a time.
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):
@@ -140,7 +140,7 @@ def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, j
 @pytest.mark.parametrize(
     ("shape", "heads", "documents"),
     [
-        ((8, 10, 1), 2, True),  # two heads of 64 share one step
+        ((8, 10, 1), 2, True),  # Two heads of size 64 share one step of the kernel.
         pytest.param((4, 24, 5), 4, False, marks=pytest.mark.slow),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_sequence_of_nothing_but_padding_is_finite(attention_type, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_large_scores_stay_exact(way):
-    # With scores in the thousands nearly all rows attend to a single key.
+    # With scores in the thousands, nearly all queries attend to a single key.
     params = _params(scale=8.0)
     sparse, dense = (
         _run(_config(kind, way, 96), _inputs(96), params=params)

@@ -1,4 +1,4 @@
-"""FLOPs of a step, and the pairs of tokens that attention computes."""
+"""FLOPs of a step, and the number of token pairs that attention computes."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def test_model_flops_of_full_attention_by_hand():
     sets |= {"model.attention_type": "original_full", "make_data.max_predictions_per_seq": 5}
     config = tiny_config(16, **sets, **{"tokenize.vocab_size": 100})
     attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
-    # The last layer's MLP runs only for the 5 predictions.
+    # The MLP of the last layer runs only for the 5 predictions.
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
     whole = 3 * 2 * (3 * attention + mlps + head)
     assert count_model_flops(*with_data(config), batch_per_core=2) == whole
-    # Half of the pairs are of other documents.
+    # With `share=0.5`, half of the pairs are between different documents and do not count.
     half = 3 * 2 * 3 * 4 * 8 * 16 * 16 / 2
     assert count_model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
 
@@ -27,6 +27,6 @@ def test_model_flops_of_full_attention_by_hand():
 def test_sparse_attention_counts_the_pairs_of_its_pattern(pattern, per_row):
     config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
-    # Rows next to a global block see it once; the two global rows see everything.
+    # The window of the rows next to a global block contains it. The two global rows see all blocks.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
     assert count_visible_pairs(config, 0, 4096) == by_hand * 64 * 64

@@ -1,4 +1,4 @@
-"""The encoder as a whole: reach of its attention, dropout, lengths."""
+"""The whole encoder: documents and attention, selected positions, short sequences, dtypes."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _changed_by(config, position):
 def test_attention_stays_within_documents_on_request(key, value):
     sets = {f"model.{key}": value}
     reached, batch = _changed_by(tiny_config(96, **sets), position=50)
-    assert reached.all()  # through the global blocks, in two layers
+    assert reached.all()  # In two layers, all tokens are connected through the global blocks.
     config = tiny_config(96, **sets, **{"model.attend_across_documents": False})
     reached, batch = _changed_by(config, position=50)
     documents = batch["document_ids"].numpy()[0]

@@ -28,7 +28,7 @@ def test_initial_weights_are_a_truncated_normal():
     assert words.dtype == np.float32 and words.shape == (5000, 32)
     assert np.abs(words).max() <= 0.04
     assert abs(words.mean()) < 1e-4
-    # The distribution is a normal one, cut at two deviations.
+    # The distribution is normal and truncated at two standard deviations.
     assert abs(words.std() / (0.02 * 0.8796) - 1) < 0.01
     assert (values["bert/encoder/LayerNorm/gamma"] == 1).all()
     assert not values["cls/predictions/output_bias"].any()
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def test_heads_attend_to_their_distance_with_subspaces():
-    """Draw tokens with embeddings as they are initialized."""
+    """Compute the initial attention of the first layer on random tokens."""
     values = draw_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
@@ -58,7 +58,8 @@ def test_heads_attend_to_their_distance_with_subspaces():
         shares = tf.nn.softmax(query @ key.T / np.sqrt(32))
         assert np.diagonal(shares, distance).mean() > 0.95
         value = np.split(values[f"{scope}/value/kernel"], 4, axis=1)[number % 4]
-        assert not value[:32].any()  # of the token only, by a map that keeps lengths
+        # The values depend only on the token, by a map that preserves lengths.
+        assert not value[:32].any()
         np.testing.assert_allclose(value.T @ value, np.eye(32), atol=1e-6)
 
 

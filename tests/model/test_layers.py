@@ -1,4 +1,4 @@
-"""Activations and heads against TensorFlow's or plain formulas, and dropout."""
+"""Activations, heads and dropout, compared with TensorFlow or with plain formulas."""
 
 import numpy as np
 import pytest
@@ -69,12 +69,13 @@ def test_attention_by_groups_of_heads_equals_all_heads_at_once(
     masked_heads, has_documents, dtype, monkeypatch
 ):
     monkeypatch.setattr(head_attention, "_MIN_SCORES", 1)
-    monkeypatch.setattr(head_attention, "_MAX_SCORES", 2 * 24 * 24)  # two of four heads
+    # This limit allows the scores of two of the four heads at a time.
+    monkeypatch.setattr(head_attention, "_MAX_SCORES", 2 * 24 * 24)
     random, shape = np.random.default_rng(0), (2, 24, 2, 8)
     given = [tf.cast(_random(*shape, seed=n), dtype) for n in range(3)]
     upstream = tf.cast(_random(*shape, seed=3), dtype)
     documents = np.sort(random.integers(1, 4, shape[:2]), axis=1).astype(np.int32)
-    documents[0, 15:] = 0  # Padding, whose queries see no key.
+    documents[0, 15:] = 0  # Queries of padding attend to no key.
     tokens = Tokens(
         tf.constant(documents > 0, tf.float32), tf.constant(documents) if has_documents else None
     )
@@ -160,7 +161,8 @@ def test_neighbors_rectangles_and_steps_are_independent(masks):
     centered = [mask - mask.mean() for mask in masks]
     f = centered[0]
     products = [f[1:] * f[:-1], f[:, 1:] * f[:, :-1], f[64:] * f[:-64]]
-    products += [f[1:, 1:] * f[:-1, 1:] * f[1:, :-1] * f[:-1, :-1]]  # four corners
+    # Products of the four corners of a square.
+    products += [f[1:, 1:] * f[:-1, 1:] * f[1:, :-1] * f[:-1, :-1]]
     products += [centered[i] * centered[j] for i in range(4) for j in range(i)]
     for product in products:
         assert abs(product.mean()) / product.std() * np.sqrt(product.size) < 5

@@ -1,4 +1,4 @@
-"""ModernBERT's encoder and head against transformers' class with the same weights."""
+"""ModernBERT's encoder and head equal the class in transformers with the same weights."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.both
 
 
 def modernbert(seq_length, **sets):
-    """Return a config of four layers, the second and third of them local."""
+    """Return a config of four layers, of which the second and the third are local."""
     shape = {"model.architecture": "modernbert", "model.num_layers": 4}
     return tiny_config(seq_length, **(shape | sets))
 
 
 def weights_of(config):
-    """Return weights of which none is at its trivial initial value."""
+    """Return random weights, of which none is 0 or 1 as initialized."""
     random = np.random.default_rng(5)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
@@ -32,7 +32,7 @@ def weights_of(config):
 
 
 def reference(config, params=None):
-    """Return transformers' model with the same weights, none of them missing or unused."""
+    """Return the model in transformers with the same weights, and check that it uses them all."""
     model = config.model
     same = (
         "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
@@ -60,7 +60,7 @@ def their_logits(theirs, ids):
 @pytest.mark.parametrize(
     "length, sets",
     [
-        (100, {}),  # no multiple of the window
+        (100, {}),  # The length is not a multiple of the window.
         (512, {"model.local_attention": 32}),
         (96, {"model.local_attention": 16, "model.global_attn_every_n_layers": 2}),
         (256, {"model.global_rope_theta": 10_000, "model.local_rope_theta": 160_000}),
@@ -71,7 +71,7 @@ def their_logits(theirs, ids):
 def test_logits_are_those_of_transformers(length, sets):
     config = modernbert(length, **sets)
     params = weights_of(config)
-    ids = tiny_batch(config, batch_size=2)["input_ids"].numpy()  # the first row ends in padding
+    ids = tiny_batch(config, batch_size=2)["input_ids"].numpy()  # Its first row ends in padding.
     with torch.no_grad():
         expected = their_logits(reference(config, params), ids).numpy()
     hidden = encode(params, *with_data(config), tf.constant(ids))

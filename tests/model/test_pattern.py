@@ -1,4 +1,4 @@
-"""The block plan: pairs of blocks that see each other, drawn from the seed only."""
+"""The plan of block-sparse attention: pairs of blocks, which depend only on the seed."""
 
 import numpy as np
 import pytest
@@ -25,9 +25,9 @@ def test_rows_see_window_global_and_random_blocks(random_pattern, num_random_blo
         near = np.arange(1, 31)
         for offset in (-1, 0, 1):
             assert mask[:, near, near + offset].all()
-        # Counted once each: a random block is never one that is seen anyway.
+        # A random block is never a global block or a block of the window.
         expected = np.full(30, 2 + 3 + random)
-        expected[[0, -1]] -= 1  # a window that contains a global block
+        expected[[0, -1]] -= 1  # The windows of these rows contain a global block.
         np.testing.assert_array_equal(mask[:, 1:-1].sum(-1), [expected, expected])
 
 
@@ -36,7 +36,8 @@ def test_shifts_are_used_evenly_over_the_model():
     shifts = pattern.random_plan(config, 64 * 8)
     assert shifts.shape == (12, 16, 2) and (shifts[..., 0] != shifts[..., 1]).all()
     values, counts = np.unique(shifts, return_counts=True)
-    np.testing.assert_array_equal(values, np.arange(2, 30))  # 31 tiles, the window's three left out
+    # There are 31 tiles, of which the window covers three.
+    np.testing.assert_array_equal(values, np.arange(2, 30))
     assert counts.max() - counts.min() <= 2
 
 
@@ -52,7 +53,7 @@ def test_plans_differ_by_seed_layer_and_head(random_pattern):
 
 
 def test_the_plan_of_a_seed_never_changes():
-    """Never change it: models that were trained with a plan would silently see other blocks."""
+    """Keep the plans of earlier versions, since trained models depend on them."""
     independent = pattern.random_plan(_config(96, random_pattern="independent"), 96)
     assert independent[0, 0, :2].tolist() == [[5, 9, 3], [8, 4, 6]]
     rolled = pattern.random_plan(_config(96, random_pattern="rolled"), 96)

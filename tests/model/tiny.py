@@ -24,12 +24,12 @@ _TINY = {
 
 
 def tiny_config(seq_length=96, **sets):
-    """Return a completed config, where `sets` are `**{"section.key": value}`."""
+    """Return a small config with the settings `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if "model.architecture" in sets:
         del values["model.block_size"]
     elif values.get("model.attention_type") == "original_full":
-        # Full attention has no blocks.
+        # Settings of blocks are refused with full attention.
         blocks = [k for k in values if "model.attention_type" in OPTIONS[k].only_with]
         values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
@@ -37,7 +37,7 @@ def tiny_config(seq_length=96, **sets):
 
 
 def initial_slots(config, params):
-    """Return the optimizer's state before the first step."""
+    """Return the optimizer's slots before the first step, which are zero."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
         for slot, names in list_slot_parameters(*with_data(config)).items()
@@ -45,7 +45,7 @@ def initial_slots(config, params):
 
 
 def tiny_batch(config, batch_size=4, seed=0):
-    """Draw random records, of which the first and its predictions end in padding."""
+    """Draw random records. The first record and its predictions end in padding."""
     random = np.random.default_rng(seed)
     length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     vocab_size = config.model.vocab_size

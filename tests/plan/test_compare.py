@@ -1,4 +1,4 @@
-"""Measured rates next to planned ones."""
+"""The measured rate of a run is shown with the planned one."""
 
 import json
 

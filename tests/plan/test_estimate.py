@@ -1,4 +1,4 @@
-"""Rates, hours and costs, and expected hours against the supervisor in virtual time."""
+"""Rates, hours and costs of `plan`, compared with manual sums and a simulated supervisor."""
 
 import random
 
@@ -23,7 +23,7 @@ PRICES = load_prices()
 
 
 def step(chip, milliseconds, **figures):
-    """Return a result of preflight, with an interval of half to twice the time."""
+    """Return a result of preflight whose interval is from half to twice the time."""
     rate = {"tokens_per_second_per_core": 8192 / milliseconds * 1e3}
     times = {"step_ms": milliseconds, "step_ms_range": (milliseconds / 2, 2 * milliseconds)}
     shape = {"chip": chip, "fits": True, "seq_length": 4096, "batch_per_core": 2}
@@ -40,7 +40,7 @@ def test_rates_come_from_preflight_where_it_was_run():
     assert estimate_rate("v3-8", results) == compiled
     assumed = estimate_rate("v2-8", results)
     assert assumed.source == "share of the peak of a compiled bigbird"
-    # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
+    # Manual sum: v2-8 has 8 x 22.5 TFLOP/s, and a sequence of BERT-base takes about 2.5 TFLOP.
     share = measured.SHARES["bigbird"]["v2"]
     seconds = 16 * 2.50e12 / (8 * 22.5e12 * share) + measured.HOST_SECONDS
     assert assumed.tokens_per_second == pytest.approx(16 * 4096 / seconds, rel=0.05)
@@ -89,11 +89,13 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, machine code"
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
-    assert large.usd_per_hour == pytest.approx(16 * 1.416)  # price of the dearest zone
+    # The most expensive zone determines the price.
+    assert large.usd_per_hour == pytest.approx(16 * 1.416)
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
     assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # No slice has its size.
-    assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
+    # Two free machines, and spot and on-demand rows of seven usual machines and v5e-16.
+    assert len(made) == 2 + 2 * 8
     assert estimate.find_cheapest([by_name["v3-8", "spot"], large]) == large
 
 
@@ -135,7 +137,7 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
 def test_affordable_steps_cost_the_budget(pricing):
-    """Plan the affordable steps, whose cost is the budget."""
+    """Compute the steps that a budget buys, and check that they cost the budget."""
     run = Plan(*BASE)
     rows = estimate.make_rows(run, PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
@@ -161,14 +163,15 @@ def test_the_hours_of_other_rates_of_preemptions_are_those_of_the_spot_row():
 # --- the hours ---
 
 DAYS = 60
-INTERVAL, RATE = 600.0, 0.25  # of checkpoints in seconds, and of preemptions per hour
+INTERVAL = 600.0  # seconds between checkpoints
+RATE = 0.25  # preemptions per hour
 
 
 def useful_share(seed):
-    """Simulate 60 days of training with one preemption in four hours.
+    """Simulate 60 days of training with one preemption every four hours on average.
 
     Returns:
-        The useful share.
+        Fraction of the time that was spent on steps that were not lost.
     """
     trainer = TrainerModel(
         DAYS * 86_400 * 2, 2.0, INTERVAL, estimate.SAVE_SECONDS, estimate.RESTART_SECONDS

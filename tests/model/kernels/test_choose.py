@@ -1,4 +1,4 @@
-"""The choice of XLA or the kernels, and the reason where there are none."""
+"""The choice between XLA and the kernels, and the reason if the kernels are not used."""
 
 import pytest
 
@@ -27,6 +27,7 @@ def _resolved(config, platform, chip):
 
 
 @pytest.mark.parametrize(
+    # The implementation that "auto" chooses, and that "kernel" becomes (None: it is refused).
     ("platform", "chip", "auto", "named"),
     [
         ("tpu", "v5e", "kernel", "kernel"),
@@ -34,13 +35,13 @@ def _resolved(config, platform, chip):
         ("tpu", "v5p", "xla", "kernel"),
         ("tpu", "v3", "xla", None),
         ("tpu", None, "xla", None),
-        ("cpu", None, "xla", "kernel"),  # interpreted
+        ("cpu", None, "xla", "kernel"),  # A CPU interprets the kernels.
     ],
 )
 def test_auto_takes_kernels_on_chips_where_they_are_cheaper(platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto
-    assert config.model.attention_implementation == "auto"  # the given config is unchanged
+    assert config.model.attention_implementation == "auto"  # The given config does not change.
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
     if named:
         assert _resolved(_config(f"{KEY}=kernel"), platform, chip) == named
@@ -49,7 +50,7 @@ def test_auto_takes_kernels_on_chips_where_they_are_cheaper(platform, chip, auto
 @pytest.mark.parametrize(
     "settings",
     [
-        ["make_data.seq_length=512"],  # short sequences get full attention
+        ["make_data.seq_length=512"],  # Short sequences get full attention.
         ["model.attention_type=original_full"],
         [MODERNBERT],
         [MODERNBERT, "make_data.seq_length=640", "model.local_attention=64"],
@@ -70,7 +71,7 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
         ([], MOSAIC, True),
         ([], VMEM, True),
         ([], HBM, False),
-        ([f"{KEY}=kernel"], MOSAIC, False),  # requested by name
+        ([f"{KEY}=kernel"], MOSAIC, False),  # The user requested the kernels.
         ([f"{KEY}=xla"], MOSAIC, False),
     ],
 )

@@ -26,7 +26,7 @@ HEADS, SIZE = 2, 64
 
 
 def _by_kernel(query, key, value, tokens, reach):
-    """Return `dense_attention` of keys at most `reach` tokens away, by the kernels."""
+    """Compute attention to keys at most `reach` tokens away (None: all keys) by the kernels."""
     batch, length = (int(size) for size in tokens.mask.shape)
     tiles = [batch, -1, tile_rows(length, reach)]
     tiled = [
@@ -42,15 +42,16 @@ def _by_kernel(query, key, value, tokens, reach):
 @pytest.mark.parametrize(
     ("length", "reach", "has_documents"),
     [
-        (384, None, False),  # three tiles, of 128 tokens
-        (896, None, True),  # seven, of which documents need one to five
-        pytest.param(640, 64, True, marks=pytest.mark.slow),  # five, one after the other
-        (512, 100, False),  # tiles of 256
-        pytest.param(128, 40, False, marks=pytest.mark.slow),  # no neighboring tile
-        pytest.param(2176, 64, True, marks=pytest.mark.slow),  # two tiles, then three at a time
-        pytest.param(256, None, True, marks=pytest.mark.slow),  # one tile
-        pytest.param(4352, None, False, marks=pytest.mark.slow),  # one tile, then sixteen
-        pytest.param(4352, None, True, marks=pytest.mark.slow),  # up to nine of seventeen
+        # Comments state the tiles into which a sequence is divided, and how they are processed.
+        (384, None, False),  # 3 tiles of 128 tokens
+        (896, None, True),  # 7 tiles, of which a document needs 1 to 5
+        pytest.param(640, 64, True, marks=pytest.mark.slow),  # 5 tiles, one after the other
+        (512, 100, False),  # tiles of 256 tokens
+        pytest.param(128, 40, False, marks=pytest.mark.slow),  # 1 tile without neighbors
+        pytest.param(2176, 64, True, marks=pytest.mark.slow),  # 2 tiles, then 3 at a time
+        pytest.param(256, None, True, marks=pytest.mark.slow),  # 1 tile
+        pytest.param(4352, None, False, marks=pytest.mark.slow),  # 1 tile, then 16
+        pytest.param(4352, None, True, marks=pytest.mark.slow),  # up to 9 of 17 tiles
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(length, reach, has_documents):
@@ -58,7 +59,7 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
     shape = (2, length, HEADS, SIZE)
     given = [tf.constant(random.normal(size=shape), tf.float32) for _ in range(3)]
     documents = np.sort(random.integers(1, 4, (2, length)), axis=1).astype(np.int32)
-    documents[0, length // 2 - 3 :] = 0  # padding
+    documents[0, length // 2 - 3 :] = 0  # The first sequence ends in padding.
     mask = tf.constant(documents > 0, tf.float32)
     tokens = Tokens(mask, tf.constant(documents) if has_documents else None)
     upstream = tf.constant(random.normal(size=shape), tf.float32) * mask[..., None, None]
@@ -82,7 +83,11 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
 
 
 def test_skipped_documents_change_no_bit(monkeypatch):
-    """Include rows without any key so far, gradients of keys, and a tile of padding only."""
+    """Compute the same bits whether tiles of other documents are skipped or masked.
+
+    The cases include rows whose first tiles contain none of their keys, gradients of keys, and a
+    tile of padding.
+    """
     random, length = np.random.default_rng(1), 640
     given = [tf.constant(random.normal(size=(2, length, HEADS, SIZE)), tf.float32) for _ in "qkv"]
     documents = np.repeat([[1, 1, 2, 3, 4, 5, 5, 5, 5, 6], [1, 2, 2, 3, 3, 3, 3, 0, 0, 0]], 64, 1)
@@ -112,16 +117,18 @@ def test_skipped_documents_change_no_bit(monkeypatch):
 @pytest.mark.parametrize(
     ("length", "sets", "barriers"),
     [
-        (256, {"architecture": "modernbert"}, 6),  # a global layer and a local one
+        (256, {"architecture": "modernbert"}, 6),  # one global and one local layer
         pytest.param(256, {"attention_type": "original_full"}, 4, marks=pytest.mark.slow),
     ],
 )
 def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, monkeypatch):
-    """Compare gradients, with one barrier more for each recomputed activation and gradient.
+    """Compare the gradients of an encoder, and count its optimization barriers.
 
-    Checkpointing runs each layer twice, and the gradients of a gated product get a barrier as well.
+    Each activation that is recomputed for the gradients adds a barrier, and so do the gradients of
+    a gated product.
     """
-    monkeypatch.setattr(LayerShape, "order", Order(1, 1))  # the smallest code to compile
+    # This order results in the least code, which compiles fast.
+    monkeypatch.setattr(LayerShape, "order", Order(1, 1))
     sets |= {"hidden_size": "128", "attend_across_documents": "false"}
     by_way, found = {}, {}
     for way in ("xla", "kernel"):
@@ -131,7 +138,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, mo
             by_way[way], found[way] = _gradients(config)
     assert found["kernel"] - found["xla"] == barriers
     for name, expected in by_way["xla"].items():
-        # The keys' bias changes nothing: its gradient is rounding.
+        # A bias of the keys does not change the softmax, so its gradient is only rounding.
         scale = 1.0 if name.endswith("key/bias") else float(tf.reduce_max(abs(expected)))
         np.testing.assert_allclose(
             by_way["kernel"][name], expected, atol=1e-5 * scale, err_msg=name
@@ -141,7 +148,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, mo
 def _gradients(config):
     """Return the gradients of an encoder's parameters, and the number of barriers.
 
-    The documents are separate, and one of them ends in padding.
+    Attention does not cross documents, and one record ends in padding.
     """
     batch = tiny_batch(config, batch_size=2)
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
@@ -157,7 +164,8 @@ def _gradients(config):
 
     params = {k: tf.constant(v) for k, v in draw_parameters(*with_data(config), seed=1).items()}
     is_kernel = config.model.attention_implementation == "kernel"
-    found = (run if is_kernel else run.python_function)(params)  # XLA needs no TPU compiler
+    # Only the kernels need the compiled function.
+    found = (run if is_kernel else run.python_function)(params)
     gradients = {k: tf.convert_to_tensor(v) for k, v in found.items() if v is not None}
     operations = run.get_concrete_function(params).graph.get_operations()
     return gradients, sum(operation.type == "XlaOptimizationBarrier" for operation in operations)
