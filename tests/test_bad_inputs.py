@@ -96,7 +96,7 @@ CASES = (
         _RESUME + " --set=model.num_layers=3",
         "(model.num_layers: 2 -> 3): use the same settings; to start another",
     ),
-    (_RESUME + " --set=data.seed=7", "from its weights, --init_from "),
+    (_RESUME + " --set=data.seed=7", "from its weights, use --init_from "),
     (_RESUME + " --config={t}/clip.yaml", "rest of the run, use --set training.clip_norm=2.0"),
     (_RESUME + " --data_dir={t}/other", "was trained on other data"),
     (_RESUME + " --model_dir={w} --overwrite", "overlaps with --data_dir"),

@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--held_out", type=number(float, 0, 1), default=0.2, help="of documents")
     parser.add_argument("--steps", type=number(int, 1), default=36)
     parser.add_argument("--batch_size", type=number(int, 2), default=24, help="paragraphs")
-    parser.add_argument("--learning_rate", type=number(float, 0), default=5e-5)
+    parser.add_argument("--learning_rate", type=number(float, 0), default=2e-5)
     parser.add_argument("--tokens_per_vector", type=number(float, 1), default=8)
     args = parser.parse_args()
     if (args.output / "modules.json").exists() and not (args.output / "training").exists():

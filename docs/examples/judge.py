@@ -6,7 +6,9 @@
 A line of --questions contains `query` and the `id` of the document that answers. The table has the
 nDCG@10 for a share of the documents (--judged, by checksum), each ranked by its best passage, among
 all documents. Intervals of 95 % are a bootstrap over documents. The last columns are vectors and
-kilobytes of a document, and processor milliseconds of a query.
+kilobytes of a document, and processor milliseconds of a query. A line of --pairs contains
+`sentence1`, `sentence2` and `label`, a number or a class; the second table has the rank correlation
+(Spearman) of their cosine and the label. Of classes, `entailment` counts as 1 and others as 0.
 """
 
 import argparse
@@ -18,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from finetune import BadInput, number
+from benchmark import correlate_ranks
+from finetune import BadInput, number, of_each, read_rows
 from search import (
     CANDIDATES,
     WEIGHT,
@@ -135,6 +138,29 @@ def show(rows: Rows, args: argparse.Namespace) -> None:
         first = first or found
 
 
+def show_pairs(args: argparse.Namespace) -> None:
+    """Print how well the cosine of two sentences follows the labels of people."""
+    print(f"\n| {' | '.join(['', *(path.name for path in args.pairs)])} |")
+    print(f"|---{'|---' * len(args.pairs)}|")
+    for folder in args.model:
+        model, cells = load(folder, args), [folder]
+        model[-1].pool_factor = 1
+        for path in args.pairs:
+            rows = read_rows(path)
+            labels = of_each(path, rows, lambda row: to_number(row["label"]))
+            sides = [[row[name] for row in rows] for name in ("sentence1", "sentence2")]
+            both = [[each.mean(0) for each in model.encode_query(side)] for side in sides]
+            units = [torch.nn.functional.normalize(torch.stack(side)) for side in both]
+            found = (units[0] * units[1]).sum(1).cpu().numpy()
+            cells.append(f"{correlate_ranks(found, np.array(labels)):.3f}")
+        print(f"| {' | '.join(cells)} |")
+
+
+def to_number(label: str | float) -> float:
+    """Return a label's number; of JSICK's classes, `entailment` is 1."""
+    return float(label == "entailment") if isinstance(label, str) else label
+
+
 def main() -> None:
     """Judge models."""
     parser = flags(__doc__, "+")
@@ -142,8 +168,11 @@ def main() -> None:
     parser.add_argument("--judged", type=number(float, 0, 1), default=0.15, help="of documents")
     parser.add_argument("--most", type=number(int, 2), default=1200, help="questions to judge by")
     parser.add_argument("--hard", action="store_true", help="those that BM25 alone gets wrong")
+    parser.add_argument("--pairs", type=Path, nargs="+", help="sentences and labels, see above")
     args = parser.parse_args()
     show(read(args.documents, "id", "text"), args)
+    if args.pairs:
+        show_pairs(args)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_a_machine_finds_the_step_that_was_compiled_for_its_slice(tmp_path):
     subprocess.run(words, env=environment, check=True, capture_output=True)
     names = os.listdir(kept)
     assert len(names) == 1 and os.listdir(found) == names
-    assert "replica_step" in names[0]
+    assert "run_replica" in names[0]
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def run_dir(base):
 def test_programs_become_files_of_the_run(run_dir):
     with keep_programs(run_dir) as folder:
         os.mkdir(folder)
-        storage.write_bytes(f"{folder}/jit_replica_step-1-cache", b"native code")
+        storage.write_bytes(f"{folder}/jit_run_replica-1-cache", b"native code")
     owned = Owned.load(f"{run_dir}/model")
     assert owned is not None and owned.kind == "run"
-    assert list(owned.files) == ["compiled/jit_replica_step-1-cache"]
+    assert list(owned.files) == ["compiled/jit_run_replica-1-cache"]
     with keep_programs(run_dir) as folder:  # a step that doesn't fit
         pass
-    assert list(Owned.load(f"{run_dir}/model").files) == ["compiled/jit_replica_step-1-cache"]
+    assert list(Owned.load(f"{run_dir}/model").files) == ["compiled/jit_run_replica-1-cache"]
 
 
 def test_a_folder_that_is_no_run_is_refused_before_anything_is_compiled(base):
@@ -93,4 +93,4 @@ def test_a_program_that_cannot_be_copied_is_an_error(run_dir, monkeypatch):
         keep_programs(run_dir) as folder,
     ):
         os.mkdir(folder)
-        storage.write_bytes(f"{folder}/jit_replica_step-1-cache", b"native code")
+        storage.write_bytes(f"{folder}/jit_run_replica-1-cache", b"native code")

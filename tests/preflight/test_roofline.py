@@ -206,7 +206,7 @@ def test_same_op_of_all_layers_is_one_row():
 
 def test_long_name_is_shortened_in_its_middle():
     scopes = "/".join(f"scope_{n}" for n in range(9))
-    short = figures.shorten_name(f"jit(replica_step)/while/body/{scopes}/scores/dot_general")
-    assert len(short) <= 72 and short.startswith("jit(replica_step)/…/")
+    short = figures.shorten_name(f"jit(run_replica)/while/body/{scopes}/scores/dot_general")
+    assert len(short) <= 72 and short.startswith("jit(run_replica)/…/")
     assert short.endswith("/scope_8/scores/dot_general")
     assert figures.shorten_name("layer_*/mlp/MatMul") == "layer_*/mlp/MatMul"

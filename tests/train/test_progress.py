@@ -13,7 +13,7 @@ def make(peak=None, start=0, before=0.0):
 
 def measured(progress, step):
     """Return the rate at a step that is logged as soon as it is finished."""
-    progress.finished(step)
+    progress.note_finished(step)
     return progress.measure()
 
 

@@ -132,7 +132,7 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
     assert steps == sorted(set(steps)) and {4, 8, 12, 16, 20, 24, 28, STEPS} <= set(steps)
     if runs.engine == "pjrt" and pytest.importorskip("jax").__version_info__ >= (0, 7):
         # Older ones keep no programs of a CPU; see `engines.devices`.
-        kept = [name for name in storage.list_tree(model) if "replica_step" in name]
+        kept = [name for name in storage.list_tree(model) if "run_replica" in name]
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
 
