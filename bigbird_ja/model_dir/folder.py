@@ -152,8 +152,6 @@ class ModelDir:
         known = ("started", "resumed", "finished", "failed", "interrupted")
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
-    # Checks, before anything is written.
-
     def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
         """Compare settings with the run in the folder.
 
@@ -213,8 +211,6 @@ class ModelDir:
         return Resumption(
             checkpoint, max(interruptions, meta.interruptions), compute_next_batch(meta, config)
         )
-
-    # The lock.
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""Training, which begins with `train.py`."""
+"""Training. `start.pretrain` is its entry point, and `train.Trainer` contains the loop."""

@@ -43,10 +43,10 @@ class Evaluations:
             self._evaluated = self._job.pod.share("evaluated", lambda: last)
 
     def is_due(self, step: int) -> bool:
-        """Return whether an evaluation is due at `step`, also after a restart from there.
+        """Return whether an evaluation is due at `step`, also after a restart from that step.
 
-        One is due at the first finished step at or after each multiple of the interval, and at the
-        last step. At step 0 it is due only if the weights come from another model.
+        An evaluation is due at the first finished step at or after each multiple of the interval,
+        and at the last step. At step 0 it is due only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -62,8 +62,8 @@ class Evaluations:
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
-        In a pod each process evaluates its part, and only the writer gets results. The result is
-        also None if a stop is requested before the end.
+        In a pod each process evaluates its part of the records. The result is None in all processes
+        but the writer, and if a stop is requested before the end.
         """
         from bigbird_ja.evaluation import masked_lm
 

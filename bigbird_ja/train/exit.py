@@ -8,8 +8,8 @@ from bigbird_ja.errors import CommandError
 class ProcessExit:
     """Immediate end of a run with an error, after registered callbacks.
 
-    Each run has one object. It is passed to the parts that may end the run while the main thread is
-    stuck: the listener for signals, the watchdog, and the connection to a pod.
+    There is one object per run. The signal listener, the watchdog and the connection to a pod use
+    it, as they may have to end the run while the main thread is stuck.
 
     Args:
         leave: callback that ends the process with the error, or interrupts the call in a user's

@@ -1,7 +1,7 @@
-"""Place of this process in a pod, and checks that all processes of the pod are equal.
+"""Number of this process in a pod, and checks that all processes of the pod are equal.
 
-On a TPU slice of several hosts the machine states the place. Elsewhere JAX's environment variables
-state it.
+On a TPU slice of several hosts, GKE's variables or the TPU VM's metadata contain the number. On
+other machines, JAX's environment variables contain it.
 """
 
 import contextlib
@@ -73,13 +73,16 @@ def join_pod(
         yield SingleProcess()
         return
     if engine == "estimator":
-        raise BadInput("`engine` estimator drives all hosts from one process: leave it out")
+        raise BadInput(
+            "`engine` estimator trains from one process, but this is a pod of several processes:"
+            " leave `engine` out"
+        )
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
     pod = Pod(index, count, socket.gethostname(), stop, exit_process)
     with _report_failures(pod, exit_process):
         pod.connect(address, devices.prepare(use_tpu), wait_seconds, check)
-        stop.install()  # JAX has replaced the handler of SIGTERM.
+        stop.install()  # `jax.distributed.initialize` replaces the handler of SIGTERM.
         ours = {
             "bigbird-ja": __version__,
             **list_package_versions(),
@@ -94,7 +97,7 @@ def join_pod(
 
 @contextlib.contextmanager
 def _report_failures(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
-    """Report a failure inside to the other processes, and exit without waiting for them."""
+    """Context manager: report a failure to the other processes, and do not wait for them."""
     try:
         yield
     except BaseException as error:
@@ -117,14 +120,14 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
         first: packages, data, arguments and settings of process 0.
 
     Raises:
-        BadInput: Some differ. The message names them.
+        BadInput: Some values differ. The message contains them.
     """
     different = [key for key in sorted({*ours, *first}) if ours.get(key) != first.get(key)]
     if different:
-        named = "; ".join(f"{k}={ours.get(k)} and not {first.get(k)}" for k in different[:4])
+        named = "; ".join(f"{k}={ours.get(k)} instead of {first.get(k)}" for k in different[:4])
         raise BadInput(
-            f"{name} differs from process 0 ({named[:400]}): give every host the same arguments,"
-            " settings, packages and data, with `model_dir` on gs:// or on a disk that all share"
+            f"{name} differs from process 0 ({named[:400]}): give all hosts the same arguments,"
+            " settings, packages and data, and a `model_dir` on gs:// or on a shared disk"
         )
 
 
@@ -193,5 +196,5 @@ def find_slice_place(
         # The Cloud TPU API sets the first attribute, and Compute Engine's groups set the second.
         number = metadata("agent-worker-number") or metadata("worker-id") or ""
     if not number.isdigit():
-        raise BadInput(f"this TPU VM's number in its slice is {number!r}: set {_INDEX}")
+        raise BadInput(f"this TPU VM's number in its slice is unknown ({number!r}): set {_INDEX}")
     return hosts.split(","), int(number)

@@ -60,7 +60,7 @@ class PretrainResult:
 class Job:
     """Run to train, with settings, data set, engine and arguments."""
 
-    config: Config  # Config, fitted to the data set.
+    config: Config  # Result of `fit_to_data`.
     manifest: Manifest
     data_dir: str
     engine: Choice

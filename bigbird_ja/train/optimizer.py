@@ -40,12 +40,14 @@ NamedTensors = dict[str, tf.Tensor]
 _BETA1 = 0.9  # Decay of the running mean of gradients.
 _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
 _MUON_BETA = 0.95  # Decay of the momentum.
-# a X + b X³ + c X⁵ on singular values: five iterations map those above 0.01 to 0.7 to 1.2.
+# Coefficients of a X + b X³ + c X⁵. Five iterations map singular values from 0.01 to 1 into the
+# range 0.7 to 1.2.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
 _SMALLEST_NORM = 1e-12  # Keeps a zero matrix zero.
-# Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
+# Number of matrices that share one kernel of a ModernBERT layer: query, key and value, and both
+# halves of the gated MLP.
 _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 
@@ -71,10 +73,10 @@ def list_muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
 
 
 def list_slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
-    """Return the parameters that have each slot of the optimizer's state.
+    """Return the names of the parameters that have a slot of the optimizer's state, by slot.
 
-    Slot m is the running mean of the gradients, for all parameters. Slot v is the running mean of
-    their squares, for all parameters except Muon's.
+    Slot "m" is the running mean of the gradients, for all parameters. Slot "v" is the running mean
+    of the squared gradients, for all parameters except Muon's.
     """
     names, matrices = list(make_parameter_specs(config, data)), list_muon_matrices(config, data)
     return {"m": names, "v": [name for name in names if name not in matrices]}
@@ -144,7 +146,7 @@ def update(
 def _correct_rate(
     training: TrainingConfig, global_step: tf.Tensor, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Return rate and epsilon, changed so that they include the bias correction of `adamw`."""
+    """Return rate and epsilon. For `adamw` they include the bias correction."""
     if training.update_rule == "google":
         return rate, training.adam_epsilon
     count = tf.cast(global_step, tf.float32) + 1.0
@@ -207,10 +209,10 @@ def muon_directions(
     Args:
         training: limit of the gradients' norm, and dtype of the result.
         matrices: result of `list_muon_matrices`.
-        momenta: float32 by name, whole, or the same rows of each.
+        momenta: float32 by name, whole matrices, or one replica's rows of each matrix.
         gradients: float32 by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: required divisor of n. Zero matrices are added to each stack for it.
+        multiple: required divisor of n. Each stack is padded with zero matrices.
 
     Returns:
         Stacks [n, rows, columns] in `training.dtype`.
@@ -282,7 +284,7 @@ def muon_updates(
     Args:
         matrices: argument of `muon_directions`.
         stacks: orthogonalized stacks of `muon_directions`.
-        params: parameters, whole or the same rows of each.
+        params: parameters, whole or one replica's rows of each, like the stacks.
     """
     left = {tuple(stack.shape[1:]): iter(tf.unstack(stack)) for stack in stacks}
     result: NamedTensors = {}

@@ -5,15 +5,16 @@ ends all processes if one dies (heartbeats), and contains a key-value store for 
 Process 0 is the writer: it owns the lease on MODEL_DIR and writes its files.
 
 **One step for all.** A JAX program runs on all devices together, so all processes must save or stop
-at the same step. The writer writes that step to the store, far enough ahead: every step sums over
-all devices, so no process has finished a step that the writer has not dispatched, and none
-dispatches more than `ahead` steps before it reads the store again. (JAX's
-`reached_preemption_sync_point` works only once and only for SIGTERM, whose handler it replaces.
-Saves by time, Ctrl-C and `max_train_minutes` need an agreement, too.)
+at the same step. The writer chooses that step and writes it to the store. The step must be so far
+ahead that no process has dispatched it yet. Every step sums over all devices, so no process has
+finished a step that the writer has not dispatched, and no process dispatches more than `ahead`
+steps before it reads the store again. (JAX's `reached_preemption_sync_point` works only once and
+only for SIGTERM, whose handler it replaces. Saves by time, Ctrl-C and `max_train_minutes` need an
+agreement, too.)
 
-**One outcome for all.** A process that fails writes its reason to the store, and the others end
-with it. If one is killed, JAX's client aborts the others, and `signals.call_on_abort` converts that
-to exit status 76.
+**One outcome for all.** A process that fails writes the reason to the store, and the other
+processes end with the same reason. If a process is killed, JAX's client aborts the others, and
+`signals.call_on_abort` converts the abort to exit status 76.
 """
 
 import concurrent.futures
@@ -41,7 +42,7 @@ _NO_PROXY = "no_grpc_proxy"
 # Timeout of the heartbeats.
 HEARTBEAT_SECONDS = 40
 _POLL_SECONDS = 0.2
-# Time for the others to read why process 0 fails, before its store closes.
+# Time for the other processes to read the failure of process 0, before process 0 closes the store.
 _FINAL_STATUS_SECONDS = 10.0
 # Timeout of a wait that only a failure ends.
 _DAY_MS = 24 * 3600 * 1000
@@ -58,7 +59,7 @@ class Pod:
         index: number of this process, from 0.
         count: number of processes.
         host: name of its machine, for messages.
-        stop: request to stop this process, which all share.
+        stop: request to stop this process. The processes share their requests.
         exit_process: callback that ends this process when another one has failed.
     """
 
@@ -81,7 +82,7 @@ class Pod:
         self._waits = False
         # Requests ("stop", "save") for a step that all share.
         self._requests: set[str] = set()
-        # The last step that the writer named, and whether all stop there.
+        # The last step that the writer chose, and whether all processes stop there.
         self._agreed = (-1, False)
         # The last step that this process may have dispatched.
         self._max_dispatched = -1
@@ -130,7 +131,8 @@ class Pod:
 
         host, _, port = address.rpartition(":")
         is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-        # gRPC would use a proxy even for the next machine; JAX warns of the variable.
+        # gRPC would use a proxy even for a machine in the same network. JAX's warning about the
+        # variable is disabled.
         others = [os.environ.get(_NO_PROXY), host.strip("[]")]
         os.environ[_NO_PROXY] = ",".join(filter(None, others))
         logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
@@ -141,12 +143,11 @@ class Pod:
             self.count,
             self.index,
             cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds) + 3600,  # JAX aborts at its own timeout.
+            # JAX would abort the process at this timeout, so `check_time` raises before.
+            initialization_timeout=int(seconds) + 3600,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
         )
-
-    # Waiting for each other.
 
     def barrier(self, name: str) -> None:
         """Implement `Processes.barrier`."""
@@ -186,8 +187,8 @@ class Pod:
     def _wait_for(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
         """Return the result of a call that waits for other processes.
 
-        The call runs in a thread of its own. `check` and another process's failure end the wait
-        here.
+        The call runs in a separate thread. The wait ends if `check` raises, or if another process
+        fails.
         """
         self._waits = True
         future = run_in_thread("pod-wait", call)
@@ -201,12 +202,10 @@ class Pod:
             raise self._remote_failure
         return future.result()
 
-    # Steps.
-
     def choose_limit(self, step: int, limit: int, ahead: int) -> int:
         """Implement `Processes.choose_limit`.
 
-        The writer names a step if one is needed.
+        If a save or stop is requested, the writer chooses its step. The others read that step.
         """
         named = self._agreed[0]
         if self.is_writer and self._requests and named <= step:
@@ -230,8 +229,8 @@ class Pod:
         return False
 
     def ask_to_stop(self, who: str) -> None:
-        """Request a step at which all stop, on behalf of `who` (a signal, a limit)."""
-        # Another request was first, or the store is lost.
+        """Request that all processes stop, on behalf of `who` (a signal, a limit)."""
+        # This fails if another request was first, or if the store is lost.
         with contextlib.suppress(RuntimeError):
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
@@ -240,8 +239,6 @@ class Pod:
     def stops_at(self, step: int, is_requested: bool) -> bool:
         """Implement `Processes.stops_at`."""
         return self._agreed[1] and step >= self._agreed[0]
-
-    # Ends.
 
     def fail(self, reason: str, message: str) -> None:
         """Implement `Processes.fail`."""
@@ -254,9 +251,9 @@ class Pod:
     def explain(self, error: BaseException) -> CommandError | None:
         """Implement `Processes.explain`.
 
-        It waits for the failure of another process if a sum over devices has failed.
+        After an error of JAX's runtime, it waits until another process has reported a failure.
         """
-        # On CPUs the sum fails at once if a process is lost.
+        # On CPUs a sum over processes fails at once if a process is lost.
         if "Gloo" in str(error):
             return self._remote_failure or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
@@ -281,14 +278,14 @@ class Pod:
         concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
     def detach(self) -> None:
-        """Keep JAX from waiting for the other processes when this one exits."""
+        """Prevent that JAX waits for the other processes when this process exits."""
         compat.leave_coordination_service()
 
     def _post_final_status(self, folder: str, text: str, seconds: float) -> None:
-        """Write a text to the store for the others.
+        """Write a text to the store for the other processes.
 
-        The store closes with the writer, which therefore waits until all have written theirs, for
-        at most `seconds`.
+        The store closes when the writer exits. So the writer waits until all processes have written
+        their texts, for at most `seconds`.
         """
         with contextlib.suppress(RuntimeError):  # The others may have exited.
             self._client.key_value_set(f"{folder}/{self.index}", text)
@@ -307,7 +304,7 @@ class Pod:
                 self.ask_to_stop(self._stop.name)
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
-            # The store is lost, and JAX's client will abort.
+            # The store is lost, so JAX's client will abort this process.
             except RuntimeError:
                 return
             if "pod/stop" in entries:
@@ -328,7 +325,10 @@ class Pod:
             self._exit(self._failure)
 
     def _end(self, news: CommandError) -> None:
-        """End this process with another one's failure, in the main thread if it waits."""
+        """End this process with the failure of another one.
+
+        If the main thread waits for other processes, it raises the failure.
+        """
         if self._remote_failure is None and not self._is_over:
             self._remote_failure = news
             if not self._waits:
@@ -336,7 +336,7 @@ class Pod:
 
 
 def _make_remote_error(name: str, reason: str, message: str) -> CommandError:
-    """Return the error with which this process ends after another one has failed."""
+    """Return the error with which this process ends after process `name` has failed."""
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")
     return errors.make_error(reason, message if name in message else f"{name}: {message}")

@@ -1,4 +1,4 @@
-"""Interface of the loop to the processes that train one run together.
+"""Interface between the training loop and the processes that train one run together.
 
 `SingleProcess` implements it for a run in one process.
 """
@@ -18,7 +18,7 @@ NamedArrays = Mapping[str, "np.ndarray"]
 
 
 class Processes(Protocol):
-    """Interface of a process to those that train the run with it.
+    """Interface of a process to the other processes of its run.
 
     Attributes:
         index: number of this process, from 0.
@@ -31,23 +31,27 @@ class Processes(Protocol):
     is_writer: bool
 
     def barrier(self, name: str) -> None:
-        """Wait until all processes have called this."""
+        """Wait until all processes have called `barrier` with this name."""
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the value that `make` returns in the writer (JSON), in every process."""
+        """Call `make` in the writer, and return its value in all processes.
+
+        The value must be JSON.
+        """
 
     def collect(
         self, key: str, arrays: NamedArrays, poll: Callable[[], None]
     ) -> list[NamedArrays] | None:
-        """Return the arrays of all processes in the writer, and None in the others.
+        """Return the arrays of all processes in the writer, and None in the other processes.
 
-        `poll` is called meanwhile, and may raise to end the wait.
+        `poll` is called while the writer waits for the arrays. It may raise to end the wait.
         """
 
     def choose_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Return the step up to which the engine may go now, at most `limit`.
+        """Return the last step that the engine may dispatch now, at most `limit`.
 
-        Call it before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
+        Call this before each `advance`, which may dispatch `ahead` steps beyond the finished
+        `step`.
         """
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
@@ -55,21 +59,26 @@ class Processes(Protocol):
 
         Args:
             step: last finished step.
-            last: step of the save before.
+            last: step of the previous save.
             is_time: whether a save is due by this process's clock.
         """
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
-        """Return whether training stops at `step`, given a request in this process."""
+        """Return whether training stops at `step`.
+
+        Args:
+            step: last finished step.
+            is_requested: whether this process was asked to stop.
+        """
 
     def fail(self, reason: str, message: str) -> None:
-        """Report to the others that this process fails."""
+        """Report to the other processes that this process fails."""
 
     def explain(self, error: BaseException) -> CommandError | None:
         """Return the failure of another process that caused an error of this one, or None."""
 
     def finish(self) -> None:
-        """Note that the run has finished in all processes."""
+        """End the connection after the run, once all processes have finished it."""
 
 
 class SingleProcess:

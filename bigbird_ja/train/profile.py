@@ -60,7 +60,7 @@ class Profile:
             self._log(f"`profile_steps`: step {steps[-1]} is already finished, so none is profiled")
 
     def find_next_due(self, step: int) -> int:
-        """Return the next step after which the profile begins or ends, or 1 << 62."""
+        """Return the next step after which the profile begins or ends, or 1 << 62 if none."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
@@ -140,7 +140,8 @@ def _start_tensorflow_profiler(folder: str) -> Callable[[], Any]:
 def _measure_peak_memory(on_jax: bool) -> int:
     """Return the peak memory in bytes of JAX's first device, or of this process on the host.
 
-    Under TPUEstimator it is of the process, as JAX would try to open the TPU that TensorFlow uses.
+    Under TPUEstimator it is the memory of the process, as JAX would try to open the TPU that
+    TensorFlow uses.
     """
     if on_jax:
         import jax

@@ -10,7 +10,7 @@ from bigbird_ja.process.console import LiveLine, format_count, format_time
 _LOG_INTERVAL = 2.0
 # Minimum duration of the measurement of a rate, in seconds.
 _SHORTEST = 1.0
-# Weight of the newest measurement in the smoothed seconds per step, which the ETA uses.
+# Weight of the newest measurement in the running mean of seconds per step, which the ETA uses.
 _NEWEST = 0.2
 
 
@@ -51,7 +51,7 @@ class TrainProgress:
         return self.seconds_before + self.clock() - self._start
 
     def begin(self) -> None:
-        """Start the measurement, which excludes the time before (imports, building the graph)."""
+        """Start the measurement. Earlier time (imports, compilation) does not count."""
         # `_seconds` is the time when `step` finished.
         self._start = self._seconds = self.clock()
         self._left_out = 0.0  # Seconds that are excluded from the rate.
@@ -88,7 +88,7 @@ class TrainProgress:
     def compute_mfu(self, tokens_per_second: float) -> float | None:
         """Compute the model FLOPs utilization of a core, 0 to 1.
 
-        It is None without a known peak.
+        The result is None if the peak is unknown.
         """
         if not self.peak_flops:
             return None
@@ -98,7 +98,7 @@ class TrainProgress:
     def format_line(self, metrics: Mapping[str, float]) -> str:
         """Format the line for one logged step.
 
-        The most important figures are first, as terminals cut the line.
+        The most important figures are first, as a narrow terminal cuts the end of the line.
 
         Args:
             metrics: metrics with the keys of `metrics.jsonl`.

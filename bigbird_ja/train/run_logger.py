@@ -41,7 +41,7 @@ class RunLogger:
     Args:
         job: run to record.
         model_dir: MODEL_DIR, locked by the process that writes.
-        resumption: the point at which training continues.
+        resumption: point at which training continues.
 
     Attributes:
         step: last finished step.
@@ -57,7 +57,7 @@ class RunLogger:
         self._beats, self._has_ended = 0, False
         # Saves that are not in events.jsonl yet.
         self._saved: list[Saved] = []
-        # Lock of that list and its events.
+        # Lock for `_saved`, and for writing its events.
         self._lock = threading.Lock()
         model_dir.open_logs(self.step, job.config.training.num_train_steps)
         if model_dir.metrics is not None:
@@ -76,8 +76,6 @@ class RunLogger:
         self._board: EventWriter | None = None
         self._wandb: WandbLog | None = None
 
-    # The start.
-
     def record_start(self, init_from: dict[str, Any] | None) -> None:
         """Record the start of a run, after the engine has accepted it.
 
@@ -85,7 +83,7 @@ class RunLogger:
         W&B's run are opened.
 
         Args:
-            init_from: record of `init_from`, if this is a new run with it.
+            init_from: record of the other model, if this run starts from its weights.
         """
         self._model_dir.begin()
         if not self._writes:
@@ -97,7 +95,7 @@ class RunLogger:
             self._record_other_settings(model_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
         model_dir.write_settings(job.config, job.manifest, tokenizer)
-        # A resume may change these values. Then results are equal only up to rounding.
+        # A resume may change these values. Then the results differ by rounding errors.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # Rounding depends on the number of cores.
             start["cores"] = workers.count_cores()
@@ -107,7 +105,7 @@ class RunLogger:
             config=config_fingerprint(job.config, job.manifest)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
-            environment={  # Without host names, paths or variables.
+            environment={  # Host names, paths and variables are private, so they are not recorded.
                 "bigbird_ja": __version__,
                 "python": platform.python_version(),
                 **list_package_versions(),
@@ -153,8 +151,6 @@ class RunLogger:
         """Record that the first step begins."""
         self.progress.begin()
         self.update_heartbeat(state="training")
-
-    # While it trains.
 
     def record_event(self, event: str, **fields: Any) -> None:
         """Add a line to events.jsonl, with the step."""
@@ -264,8 +260,6 @@ class RunLogger:
         if self._board is not None:
             self._board.sync()
 
-    # Totals, and the end.
-
     def _count_tokens(self) -> int:
         """Estimate the number of training tokens so far, without padding.
 
@@ -279,7 +273,7 @@ class RunLogger:
         return before.meta.tokens_seen + round(new)  # Earlier steps had another batch size.
 
     def make_metadata(self) -> Meta:
-        """Return the metadata of a checkpoint of this step, without its files."""
+        """Return the metadata of a checkpoint of this step, where `files` is still empty."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,

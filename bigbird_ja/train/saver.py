@@ -1,8 +1,8 @@
 """Checkpoints saved in the background of training.
 
 The main thread only takes a snapshot of the variables. A background thread computes checksums and
-writes or uploads the files. The next save, and the end of the run, wait for it. A failure in the
-thread ends the run at the next step.
+writes or uploads the files. The next save, and the end of the run, wait for that thread. A failure
+in the thread ends the run at the next step.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _NEVER = 1 << 62
 
 @dataclass(frozen=True)
 class Saved:
-    """Checkpoint that has become the latest of MODEL_DIR."""
+    """Completed save of a checkpoint."""
 
     step: int
     seconds: float  # Duration of the save.
-    time: float  # UNIX seconds at its end.
+    time: float  # UNIX seconds at the end of the save.
 
 
 @dataclass(eq=False)
 class CheckpointSaver:
-    """Saver of checkpoints by minutes and by steps, one at a time.
+    """Saver of checkpoints, by time and by number of steps, one at a time.
 
-    `poll` and `wait` return each completed save once. A process of a pod that does not write only
-    takes part in the snapshots.
+    `poll` and `wait` return each completed save once. In a pod, all processes take snapshots, but
+    only one process writes them.
 
     Attributes:
         step: last saved step, or the first step of training.
@@ -53,13 +53,13 @@ class CheckpointSaver:
     model_dir: ModelDir  # Locked in the process that writes.
 
     def __post_init__(self) -> None:
-        """Count from step 0 on."""
+        """Count minutes and steps from step 0 until `begin` is called."""
         self._config, self._deps = self.job.config.checkpoints, self.job.deps
         self._saving: Future[Saved] | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Start counting minutes and steps."""
+        """Count minutes and steps from now and from `step` on."""
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
@@ -76,7 +76,7 @@ class CheckpointSaver:
         return self.job.pod.saves_at(step, self.step, is_time)
 
     def find_next_due(self, step: int) -> int:
-        """Return the next step after `step` at which a save by steps is due."""
+        """Return the next step after `step` at which `save_every_steps` requires a save."""
         every = self._config.save_every_steps
         return (step // every + 1) * every if every else _NEVER
 

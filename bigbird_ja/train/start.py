@@ -50,7 +50,7 @@ class _Request:
     model_dir: str
     config: ConfigSource | None
     overrides: Mapping[str, Any] | None
-    # Arguments by the key of the setting that each sets, None if not given.
+    # Value of each argument that sets a setting, by the key of the setting. None if not given.
     arguments: Mapping[str, Any]
     engine: str
     use_tpu: bool
@@ -176,7 +176,7 @@ def _prepare_and_train(
     if request.init_from:
         folder = hub.fetch_model(request.init_from, "`init_from`", weights=True)
         request = replace(request, init_from=folder)
-    if request.overwrite:  # The run in MODEL_DIR will be moved away.
+    if request.overwrite:  # MODEL_DIR will be renamed, so the data set must not be inside it.
         outputs.refuse_overlap({"`data_dir`": request.data_dir}, request.model_dir, "`model_dir`")
     model_dir = ModelDir(request.model_dir, request.overwrite, log=deps.log, clock=deps.clock)
     config, overrides, manifest, notices = _load_settings(request, model_dir)
@@ -227,9 +227,11 @@ def _prepare_and_train(
 def _load_settings(
     request: _Request, model_dir: ModelDir
 ) -> tuple[Config, list[Override], Manifest, list[str]]:
-    """Return config, ordered overrides, manifest and notices.
+    """Load the data set's manifest, and resolve the settings.
 
-    The config is fitted to the data set. The notices are logged after all checks.
+    Returns:
+        Config that suits the data set, overrides in order, manifest, and notices, which the caller
+        logs after all checks.
     """
     data_dir, init_from = request.data_dir, request.init_from
     manifest = check.check_files(data_dir)

@@ -1,6 +1,6 @@
 """One optimizer step, as a pure function, for training, `preflight` and tests.
 
-It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
+The step runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
 
 import functools
@@ -53,9 +53,9 @@ def train_step(
         params: parameters of `make_parameter_specs`, float32 by name.
         slots: slots of `list_slot_parameters`, float32 by name, zeros at first.
         global_step: integer scalar, number of steps so far, for dropout and the learning rate.
-        batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
-            masked_lm_positions, _ids int32 and _weights float32 [b, P], (next_sentence_labels
-            int32 [b]). `gradient_accumulation_steps` divides b.
+        batch: this replica's part of the batch: input_ids, segment_ids, (document_ids,) int32
+            [b, S]; masked_lm_positions, masked_lm_ids int32 [b, P]; masked_lm_weights float32
+            [b, P]; (next_sentence_labels int32 [b]). `gradient_accumulation_steps` divides b.
         replica_id: number of this replica, for dropout.
         num_replicas: number of replicas.
         cross_replica_sum: function that sums a tensor over the replicas.
@@ -106,11 +106,11 @@ def compute_replica_gradients(
 ) -> tuple[NamedTensors, tf.Tensor]:
     """Compute one replica's term in the sum of the global batch's gradients.
 
-    The arguments are those of `train_step`. `weight` is `sum_prediction_weights`, summed over the
-    replicas.
+    The arguments are as in `train_step`, except for `weight`: the sum of `sum_prediction_weights`
+    over the replicas.
 
     Returns:
-        float32 gradients by name, and this replica's part of the reported means, float32 [4].
+        float32 gradients by name, and this replica's terms of the sums (`NUM_SUMS`), float32 [4].
     """
     params = {
         name: tf.convert_to_tensor(params[name]) for name in make_parameter_specs(config, data)
@@ -122,7 +122,7 @@ def compute_replica_gradients(
     divisor = tf.where(weight > 0, weight, 1.0)
 
     def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Compute float32 gradients of one micro-batch's share of the loss, and of the means."""
+        """Compute one micro-batch's terms of the gradients and of the sums, float32."""
         part_key = fold_in(key, index)
         with tf.GradientTape() as tape:
             tape.watch(variables)
@@ -203,7 +203,8 @@ def apply_gradients(
     return new_params, new_slots, metrics
 
 
-# Sums of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.
+# Number of sums that are reported: masked-LM loss and accuracy, next-sentence loss and accuracy.
+# Each term is already divided, so that the sum over all replicas is the mean over the batch.
 NUM_SUMS = 4
 
 
@@ -228,7 +229,7 @@ def _accumulate(
         totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
-    # A loop, unlike an unrolled sequence, has only one micro-batch in memory.
+    # A loop needs the memory of one micro-batch. An unrolled sequence would need more.
     zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,

@@ -15,9 +15,10 @@ _NOT_SHOWN = ("step", "time", "train_seconds")
 
 
 class EventWriter:
-    """TensorBoard's event file of one process, on a bucket uploaded at each save.
+    """TensorBoard's event file of one process.
 
-    TensorFlow's own writer uploads the whole file to gs:// at every flush.
+    On a bucket the file is uploaded at each save. TensorFlow's own writer would upload the whole
+    file at every flush.
 
     Args:
         model_dir: locked MODEL_DIR. The file is added to its manifest before it is written.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Run a call in a daemon thread. The process does not wait for it at its exit."""
+    """Run a call in a daemon thread, for which the process does not wait when it exits."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -6,7 +6,7 @@ starts the engine. `Trainer._run_loop` is the loop for every engine:
     advance -> finite? -> log -> save -> evaluate -> stop?
 
 Saving, heartbeats and the watchdog run in their own threads, which the loop polls. In a pod,
-process 0 writes, and the others follow it. `outcome` records the outcome.
+process 0 writes the files, and the other processes only train. `outcome` records the outcome.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
+# Time between two writes of heartbeat.json.
 HEARTBEAT_SECONDS = 15.0
 
 
@@ -86,7 +87,7 @@ class Trainer:
 
     Args:
         job, model_dir, stop, exit_process: arguments of `train`.
-        resumption: the point at which training continues.
+        resumption: point at which training continues.
         warm_start: parameters that replace the random ones of a new run, or None.
     """
 
@@ -99,7 +100,7 @@ class Trainer:
         resumption: Resumption,
         warm_start: InitialWeights | None,
     ) -> None:
-        """Construct the collaborators of the loop, without starting them."""
+        """Construct the objects that the loop uses, without starting them."""
         self.job, self.model_dir, self.stop = job, model_dir, stop
         self.resumption, self.warm_start = resumption, warm_start
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
@@ -126,8 +127,8 @@ class Trainer:
                 " larger `num_train_steps` continues)"
             )
             # If a kill came before the last evaluation, the evaluation is due now. If a kill came
-            # before the outcome was recorded, it is recorded now. After a change of the length the
-            # recorded outcome is kept.
+            # before the outcome was recorded, the outcome is recorded now. If only the length of
+            # the run was reduced, the recorded outcome is kept.
             if is_past or not self.evaluations.is_due(self.total):
                 is_new = not is_past and not self.model_dir.is_recorded_as_finished()
                 return self.outcome.make_result("finished", is_new)
@@ -173,8 +174,6 @@ class Trainer:
             self.logger.sync()
         return reason
 
-    # The loop.
-
     def _run_loop(self, engine: Engine) -> str:
         """Train from the restored step to the last one, and return "finished" or "interrupted".
 
@@ -195,24 +194,26 @@ class Trainer:
             result = engine.advance(limit)
             if result.step >= limit or self.saver.is_due(result.step):
                 result = result.extend(engine.settle())  # A save or an evaluation needs the state.
-            # Check that it is finite, and log it.
             step = self._finish(result)
             self.profile.update(step)
-            # Save, in the background.
             if step >= self.total or self.saver.is_due(step):
                 self._save(step, engine)
-            # Evaluate.
             self._evaluate_if_due(step, engine)
         if step >= self.total and not self.evaluations.is_due(step):
             return "finished"
-        # A stop was requested: save the finished steps.
+        # After a request to stop, the finished steps are saved.
         if step > start:
             step = self._finish(engine.settle())
             self._save(step, engine)
         return "interrupted"
 
     def _finish(self, result: StepResult) -> int:
-        """Check that finished steps are finite, log those that are due, and return the last one."""
+        """Check that finished steps are finite, log them if due, and return the last one.
+
+        Raises:
+            Diverged: A loss or gradient is not finite.
+            CommandError: A save in the background failed, or the lock was lost.
+        """
         if (bad := result.first_nonfinite_step) is not None:
             raise Diverged(
                 f"loss or gradients of step {bad} are NaN or infinite (the last checkpoint is"
@@ -221,10 +222,8 @@ class Trainer:
         last, every = result.step, self.config.training.log_every_steps
         self.logger.note_step(last)
         self.watchdog.tick()
-        self.logger.note_save(
-            self.saver.poll()
-        )  # This raises the failure of a save in the background.
-        self.periodic.poll()  # This raises if the lock was lost.
+        self.logger.note_save(self.saver.poll())
+        self.periodic.poll()
         is_end = last >= self.total or self._is_stopping(last)
         for step in sorted(result.metrics):
             if step > self.logged and (step % every == 0 or (is_end and step == last)):

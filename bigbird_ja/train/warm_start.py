@@ -34,9 +34,9 @@ from bigbird_ja.storage import content_addressed
 from bigbird_ja.storage.disk import compute_file_crc32c, create_scratch_directory
 from bigbird_ja.train.job import Job
 
-# Prefixes of this package's names of variables, and other prefixes for them in checkpoints. The
-# first one is from training with Google's released BigBird code, and the others are from BERT's.
-# Some checkpoints of BigBird have BERT's name for the first layer norm.
+# Pairs of prefixes: of the names of variables in this package, and of the same variables in
+# checkpoints. The first pair is from training with Google's released BigBird code, and the others
+# are from BERT's code. Some checkpoints of BigBird use BERT's name of the first layer norm.
 _OTHER_NAMES = (
     ("cls/predictions/transform/", "transform/"),
     ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
@@ -60,7 +60,7 @@ class InitialWeights:
 def load_warm_start(job: Job, model_dir: ModelDir) -> InitialWeights | None:
     """Load the parameters of `init_from`.
 
-    The result is None without `init_from`, and if a run is resumed.
+    The result is None if `init_from` is not given, or if a run is resumed.
     """
     if not job.init_from:
         return None
@@ -103,8 +103,8 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
     if essential := [name for name in lacking if name.startswith(_ESSENTIAL)]:
         raise BadInput(
             f"{len(essential)} variables of the encoder in `init_from` {source} do not fit this"
-            f" config, first {essential[0]} ({lacking[essential[0]]}): use the source's model.*"
-            " settings"
+            f" config, the first is {essential[0]} ({lacking[essential[0]]}): use the source's"
+            " model.* settings"
         )
     counted = f"{len(taken)} of {len(specs)} variables"
     text = "; ".join([f"initial weights from {source} ({model.kind}): {counted}", *adapted])
@@ -121,7 +121,7 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
 
 
 def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
-    """List warnings: parameters that stay random, and other settings that differ."""
+    """Format warnings about parameters that stay random, and about settings that differ."""
     lines = []
     if lacking:
         reasons = [f"{name} ({why})" for name, why in lacking.items()]
@@ -149,7 +149,8 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
         )
     value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
-        value = value.reshape(spec.shape)  # An attention kernel with a split head axis.
+        # In Google's checkpoints the head axis of attention kernels is split.
+        value = value.reshape(spec.shape)
     if value.shape == spec.shape:
         return value, source
     if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:
@@ -170,7 +171,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.find_origin(run_log.read_events(source))
-        about = f"a run of ours, step {meta.step:,}"
+        about = f"a run of bigbird-ja, step {meta.step:,}"
         return Source(about, weights, params, {}, origin=origin)
     return read_folder(source, config, specs)
 

@@ -14,9 +14,9 @@ from bigbird_ja.errors import CommandError, Stalled
 
 @dataclass(eq=False)
 class Watchdog:
-    """Watchdog that ends the process if nothing was completed for `limit` seconds.
+    """Watchdog that ends the process if `tick` was not called for `limit` seconds.
 
-    It first prints the stacks of all threads to standard error.
+    Before that, it prints the stacks of all threads to standard error.
     """
 
     limit: float  # Seconds without `tick`, or 0 to disable the watchdog.

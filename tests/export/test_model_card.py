@@ -199,8 +199,10 @@ def test_card_of_a_continued_encoder_names_its_source(trained, monkeypatch, sour
 
 
 def test_card_names_the_source_of_the_source(trained, monkeypatch):
-    run = {"kind": "a run of ours, step 5", "weights": {"x.index": "cd34"}}
+    run = {"kind": "a run of bigbird-ja, step 5", "weights": {"x.index": "cd34"}}
     begun_from(monkeypatch, source="/r/run", **run, init_from={"source": CACHED, **FOLDER})
     text = model_card.format_card(trained, model_card.Options("x"), {})
-    assert "from run (a run of ours, step 5), itself from sbintuitions/modernbert-ja (" in text
+    assert (
+        "from run (a run of bigbird-ja, step 5), itself from sbintuitions/modernbert-ja (" in text
+    )
     assert "x.index `cd34`" in text and front(text)["base_model"] == "sbintuitions/modernbert-ja"

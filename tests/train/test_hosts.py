@@ -70,6 +70,6 @@ def test_differences_between_processes_are_named():
     first = {"jax": "0.7.2", "--mode": "train", "training.seed": "1"}
     check_same("process 2", first, dict(first))
     ours = {"jax": "0.8", "--mode": "train"}
-    words = r"2 differs from process 0 \(jax=0.8 and not 0.7.2; training.seed=None and not 1"
+    words = r"2 differs from process 0 \(jax=0.8 instead of 0.7.2; training.seed=None instead of 1"
     with pytest.raises(BadInput, match=words):
         check_same("process 2", ours, first)

@@ -115,7 +115,7 @@ def test_positions_of_a_run_are_repeated_for_longer_sequences(small_run):
     first = load_initial(small_run.model_dir, config, longer)
     before, positions = load_parameters(small_run.model_dir)[2], POSITIONS
     assert f"{data.seq_length} positions repeated" in first.summary
-    assert "a run of ours, step 6" in first.summary and first.values.keys() == before.keys()
+    assert "a run of bigbird-ja, step 6" in first.summary and first.values.keys() == before.keys()
     before[positions] = np.tile(before[positions], (2, 1))
     for name, value in before.items():
         np.testing.assert_array_equal(first.values[name], value)

@@ -1,4 +1,4 @@
-"""Checks of an engine before anything is written, and its construction."""
+"""Check of a run before anything is written, and construction of its engine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from bigbird_ja.train.engines.protocol import Engine
 
 
 def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
-    """Check that a run can be trained by an engine.
-
-    Nothing is written.
+    """Check that the chosen engine can train a run.
 
     Raises:
         BadInput: The engine cannot train the run.
@@ -42,17 +40,15 @@ def make_engine(
     initial: Mapping[str, np.ndarray],
     log: Callable[[str], None],
 ) -> Engine:
-    """Construct the engine.
-
-    Nothing is started.
+    """Construct the engine, without starting it.
 
     Args:
         config: config of the run.
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
-        choice: the engine, and its devices.
-        model_dir: MODEL_DIR, locked or joined.
-        resumption: the point at which training continues.
+        choice: engine and devices.
+        model_dir: MODEL_DIR, after `lock` or `follow_writer`.
+        resumption: point at which training continues.
         initial: parameters that replace the random ones of a new run, float32 by name.
         log: callback for messages to the user.
     """

@@ -43,8 +43,6 @@ class Choice:
 def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Choice:
     """Choose the engine for this machine, or for all machines of a pod.
 
-    Nothing is written.
-
     Args:
         wanted: auto, estimator or pjrt.
         use_tpu: whether to train on a TPU.
@@ -92,10 +90,10 @@ def _choose_automatically(
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
     if not use_tpu:
-        return "pjrt", "auto: TPUEstimator is for a TPU v2 or v3, which is not here"
+        return "pjrt", "auto: TPUEstimator is for a TPU v2 or v3, and `use_tpu` is not set"
     chip = _parse_chip(accelerator or "")
     if chip and chip not in _ESTIMATOR_TPUS:
-        return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
+        return "pjrt", f"auto: TPUEstimator was not tested on a TPU {chip}"
     if not devices.has_tensorflow_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
@@ -138,6 +136,6 @@ def check_estimator_tpu(config: Config) -> None:
         raise BadInput(f"`use_tpu` is set, but this machine has no TPU: {advice}")
     if not devices.has_tensorflow_tpu():
         raise BadInput(
-            "`use_tpu` is set, but this TensorFlow is built without TPU support: use the TPU VM's"
-            f" own (a tpu-vm-tf-2.15 runtime image), {advice}"
+            "`use_tpu` is set, but this TensorFlow is built without TPU support: use the TensorFlow"
+            " of a TPU VM with the runtime image tpu-vm-tf-2.15, or leave `use_tpu` out"
         )

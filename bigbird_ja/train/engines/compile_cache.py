@@ -21,22 +21,23 @@ class CompileCache:
     """Compiled programs of a run, for its next start on the same kind of machine.
 
     JAX stores and finds the programs in a local folder, by a hash of everything that they depend
-    on. Before the first compilation the programs in MODEL_DIR are copied to that folder, and after
-    it new programs are copied back. As they are native code, a file that differs from the ownership
-    manifest is ignored. `preflight` adds the programs of a slice before the run begins.
+    on. Before the first compilation the programs in MODEL_DIR are copied to that folder. After the
+    compilation new programs are copied back to MODEL_DIR. As programs are native code, a file that
+    differs from the ownership manifest is ignored. `preflight` may add the programs of a TPU slice
+    before the run begins.
 
     Args:
         owned: ownership manifest of MODEL_DIR, or None if there is none yet.
         scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
-        log: callback for failures, which only cost the time of another compilation.
+        log: callback for failures. After a failure the step is only compiled again.
     """
 
     def __init__(
         self, owned: Owned | None, scratch: str, platform: str, log: Callable[[str], None]
     ) -> None:
         self._folder = FOLDER
-        if platform == "cpu":  # Its programs contain instructions that another CPU may lack.
+        if platform == "cpu":  # A program may contain instructions that another CPU lacks.
             self._folder = f"{FOLDER}/cpu-{_hash_cpu_features()}"
         self._owned, self._log = owned, log
         self._local = os.path.join(scratch, FOLDER)
@@ -66,8 +67,10 @@ class CompileCache:
                 return []
             new = sorted(set(os.listdir(self._local)) - self._before)
             if self._before:
-                is_found = "loaded for" if self._is_loaded else "compiled anew: none fits"
-                self._log(f"kept programs: {is_found} this step, these devices and this compiler")
+                found = "loaded a compiled program from MODEL_DIR"
+                if not self._is_loaded:
+                    found = "compiled the step, as no program in MODEL_DIR suits it here"
+                self._log(found)
             if (owned := self._owned) is None:
                 return []
             storage.make_directory(storage.join(owned.path, self._folder))
@@ -97,7 +100,7 @@ class CompileCache:
         try:
             yield
         except (OSError, StorageError, BadInput) as error:
-            self._log(f"compiled programs are not kept this time: {error}")
+            self._log(f"the compiled programs in MODEL_DIR cannot be read or written: {error}")
 
 
 def use(folder: str) -> None:

@@ -31,7 +31,7 @@ _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run, all of one kind."""
+    """Devices of a run, all of one kind."""
 
     platform: str  # "cpu", "cuda" or "tpu", the names of `jax.export`.
     devices: tuple[Any, ...]  # JAX's devices of all processes, in the order of the replicas.
@@ -108,7 +108,7 @@ def find(use_tpu: bool) -> Devices:
     """Return the devices of this machine, or of all machines of a pod that it has joined.
 
     Raises:
-        BadInput: As in `prepare`, or the devices cannot be used.
+        BadInput: A package is missing, there is no TPU, or the devices cannot be used.
     """
     platform = prepare(use_tpu)
     import jax
@@ -121,7 +121,9 @@ def find(use_tpu: bool) -> Devices:
     counts = Counter(device.process_index for device in ordered)
     if len(set(counts.values())) > 1:
         shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
-        raise BadInput(f"all processes of a pod need the same number of devices ({shares})")
+        raise BadInput(
+            f"all processes of a pod need the same number of devices ({shares}). Use equal machines"
+        )
     return Devices(platform, tuple(ordered))
 
 

@@ -5,9 +5,9 @@
 - After AbortedError and UnavailableError, which a bucket raises after the last retry,
   MonitoredSession would build new sessions forever. Here these errors end the run.
 - The graceful-shutdown mode is disabled, as it may hang.
-- TPUEstimator runs in a separate thread, as it calls this code and not the reverse. A hook pauses
-  the thread between two device loops until the next `advance`. Errors of this package are not
-  raised inside of it.
+- TPUEstimator's `train` returns only at the end, so it runs in a separate thread. A hook pauses the
+  thread between two device loops until the next `advance`. Errors of this package are raised
+  outside of that thread.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _LOOP_SECONDS = 15
 
 @dataclass(eq=False)
 class EstimatorEngine:
-    """Engine by TPUEstimator's session, on CPU, GPU or TPU v2 and v3."""
+    """Engine that trains in TPUEstimator's session, on CPU, GPU or TPU v2 and v3."""
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name. Called once.
+    first_state: Callable[[], Mapping[str, Any]]  # Returns all variables by name. Called once.
     batches: MakeBatches
     replicas: int  # Number of TPU cores, or 1 on CPU and GPU.
     scratch: str  # Local directory for TPUEstimator's own files.
     use_tpu: bool
 
-    ahead = 0  # No step is dispatched beyond a device loop.
+    ahead = 0  # All dispatched steps are finished when `advance` returns.
 
     def __post_init__(self) -> None:
         """Prepare graph, input and thread, without starting anything."""
@@ -73,7 +73,10 @@ class EstimatorEngine:
         self._step, _ = self._graph.read_notes(self._hook.session)
 
     def advance(self, limit: int) -> StepResult:
-        """Run one device loop, whose length TPUEstimator chooses, or one step on a CPU."""
+        """Implement `Engine.advance`, ignoring `limit`.
+
+        TPUEstimator chooses the length of a device loop. On a CPU it is one step.
+        """
         before = self._step
         self._hook.resume()
         self._wait()
@@ -85,17 +88,17 @@ class EstimatorEngine:
         return StepResult(self._step, metrics, bad if bad >= 0 else None)
 
     def settle(self) -> StepResult:
-        """Read the last step's metrics."""
+        """Implement `Engine.settle`, by reading the last step's metrics."""
         rows = self._graph.read_metrics(self._hook.session)
         return StepResult(self._step, {self._step: rows[self._step]} if self._step in rows else {})
 
     def snapshot(self) -> Snapshot:
-        """Copy all variables now."""
+        """Implement `Engine.snapshot`, by copying all variables to the host now."""
         values = self._graph.snapshot(self._hook.session)
         return lambda: values
 
     def forward(self) -> Forward:
-        """Return the model outside the session, on this machine's CPU or GPU."""
+        """Implement `Engine.forward`, outside the session on this machine's CPU or GPU."""
         parameters = select_parameters(self._graph.snapshot(self._hook.session))
         return Forward(self.config, self.data, parameters)
 
@@ -152,7 +155,7 @@ class EstimatorEngine:
                 session_config=_make_session_config(),
                 tpu_config=tpu_config.TPUConfig(
                     num_shards=config.tpu.num_cores if use_tpu else None,
-                    # In seconds; the loop grows to this length.
+                    # TPUEstimator adapts the number of steps in a loop to this duration.
                     iterations_per_loop=f"{_LOOP_SECONDS}s",
                     per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
                 ),
@@ -174,7 +177,7 @@ class _Handover(tf.estimator.SessionRunHook):
         self.has_ended = self._is_stopped = False
         self._may_run, self._has_run = threading.Semaphore(0), threading.Semaphore(0)
 
-    # In TPUEstimator's thread.
+    # TPUEstimator's thread calls these methods.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Pause once the variables have their values."""
@@ -198,14 +201,14 @@ class _Handover(tf.estimator.SessionRunHook):
         self._may_run.acquire()
         return not self._is_stopped
 
-    # In the other thread.
+    # The thread of `EstimatorEngine` calls these methods.
 
     def resume(self) -> None:
         """Run one loop."""
         self._may_run.release()
 
     def stop(self) -> None:
-        """Let TPUEstimator's session end."""
+        """End TPUEstimator's session after the present loop."""
         self._is_stopped = True
         self._may_run.release()
 
@@ -220,7 +223,7 @@ class _Closed(Exception):
 
 
 def _silence_logging() -> None:
-    """Keep TensorFlow's messages out of the log."""
+    """Disable TensorFlow's messages below the level ERROR."""
     logger = tf.get_logger()
     logger.propagate = False
     logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
 """Model function and input function of TPUEstimator, the same on CPU, GPU and TPU.
 
 A device loop runs many steps and returns values only at its end. So results of earlier steps are
-stored in variables: a ring buffer contains the metrics of logged steps, and a variable the first
-step whose loss or gradients were not finite.
+stored in variables. A ring buffer contains the metrics of logged steps. Another variable contains
+the first step whose loss or gradients were not finite.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +28,11 @@ REPLICA_ID = "replica_id"
 
 @dataclass(eq=False)
 class TrainGraph:
-    """Graph of one run, which `model_fn` builds, and which is accessed between two loops."""
+    """Graph of one run. `model_fn` builds the graph, and other methods read its variables."""
 
     config: Config
     data: Data
-    init: Callable[[], Mapping[str, Any]]  # Returns the first values of all variables by name.
+    init: Callable[[], Mapping[str, Any]]  # Returns the initial values of all variables by name.
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
         """Build the graph of a training step, for TPUEstimator."""
@@ -73,12 +73,12 @@ class TrainGraph:
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
-        """Return the global step, and the first step that was not finite (or -1)."""
+        """Return the global step, and the first step with a non-finite loss or gradient, or -1."""
         step, bad = session.run([self.global_step, self._first_bad])
         return int(step), int(bad)
 
     def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
-        """Return the metrics by step of the last step and the logged steps in the ring buffer."""
+        """Return the metrics of the last step and of logged steps in the ring buffer, by step."""
         steps, rows = session.run([self._ring_steps, self._ring])
         return {
             int(step): dict(zip(self.metric_names, map(float, row), strict=True))
@@ -91,9 +91,9 @@ class TrainGraph:
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Store a step's metrics, and whether it was finite.
+        """Store a step's metrics, and whether its loss and gradients were finite.
 
-        The last step is stored in the last row of the ring buffer, too.
+        The last row of the ring buffer always contains the metrics of the last step.
         """
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
@@ -119,7 +119,7 @@ class TrainGraph:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
         # All values are fed in one run, as TensorFlow optimizes the graph again for each set of
-        # ops. So variables are never initialized to zero before.
+        # ops. The fed values replace the zeros of the initializers.
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
             # Otherwise TensorFlow would add a saver for all variables.

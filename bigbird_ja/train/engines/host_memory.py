@@ -1,4 +1,4 @@
-"""Memory that a step needs, and that this machine can provide.
+"""Memory that a step needs, and memory that this machine can provide.
 
 On a CPU the memory of a step is checked twice:
 
@@ -59,11 +59,16 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
 
 
 def _scores(config: Config, layer: int, sequences: int, length: int) -> tuple[int, int]:
-    """Return the numbers that a layer's attention keeps, and that it needs while it is computed."""
+    """Count the floats that a layer's attention needs.
+
+    Returns:
+        Number of floats that are kept until the backward pass, and number of floats that are needed
+        while the attention is computed.
+    """
     pairs, heads = count_visible_pairs(config, layer, length), config.model.num_attention_heads
     if pairs == length * length and head_attention.suits(length, length):
-        # Copies of queries, keys, values and context. Scores and weights of a group of heads, and
-        # their gradients.
+        # Copies of queries, keys, values and context are kept. Scores and weights of a group of
+        # heads, and their gradients, are needed meanwhile.
         together = head_attention.count_together(sequences * heads, length, length)
         return 4 * sequences * length * config.model.hidden_size, 4 * together * pairs
     return 2 * sequences * heads * pairs, 2 * sequences * heads * pairs
@@ -94,7 +99,7 @@ def make_memory_error(needed: int, available: int, where: str) -> OutOfMemory:
 def find_available_bytes() -> int | None:
     """Return the bytes that this process can still allocate, or None if unknown.
 
-    Limits of its container are included.
+    The memory limit of a container (cgroup) is included.
     """
     return min(_read_memory_limits(), default=None)
 

@@ -1,9 +1,9 @@
 """JAX's runtime as an engine, for every TPU, GPU or CPU that JAX supports.
 
 TensorFlow traces the step's two functions (`lowering.program`) and reads the input. JAX compiles
-them, with the sums over the replicas between them, into one program per device, and runs it. Steps
-are dispatched ahead, so that the devices are not idle while the host works between two steps. Only
-the metrics of logged steps are fetched.
+the two functions, with the sums over the replicas between them, into one program per device, and
+runs it. Steps are dispatched ahead, so that the devices are not idle while the host works between
+two steps. Only the metrics of logged steps are fetched.
 """
 
 from collections import deque
@@ -50,11 +50,11 @@ Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes
 
 @dataclass(eq=False)
 class PjrtEngine:
-    """Engine by JAX's runtime."""
+    """Engine that runs the step with JAX's runtime."""
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # Returns the first state by name. Called once.
+    first_state: Callable[[], Mapping[str, Any]]  # Returns all variables by name. Called once.
     batches: MakeBatches
     devices: Devices
     cache: CompileCache | None = None
@@ -123,9 +123,9 @@ class PjrtEngine:
         return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
-        """Copy the state on the devices. The copy may be fetched while the next steps run.
+        """Implement `Engine.snapshot`, by a copy of the state on the devices.
 
-        If slots are divided over several processes, all processes gather them before this returns.
+        If slots are sharded over several processes, all processes gather them before this returns.
         """
         if self._lowered.shards and jax.process_count() > 1:
             values = fetch_variables(self._state, self._lowered)
@@ -147,7 +147,10 @@ class PjrtEngine:
         return self._forward
 
     def close(self) -> None:
-        """Close the input. The process keeps the devices until its end."""
+        """Close the input.
+
+        The process keeps the devices until it exits.
+        """
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
@@ -214,7 +217,11 @@ class PjrtEngine:
         self._under_way.append((self._dispatched, notes))
 
     def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
-        """Fetch a step's metrics into `metrics`, and return the first bad step so far, or None."""
+        """Fetch a step's metrics into `metrics`.
+
+        Returns:
+            The first step so far with a non-finite loss or gradient, or None.
+        """
         row = np.asarray(notes.metrics)
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
@@ -224,7 +231,7 @@ class PjrtEngine:
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Place a state on the devices.
 
-    Checkpoints contain whole slots, and slots are divided here. So a run may continue on another
+    Checkpoints contain whole slots, and slots are sharded here. So a run may continue on another
     number of devices.
 
     Args:
@@ -276,7 +283,7 @@ class PjrtForward:
     def take(self, parameters: Sequence[jax.Array]) -> None:
         """Set the parameters, which must be on these devices (and may be on others, too).
 
-        They are not copied, so they are valid until they are donated.
+        The arrays are not copied, so they are valid only until the next step donates them.
         """
         everywhere = NamedSharding(self._mesh, P())
         self.parameters = [

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
 
-# Maps (host, number of hosts) to the host's part of each global batch, from the first step on.
+# Function of (host, number of hosts) that returns the host's part of each global batch, from the
+# first step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
 
 
-# A copy of the state at one step. It may be called once, in any thread, and returns the arrays.
+# Function that returns a copy of the state at one step, by name. It may be called once, in any
+# thread.
 Snapshot = Callable[[], "dict[str, np.ndarray]"]
 
 
@@ -67,9 +69,10 @@ class Engine(Protocol):
         """
 
     def settle(self) -> StepResult:
-        """Wait until all dispatched steps are finished, and return the last step's metrics, too.
+        """Wait until all dispatched steps are finished.
 
-        The next `snapshot` and `forward` are from that step.
+        The result contains the metrics of the last step, even if that is not a logged step. The
+        next `snapshot` and `forward` are from that step.
         """
 
     def snapshot(self) -> Snapshot:

@@ -2,12 +2,12 @@
 
     gradients -> sum over the devices -> update
 
-With Muon on several devices the optimizer's state is divided (ZeRO-1: Rajbhandari et al. 2020,
+With Muon on several devices the optimizer's state is sharded (ZeRO-1: Rajbhandari et al. 2020,
 arXiv:1910.02054, section 5.1). Each device gets one part of the summed gradients (reduce-scatter)
 and updates its part of the parameters, and the parts are joined again (all-gather).
 
-Muon needs whole matrices. So devices exchange rows (all-to-all): each device gives away its rows of
-all matrices, and gets all rows of some matrices. It orthogonalizes these, and the rows are
+Muon needs whole matrices. So devices exchange rows (all-to-all): each device sends its rows of all
+matrices, and receives all rows of some matrices. It orthogonalizes these matrices, and the rows are
 exchanged back. Importing this module starts no device.
 """
 
@@ -31,12 +31,12 @@ AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """State on the devices. Except for divided slots it is equal on all devices."""
+    """State on the devices. Except for sharded slots it is equal on all devices."""
 
     parameters: list[jax.Array]  # In the program's order.
     slots: list[jax.Array]
     step: jax.Array  # int32, number of steps so far.
-    first_bad: jax.Array  # int32, the first step that was not finite, or -1.
+    first_bad: jax.Array  # int32, first step with a non-finite loss or gradient, or -1.
 
 
 class Notes(NamedTuple):
@@ -82,7 +82,7 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
         return DeviceState(new, slots, count, bad), Notes(metrics, bad)
 
-    # Partition of the state over the devices.
+    # Partition of each array of the state over the devices.
     placed = DeviceState(
         [P()] * len(step.parameters), [part for _, part in _list_slots(step)], P(), P()
     )
@@ -113,7 +113,7 @@ def make_shapes(
 
 
 def _list_slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """List the slots and their partitions. Divided slots are padded."""
+    """List spec and partition of each slot. Sharded slots are padded."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
@@ -124,7 +124,7 @@ def _list_slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
 
 
 class _Divided:
-    """Update of a divided state, on each device."""
+    """Update of a sharded state, as each device runs it."""
 
     def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
@@ -149,7 +149,7 @@ class _Divided:
     def _orthogonalize(
         self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """Orthogonalize Muon's stacks, and return this device's rows."""
+        """Orthogonalize Muon's stacks, and return this device's rows of the results."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))
@@ -192,8 +192,8 @@ def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
 def fetch_variables(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the whole variables of a state by name.
 
-    If slots are divided over several processes, all processes must call it at the same step, as
-    each slot is gathered from all of them.
+    If slots are sharded over several processes, all processes must call this function at the same
+    step, as each slot is gathered from all of them.
     """
     specs = {**step.parameters, **step.slots}
     arrays = [

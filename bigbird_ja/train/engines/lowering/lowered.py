@@ -23,9 +23,9 @@ class Traced:
 
 @dataclass(frozen=True)
 class Division:
-    """Division of a tensor over the replicas, along one dimension into parts of equal size.
+    """Sharding of a tensor over the replicas, along one dimension into parts of equal size.
 
-    The dimension is padded with zeros if necessary. The update leaves them zero.
+    The dimension is padded with zeros if necessary. The update does not change these zeros.
     """
 
     dimension: int
@@ -45,10 +45,10 @@ class Division:
 
 
 def choose_division(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
-    """Choose the dimension along which a tensor is divided.
+    """Choose the dimension along which a tensor is sharded.
 
-    It is the first dimension of a divisible size, else the longest one. With `by_rows` it is always
-    the first one.
+    It is the first dimension whose size is a multiple of `replicas`, else the longest dimension.
+    With `by_rows` it is always the first dimension.
     """
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
@@ -67,17 +67,17 @@ class LoweredStep:
 
     Args:
         gradients: function of one replica.
-        update: function of one replica. If the state is divided (`shards`), its arguments are one
-            replica's parts, with two additional arguments (`program`).
+        update: function of one replica. If the state is sharded, its arguments are one replica's
+            parts, and there are two additional arguments (`program`).
         parameters: whole parameters, in the order of the functions' arguments.
         slots: whole slots, in the order of the functions' arguments.
         batch: one replica's part of a batch.
         replicas: number of replicas, over which the gradients are summed.
-        shards: divisions of parameters (and their gradients) and slots by name, or {} if they are
-            not divided.
-        muon: two functions if the state is divided. The first one maps a replica's rows of all
-            matrices to stacks. The second one orthogonalizes a replica's share of the whole
-            matrices. Replicas exchange rows between the two, and before `update`.
+        shards: sharding of each parameter (and its gradient) and each slot by name, or {} if the
+            state is not sharded.
+        muon: two functions, or None if the state is not sharded. The first one maps a replica's
+            rows of all matrices to stacks. The second one orthogonalizes a replica's share of the
+            whole matrices. Replicas exchange rows between the two, and before `update`.
     """
 
     gradients: Traced

@@ -9,9 +9,9 @@ caller sums the gradients over the replicas between the two functions:
 Arguments and results are flat lists of tensors, in the order of `inputs` and `outputs`. Both
 functions are pure. The caller decides which inputs are donated (parameters and slots of `update`).
 
-With Muon on several replicas, parameters, slots and gradients of `update` are one replica's parts.
-There are two additional arguments: the sum of squares of all gradients (`squares`), and the
-replica's rows of the orthogonalized stacks (`LoweredStep.muon`).
+With Muon on several replicas the state is sharded: parameters, slots and gradients of `update` are
+one replica's parts. There are two additional arguments: the sum of squares of all gradients
+(`squares`), and the replica's rows of the orthogonalized stacks (`LoweredStep.muon`).
 
 Functions are lowered for the CPU, as TensorFlow cannot lower for a TPU without a TPU. The graphs
 differ only in a few ops (stateless random numbers), which the step does not use.
@@ -57,7 +57,7 @@ class Program:
         sequences: number of sequences per replica and step, over all micro-batches.
         num_replicas: number of replicas that divide the global batch.
         orthogonalize: function that orthogonalizes a stack of Muon's matrices. It is not used if
-            the state is divided.
+            the state is sharded.
     """
 
     config: Config
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Slots of the optimizer by name, all m before all v."""
+        """Slots of the optimizer by name, with all slots "m" before all slots "v"."""
         parameters, slots = self.parameters, list_slot_parameters(self.config, self.data)
         return {name_slot(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
@@ -95,9 +95,9 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Division]:
-        """Division of each parameter and slot over the replicas, or {} if they are not divided.
+        """Sharding of each parameter and each slot over the replicas, by name.
 
-        Muon's matrices are divided by rows.
+        It is {} if the state is not sharded. Muon's matrices are sharded by rows.
         """
         matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if count == 1 or not matrices:
@@ -153,10 +153,10 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def trace_muon(self) -> tuple[Traced, Traced] | None:
-        """Trace the two functions of `LoweredStep.muon`, or return None if nothing is divided.
+        """Trace the two functions of `LoweredStep.muon`, or return None if nothing is sharded.
 
-        Between the two, a replica's part of a stack changes by an exchange of rows from [n, rows /
-        replicas, columns] to [n / replicas, rows, columns].
+        Between the two functions, replicas exchange rows. So a replica's part of a stack changes
+        from [n, rows / replicas, columns] to [n / replicas, rows, columns].
         """
         matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
@@ -190,10 +190,10 @@ class Program:
         return first, trace(orthogonalize, shares, outputs)
 
     def trace_update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """Trace the update by the whole batch's gradients.
+        """Trace the update, whose arguments include the whole batch's gradients.
 
         Args:
-            stacks: orthogonalized stacks of Muon, if the state is divided.
+            stacks: specs of Muon's orthogonalized stacks by name, {} if the state is not sharded.
         """
         parameters, slots = self._take_parts(self.parameters), self._take_parts(self.slots)
         by_slot = list_slot_parameters(self.config, self.data)
