@@ -65,7 +65,7 @@ def test_damaged_missing_extra_and_swapped_shards_are_found(data):
         (lambda t: t.__setitem__((1, 5), 199_000), "cannot be parsed|vocabulary"),
         (lambda t: t.__setitem__((1, 0), 9), r"does not begin with \[CLS\]"),
         (lambda t: t.__setitem__((1, 4), 0), "padding before text"),
-        (lambda t: t.__setitem__((1, 5), 6), r"holds \[MASK\]"),
+        (lambda t: t.__setitem__((1, 5), 6), r"contains \[MASK\]"),
         (lambda t: t.__setitem__((1, slice(1, 64)), 5), "predicts nothing"),
     ],
 )
