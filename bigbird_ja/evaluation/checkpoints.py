@@ -119,7 +119,7 @@ def _choose_steps(model_dir: str, step: str) -> list[int]:
 
 
 def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> TrainedModel:
-    """Load the model.
+    """Load the model of a checkpoint, and check that it suits the data.
 
     Raises:
         BadInput: The model does not suit the data.
@@ -129,7 +129,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     if longest < manifest.seq_length:
         raise BadInput(
             f"{data_dir} contains sequences of {manifest.seq_length:,} tokens, but the model in"
-            f" {model_dir} accepts at most {longest:,}"
+            f" {model_dir} accepts at most {longest:,}: give a data set of shorter sequences"
         )
     trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
     if made and trained != made:
@@ -165,7 +165,10 @@ def _measure(
 
 
 def _record(model_dir: str, result: Mapping[str, Any]) -> None:
-    """Record a result in MODEL_DIR, if that is a run's folder. A failure is only logged."""
+    """Record a result in MODEL_DIR, if that is the folder of a run.
+
+    A failure is only logged.
+    """
     try:
         if owned := Owned.load(model_dir):
             run_log.append_eval(model_dir, dict(result))

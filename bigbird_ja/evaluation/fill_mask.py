@@ -47,8 +47,6 @@ def fill_mask(
 ) -> FillMaskResult:
     """Fill in the masks of texts with the most likely tokens.
 
-    Nothing is written.
-
     Args:
         model_dir: folder of the run, on disk or gs://.
         texts: texts that contain at least one `[MASK]`, or mask token of the model's tokenizer.
@@ -74,7 +72,7 @@ def normalize_masks(text: str, tokenizer: Tokenizer) -> str:
     """Replace the mask token of the model's own tokenizer, such as `<mask>`, by `[MASK]`.
 
     Raises:
-        BadInput: The text contains neither.
+        BadInput: The text contains neither of the two.
     """
     own = tokenizer.names[tokenizer.special.mask]
     text = text.replace(own, MASK)
@@ -114,7 +112,7 @@ def find_candidates(
 def fill_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
     """Replace each mask by the best candidate in brackets.
 
-    `written` is the tokenizer's attribute.
+    `written` is `Tokenizer.written`.
     """
     best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

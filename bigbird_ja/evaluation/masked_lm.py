@@ -35,7 +35,7 @@ class BatchShare:
 
 
 def choose_batch_size(seq_length: int) -> int:
-    """Return the number of records per batch. It does not affect the results."""
+    """Return the number of records per batch, which does not affect the results."""
     return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
 
 
@@ -100,7 +100,10 @@ def evaluate_model(
 def _measure(
     forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
 ) -> dict[str, np.ndarray]:
-    """Collect `_flatten_predictions` over numbered batches."""
+    """Evaluate batches, and return the arrays of `_flatten_predictions` over all of them.
+
+    `batches` yields the number of each batch and the batch.
+    """
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
         arrays = {name: value.numpy() for name, value in batch.items()}
@@ -113,9 +116,9 @@ def _measure(
 
 
 def _flatten_predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Return a flat array for each quantity over a batch's predictions.
+    """Return flat arrays by name, with a value for each prediction of a batch.
 
-    The arrays `next_sentence_*` and `rows` (record numbers) are over the batch's sequences.
+    `next_sentence_*` and `rows` (record numbers) have a value for each sequence of the batch.
 
     Args:
         batch: records, and the results of `forward.compute_metrics` for them.
@@ -199,7 +202,7 @@ def make_distance_edges(seq_length: int, first: int = 16) -> list[int]:
 
 
 def measure_distances(input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return the distance from each masked token to the nearest visible same token.
+    """Return the distance of each masked token to its nearest visible occurrence in the sequence.
 
     Args:
         input_ids: int [b, S], masked input of the model.
@@ -207,13 +210,14 @@ def measure_distances(input_ids: np.ndarray, positions: np.ndarray, ids: np.ndar
         ids: int [b, P], masked tokens.
 
     Returns:
-        int64 [b, P], in tokens, on either side, or `NO_DISTANCE` if the token is not visible.
+        int64 [b, P], in tokens, on either side, or `NO_DISTANCE` if there is no visible occurrence.
     """
     batch, length = input_ids.shape
     distances = np.full(positions.shape, NO_DISTANCE, np.int64)
     places = np.arange(length, dtype=np.int64)
     for row in range(batch):
-        # In an order by token, then by position, the nearest same tokens are adjacent.
+        # If positions are sorted by token, then by position, the nearest occurrences of a token are
+        # adjacent.
         keys = np.sort(input_ids[row].astype(np.int64) * length + places)
         wanted = ids[row].astype(np.int64) * length + positions[row]
         before = np.searchsorted(keys, wanted, side="left") - 1
@@ -240,7 +244,8 @@ def compute_bucket_means(
 
     Returns:
         A dict for each bucket that is not empty, with `from`, `to` (exclusive), `count`, and means.
-        The last dict is for values below the first edge (`NO_DISTANCE`). Its ends are None.
+        The last dict is for values below the first edge (`NO_DISTANCE`), with None as `from` and
+        `to`.
     """
     spans: list[Any] = [*pairwise(edges), (None, None)]
     rows = []

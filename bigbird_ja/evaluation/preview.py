@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
 
 Arrays = Mapping[str, np.ndarray]
-# Number of masked words, and tokens on each side of one.
+# Number of masked words, and maximum number of tokens on each side of a masked word.
 _PREVIEWS = 3
 _PREVIEW_TOKENS = 24
 
 
 def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[str, Any]]:
-    """Mask single tokens of held-out records, and fill them in by their context.
+    """Mask single tokens of held-out records, and let the model fill them in.
 
     Args:
         forward: model on a device.
@@ -27,8 +27,8 @@ def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[st
         batch: first held-out records.
 
     Returns:
-        A dict for each: text `before` and `after` the mask, `truth` (the masked token), `guess` (a
-        token) and its `probability`.
+        A dict for each mask: text `before` and `after` the mask, `truth` (the masked token),
+        `guess` (the most likely token) and its `probability`.
     """
     special, written = tokenizer.special, tokenizer.written
     row, slot = np.nonzero(batch["masked_lm_weights"] > 0)

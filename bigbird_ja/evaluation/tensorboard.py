@@ -7,7 +7,7 @@ from bigbird_ja.data import tfrecords
 
 
 def encode(*events: Any) -> bytes:
-    """Return the content of an event file. TensorBoard's package is not needed."""
+    """Return the content of an event file, without the package tensorboard."""
     return tfrecords.frame_records([event.SerializeToString() for event in events])
 
 
@@ -28,7 +28,7 @@ def make_evaluation_file(
     """Return the path in MODEL_DIR, and the content, of an event file with an evaluation's numbers.
 
     TensorBoard shows the folder `eval/` as a separate run. So a later evaluation of an older
-    checkpoint does not hide training's steps. A repeated evaluation replaces the file.
+    checkpoint does not hide later training steps. A repeated evaluation replaces the file.
 
     Args:
         step: global step.

@@ -10,15 +10,15 @@ from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.storage import decode
 
-# Module of the exported model class. It is needed as transformers' class replaces random blocks by
-# block 0.
+# Module of the exported model class. transformers' own class cannot be used, as it replaces all
+# random blocks by block 0.
 CODE = "modeling_bigbird_ja"
 _TASKS = (
     "PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice",
     "QuestionAnswering",
 )  # fmt: skip
 
-# Settings of `model` that BigBirdConfig does not know, and `modeling_bigbird_ja` reads.
+# Settings of `model` that BigBirdConfig does not contain. `modeling_bigbird_ja` reads them.
 _OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 # Keys of config.json that are equal to settings of `model`.
 _KEYS = (
@@ -39,7 +39,8 @@ _MODERNBERT_KEYS = (
 def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config.json`, as transformers 4 and 5 read it.
 
-    It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
+    It describes a BigBird, a ModernBERT, or a model of the source's class if that class computes
+    the same.
 
     Args:
         trained: trained model of a run.
@@ -56,7 +57,7 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
     else:
         blocks = _BLOCK_KEYS if pattern.is_sparse(model) else ()
         keys, others = (*_BIGBIRD_KEYS, *blocks), _make_bigbird_config(trained)
-    # Some tokenizers add other tokens around a text than their source's config states.
+    # The ids in the source's config.json are kept. Some tokenizers add other tokens around a text.
     special_ids = {
         f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
     }
@@ -73,7 +74,8 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
         },
     }
     if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
-        config["max_position_embeddings"] += special.pad + 1  # Number of the first position.
+        # RoBERTa's first position has the number pad + 1.
+        config["max_position_embeddings"] += special.pad + 1
     return config
 
 
@@ -105,7 +107,8 @@ def _make_bigbird_config(trained: TrainedModel) -> dict[str, Any]:
         "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],
         "model_type": "big_bird",
         **({} if is_full else {"auto_map": code}),
-        # The trained model has no dropout there, but Hugging Face's would in fine-tuning.
+        # The trained model has no dropout of attention probabilities. Hugging Face's default would
+        # add it in fine-tuning.
         "attention_probs_dropout_prob": 0.0,
         "type_vocab_size": SEGMENTS,
         "attention_type": "original_full" if is_full else "block_sparse",

@@ -143,7 +143,7 @@ def export(
             result = ExportResult(model.meta.step, format, folder, report)
             raise CommandError(
                 f"{folder}: {problem}. The folder is kept, and its model card states this. Do not"
-                " publish it, and report this error with its parity_report.json",
+                " publish the folder, and report this error with the folder's parity_report.json",
                 vars(result),
             )
     return ExportResult(model.meta.step, format, folder, report)
@@ -182,7 +182,7 @@ def _load_training_data(model: TrainedModel, data_dir: str) -> Manifest:
 
 
 def _record(request: _Request, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
-    """Return the inputs that determine the export."""
+    """Return the parameters and inputs that determine the content of the export."""
     return {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": VERSION,

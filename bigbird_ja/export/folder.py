@@ -44,8 +44,8 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     if model.config.model.architecture == "bigbird":
         for name in _CODE_FILES if "auto_map" in config else ():
             write_file(directory, name, _read_code(name))
-        # Only next-sentence prediction trains a pooler. But transformers' classes always contain
-        # one, and warn if its weights are missing.
+        # Only next-sentence prediction trains a pooler. But transformers' classes always contain a
+        # pooler, and warn if its weights are missing.
         state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
         state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
         if config["model_type"] != "big_bird":

@@ -1,6 +1,6 @@
 """Model card of an export, from the run's files.
 
-Facts that no file records are left out.
+The card contains only facts that these files record.
 """
 
 import html
@@ -142,7 +142,7 @@ def format_card(model: TrainedModel, options: Options, report: Mapping[str, Any]
 
 
 def _list_texts(value: Any) -> list[str]:
-    """List the texts of a value in a card's header, which may be one text or a list."""
+    """Return the texts in a value of a model card's header, which may be one text or a list."""
     values = value if isinstance(value, list) else [value]
     return [escape_text(text) for text in values if isinstance(text, str)]
 
@@ -237,7 +237,10 @@ def _describe_model(model: Model) -> dict[str, str]:
 
 
 def choose_languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the language codes: the user's, or the source's, or "ja" by the vocabulary."""
+    """Return the language codes that the user or, if not, the source states.
+
+    Without either, the result is ["ja"] if the vocabulary is Japanese, else [].
+    """
     if codes := _list_texts(
         options.language.split(",") if options.language else stated.get("language")
     ):

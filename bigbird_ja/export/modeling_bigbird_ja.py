@@ -1,18 +1,20 @@
 # Copyright 2026 the bigbird-ja authors. Licensed under the Apache License, Version 2.0.
 """BigBird as bigbird-ja trained it, for PyTorch and Hugging Face transformers (4.4x and 5).
 
-transformers' own BigBird points every random block at block 0 outside training. These classes have
-the same parameters and follow the recorded plan (`pattern.py`, next to this file in an exported
-folder): logits equal the trainer's. Attention takes memory in proportion to the length.
+In transformers' own BigBird every random block is block 0, except during training. These classes
+have the same parameters, and use the random blocks with which the model was trained (`pattern.py`,
+next to this file in an exported folder). So the logits equal the trainer's. Attention needs memory
+in proportion to the length.
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
 
 Each block's keys are gathered for scaled-dot-product attention.
 
-`attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
-are numbered 1, 2, ...: tokens of different numbers do not see each other
-(`document_numbers` makes them from `input_ids`). Encoders only: no cache, no cross-attention, no
-attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
+`attention_mask` is 0 for padding and 1 for a token, as always. If a sequence contains several
+documents, `attention_mask` may contain their numbers 1, 2, ... (`document_numbers` computes them
+from `input_ids`). Then tokens of different documents do not see each other. The classes are
+encoders, without cache, cross-attention or attention probabilities as outputs. This file needs
+torch, transformers and numpy, and does not need bigbird-ja.
 """
 
 from types import SimpleNamespace
@@ -43,8 +45,9 @@ def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: i
     return numbers * (input_ids != pad_token_id)
 
 
-# For each layer two tensors [heads, count - 2, most], over all query blocks but the first and the
-# last: int64, the key blocks that each sees; bool, False for padding. None if attention is full.
+# Two tensors [heads, query blocks, most] for each layer. The query blocks are all except the first
+# and the last. The first tensor (int64) contains the key blocks that each query block sees. The
+# second tensor (bool) is False for padding. The plan is None if attention is full.
 Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
@@ -62,7 +65,7 @@ def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
     for layer in range(settings.model.num_layers):
         sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
         most = int(sees.sum(-1).max())
-        # Visible blocks first, in their order.
+        # A stable sort puts the visible blocks first, in ascending order.
         visible, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
         layers.append((blocks[..., :most].to(device), visible[..., :most].bool().to(device)))
     return layers
@@ -80,27 +83,28 @@ def attend(
     """Compute scaled dot-product attention over the blocks of a plan.
 
     Args:
-        query: [b, heads, S, size]; S is the length of the plan.
+        query: [b, heads, S, size], where S is the length of the plan.
         key: [b, heads, S, size].
         value: [b, heads, S, size].
-        numbers: int64 [b, S], document numbers: a query sees keys of its own; none sees 0.
+        numbers: int64 [b, S], document numbers. A query sees the keys with its own number, but no
+            key with the number 0.
         plan: visible blocks of each layer.
         layer: number of the layer.
         rows: tokens in a block.
 
     Returns:
-        [b, heads, S, size]; zero for queries that see nothing.
+        [b, heads, S, size], zero for queries that see no key.
     """
     if plan is None:
         return _attend_same_document(query, key, value, numbers, numbers[:, None])
     blocks, visible = plan[layer]
     batch, heads, length, size = query.shape
     count = length // rows
-    # The first and the last block see everything.
+    # The first and the last query block see all key blocks.
     ends = torch.cat([query[:, :, :rows], query[:, :, -rows:]], 2)
     end_numbers = torch.cat([numbers[:, :rows], numbers[:, -rows:]], 1)
     of_ends = _attend_same_document(ends, key, value, end_numbers, numbers[:, None])
-    # Each block between them sees its own row of key blocks: [b, heads, count - 2, keys, size].
+    # Each other query block sees the key blocks of the plan: [b, heads, count - 2, keys, size].
     head = torch.arange(heads, device=query.device)[:, None, None]
     keys, values = (
         x.reshape(batch, heads, count, rows, size)[:, head, blocks].flatten(3, 4)
@@ -133,7 +137,8 @@ def _attend_same_document(
     own = own if own.dim() == seen.dim() else own[:, None]
     mask = (own[..., :, None] == seen[..., None, :]) & (seen[..., None, :] > 0)
     nothing = ~mask.any(-1, keepdim=True)
-    # A row without a key would be 0 / 0: it sees all keys, and its result is replaced by zero.
+    # The softmax of a query that sees no key would be 0 / 0. Such a query is computed with all
+    # keys, and its result is replaced by zero.
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
     return context.masked_fill(nothing, 0.0)
 
@@ -150,7 +155,7 @@ def _settings(config: Any) -> Any:
 class BigBirdJaModel(big_bird.BigBirdModel):
     """transformers' `BigBirdModel` with the attention that the model was trained with."""
 
-    # With it `save_pretrained` copies this file.
+    # If this attribute is set, `save_pretrained` copies this file.
     _auto_class = "AutoModel"
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
@@ -174,11 +179,11 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         """Run as `BigBirdModel.forward`, with an `attention_mask` that may number documents.
 
         Raises:
-            ValueError: More tokens than the model has positions, or attention probabilities
-                requested.
+            ValueError: There are more tokens than the model accepts, attention probabilities are
+                requested, or not exactly one of `input_ids` and `inputs_embeds` is given.
         """
         if output_attentions:
-            raise ValueError("attention probabilities are not kept: output_attentions=False")
+            raise ValueError("attention probabilities are not stored: set output_attentions=False")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and not both")
         given = inputs_embeds if input_ids is None else input_ids
@@ -223,13 +228,13 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         config = self.config
         if length > config.max_position_embeddings:
             most = config.max_position_embeddings
-            raise ValueError(f"{length} tokens; this model takes {most}: truncation=True")
+            raise ValueError(f"{length} tokens, but this model takes {most}: set truncation=True")
         return padded_length(_settings(config).model, length)
 
     def _layer(
         self, layer: Any, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan, number: int
     ) -> torch.Tensor:
-        """Run one of transformers' layers with our attention."""
+        """Run one of transformers' layers with the attention of `attend`."""
         own, (batch, length, width) = layer.attention.self, hidden.shape
         heads, missing = own.num_attention_heads, numbers.shape[1] - length
 
@@ -246,7 +251,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
 
 
 def _add_head(stock: Any) -> Any:
-    """Build transformers' model for a task with `BigBirdJaModel` in it."""
+    """Return a subclass of transformers' model for a task, with `BigBirdJaModel` as its encoder."""
 
     def begin(self: Any, config: Any, **options: Any) -> None:
         stock.__init__(self, config, **options)

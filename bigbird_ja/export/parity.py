@@ -1,4 +1,4 @@
-"""Comparison of the exported folder with the trained model, by transformers and PyTorch.
+"""Comparison of the exported folder with the trained model, with transformers and PyTorch.
 
 Token ids are compared on generated articles and hard cases. Log-probabilities and masked-LM loss
 are compared on held-out records.
@@ -19,10 +19,11 @@ from bigbird_ja.storage import decode
 
 # Number of records on which scores are compared.
 _SEQUENCES = 4
-# Tolerance of the mean difference of log-probabilities, and of the difference of the loss, relative
-# to the mean log-probability times the square root of the number of layers (rounding errors grow
-# with it). It is 8 times float32's precision. Real encoders reach a fifteenth of it. A single
-# difference, of an unlikely token, may be `_LARGEST` times as large.
+# Tolerance of the mean difference of log-probabilities, and of the difference of the loss. It is
+# relative to the mean log-probability times the square root of the number of layers, as rounding
+# errors grow with that. The value is 8 times float32's precision. The differences of real encoders
+# are at most a fifteenth of it. The difference of a single, unlikely token may be `_LARGEST` times
+# as large.
 TOLERANCE = 1e-6
 _LARGEST = 100
 _ARTICLES = 20
@@ -173,7 +174,7 @@ def score_exported(directory: str, model: TrainedModel, batch: dict[str, np.ndar
     from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
     transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()  # It would warn of the unused pooler.
+    transformers.logging.set_verbosity_error()  # transformers would warn of the unused pooler.
     has_code = _has_code(directory)
     kind = BigBirdJaForMaskedLM if has_code else transformers.AutoModelForMaskedLM
     loaded = kind.from_pretrained(directory).eval()
@@ -197,7 +198,7 @@ def _has_code(directory: str) -> bool:
 
 
 def load_masked_records(manifest: Manifest, data_dir: str) -> dict[str, np.ndarray]:
-    """Return the first held-out records of a data set, masked."""
+    """Return a masked batch of the first held-out records of a data set."""
     from bigbird_ja.data import pipeline
 
     count = min(_SEQUENCES, manifest.eval.sequences)

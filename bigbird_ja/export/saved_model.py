@@ -1,9 +1,9 @@
 """SavedModel that maps ids to embeddings and log-probabilities.
 
-It needs no code of bigbird-ja. The encoder is the trainer's, which needs static shapes. So the
-graph contains branches for some lengths. Rows of a batch are padded to the length of a branch, and
-encoded one by one. Nothing attends to padding. With sparse attention the length of the branch
-determines the random blocks, as in training.
+The SavedModel needs no code of bigbird-ja. The encoder is the trainer's, which needs static shapes.
+So the graph contains a branch for each of some lengths. Rows of a batch are padded to the length of
+a branch, and encoded one by one. No token attends to padding. With sparse attention the length of
+the branch determines the random blocks, as in training.
 """
 
 from functools import partial
@@ -92,7 +92,7 @@ class ServedModel(tf.Module):
 
 
 def list_branch_lengths(config: Config) -> list[int]:
-    """List the lengths of branches, which double up to the model's maximum length."""
+    """List the lengths of the branches, which double up to the model's maximum length."""
     model = config.model
     most = model.max_position_embeddings
     assert most is not None

@@ -11,8 +11,8 @@ def make_module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[
     """Return the content of sentence-transformers' files by name.
 
     They state the source's modules, pooling, length limit and prompts, or by default mean pooling.
-    Every version since 2 reads the names. A module with its own weights is left out. The source's
-    length limit is left out if this model has more positions than the source.
+    Every version of sentence-transformers since 2 reads these names. A module with its own weights
+    is left out. The source's length limit is left out if this model has more positions.
 
     Args:
         width: size of an embedding.

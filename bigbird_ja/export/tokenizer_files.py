@@ -112,7 +112,7 @@ def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
 
 
 def _list_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List the merges in order, from the ranks of their results in SentencePiece's model."""
+    """List the merges in order. SentencePiece's model only contains the rank of each result."""
     merges = []
     for token, i in vocabulary.items():
         for cut in range(1, len(token)):
@@ -138,7 +138,7 @@ def _make_config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> di
 
 
 def _describe_token(token: str) -> dict[str, Any]:
-    """Describe a special token. A mask also consumes the space before it."""
+    """Return the properties of a special token. Only a mask consumes the space before it."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": token, "lstrip": token == MASK, **plain}
 

@@ -74,7 +74,7 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """Keys of config.json that are not equal to one setting."""
+    """Keys of config.json that must be converted or checked."""
 
     model_type: str = "unknown"
     architectures: list[str] | None = None
@@ -96,7 +96,7 @@ class Encoder:
         model_type: Hugging Face's name of the architecture.
         vocab_size: number of rows of the word embeddings.
         settings: settings `model.*` that config.json states. Their ranges are not checked.
-        positions: number of learned positions, or 0 for a BigBird or without learned positions.
+        positions: number of learned positions of a BERT or RoBERTa, or 0 for other models.
     """
 
     model_type: str
@@ -149,9 +149,9 @@ def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator
     """Yield the reasons why a model of a known architecture cannot be used, with advice."""
     for key, value in _FIXED.items():
         if content.get(key, value) != value:
-            yield f"{key}={content[key]!r}; only {value!r} is supported"
+            yield f"{key}={content[key]!r} is not supported, only {value!r}"
     if config.quantization_config is not None:
-        yield "quantized weights: use the folder of the unquantized model"
+        yield "quantized weights are not supported. Use the folder of the unquantized model"
     classes = config.architectures or []
     if classes and not any(name.endswith(_HEADS) for name in classes):
         yield (
@@ -161,7 +161,7 @@ def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator
     layers, head = _read_activations(config)
     for activation in (layers, head):
         if activation not in _ACTIVATIONS:
-            yield f"the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
+            yield f"the activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}"
     if _ACTIVATIONS[layers] != _ACTIVATIONS[head]:
         yield (
             f"{layers} in its layers and {head} in its masked-LM head: the two must be the same"
@@ -169,7 +169,7 @@ def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator
         )
     ropes = config.rope_parameters
     if ropes and {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
-        yield "rope_parameters other than of rope_type 'default'"
+        yield "rope_parameters are supported only for the rope_type 'default'"
     if config.layer_types and _find_global_interval(config.layer_types) == 0:
         yield "layer_types: only every n-th layer can be 'full_attention'"
 
@@ -197,7 +197,7 @@ def _read_layers(config: FolderConfig) -> dict[str, Any]:
 
 
 def _find_global_interval(layer_types: list[str]) -> int:
-    """Return n if the first layer and every n-th one after it are global, else 0."""
+    """Return n if the first layer and every n-th layer after it are global, else 0."""
     places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(layer_types)
     return every if places == list(range(0, len(layer_types), every)) else 0

@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face Hub, by `huggingface_hub`."""
+"""Downloads from the Hugging Face Hub with `huggingface_hub`."""
 
 import importlib.util
 import os
@@ -38,7 +38,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
 
     Raises:
         BadInput: The client or the network is missing, or there is no such repository. The message
-            states the command that downloads it.
+            contains a command that downloads the repository.
     """
     if not (advice := advise_download(path)) or path.endswith((".model", ".index")):
         return path
@@ -51,7 +51,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
 
     disable_progress_bars()
     log(f"{parameter} {path}: fetching it from the Hub")
-    # The only folder to download is the pooling of sentence-transformers, `1_Pooling`.
+    # Of all subfolders only `1_Pooling` (of sentence-transformers) is downloaded.
     more: dict[str, Any] = {"ignore_patterns": "[!1]*/*"}
     try:
         small = [*_SMALL, "*.safetensors"] if weights else _SMALL

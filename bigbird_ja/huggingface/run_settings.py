@@ -14,8 +14,8 @@ from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.load import TOKENIZER_NAME, parse_tokenizer
 
-# Minimum fraction of equal tokens in a folder's tokenizer and a data set's. They are the same
-# tokenizer, but special tokens may be renamed (`text.model_proto.adapt`).
+# A data set was made with a folder's tokenizer if at least this fraction of its tokens are equal.
+# Special tokens may have been renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 
 
@@ -45,7 +45,7 @@ def plan_settings(init_from: str | None, data: Data | None, data_dir: str) -> li
         data_dir: path of the data set.
 
     Raises:
-        BadInput: As in `hub.fetch_model`, `adopt_settings` and `read_stated_settings`.
+        BadInput: `hub.fetch_model`, `adopt_settings` or `read_stated_settings` raises it.
     """
     if not init_from:
         return []
@@ -72,7 +72,7 @@ def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     if not state_dict.has_weights(source):
         if read_stated_settings(source):
             raise BadInput(
-                f"`init_from` {source}: config.json without weights (model.safetensors or"
+                f"`init_from` {source} contains config.json without weights (model.safetensors or"
                 " pytorch_model.bin). Copy the whole folder"
             )
         return []
@@ -80,9 +80,11 @@ def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     known, where = dict(theirs.settings), f"{source}/config.json"
     if storage.exists(tokenizer := storage.join(data_dir, TOKENIZER_NAME)):
         _check_tokenizer(source, theirs, tokenizer)
-    if known.get("max_position_embeddings", 0) < data.seq_length:  # Rotary positions may be more.
+    # A model with rotary positions may be trained on longer sequences than its config.json states.
+    if known.get("max_position_embeddings", 0) < data.seq_length:
         known.pop("max_position_embeddings", None)
-    if data.seq_length <= theirs.positions:  # Within its length the source's attention is kept.
+    # Full attention is kept if the source's learned positions suffice.
+    if data.seq_length <= theirs.positions:
         known["max_position_embeddings"] = theirs.positions
         known["attention_type"] = "original_full"
     if theirs.vocab_size >= data.vocab_size:
@@ -135,7 +137,7 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
     if same < _SAME_TOKENS * len(theirs):
         raise BadInput(
             f"`init_from` {source}: the data was made with another tokenizer, so its ids mean"
-            f" other tokens. Make it with `make-data` and the tokenizer {source}"
+            f" other tokens. Make the data again with the tokenizer {source}"
         )
     last = max((ours[name] for name in theirs if name in ours), default=0)
     if encoder.vocab_size <= last:

@@ -1,4 +1,4 @@
-"""State dicts of Hugging Face's models: their names, and reading them.
+"""State dicts of Hugging Face's models: names of parameters, and readers of the files.
 
 Weights are read from safetensors or, if PyTorch is installed, from its own format, in one file or
 several. No code of a folder is executed.
@@ -98,9 +98,10 @@ def is_transposed(name: str) -> bool:
 
 
 def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Convert the weights to a state dict, without the ones that Hugging Face ties to others.
+    """Convert parameters to a state dict, without tied weights.
 
-    These are the decoder's kernel (equal to the word embeddings) and its bias.
+    Hugging Face ties the decoder's kernel to the word embeddings, and the bias of BigBird's decoder
+    to `cls.predictions.bias`.
     """
     return {
         to_hugging_face_name(model, name): np.ascontiguousarray(
@@ -145,7 +146,7 @@ def has_weights(folder: str) -> bool:
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all weights by their names in the folder, and the SHA-256 of each file of weights.
+    """Read all weights of a folder by their names, and the SHA-256 of each file of weights.
 
     Raises:
         BadInput: Files are missing or damaged, or tensors are not plain numbers.
@@ -215,7 +216,7 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # Its message advises to execute the file.
-        raise ValueError("it contains more than tensors") from error
+        raise ValueError("it contains other objects than tensors") from error
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
         for name, value in state.items()
@@ -229,7 +230,7 @@ _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
     "pytorch_model.bin": (
         _parse_pytorch,
-        "a state dict of PyTorch's",
+        "a PyTorch state dict",
         "save the model with safe_serialization=True, as model.safetensors",
     ),
 }

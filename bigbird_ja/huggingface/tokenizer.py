@@ -42,8 +42,8 @@ from bigbird_ja.text.tokenizer import (
 WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
 # Suffixes of files that a tokenizer may need.
 _SUFFIXES = (".json", ".txt", ".model")
-# Maximum of the largest id relative to the number of tokens. Padded or pruned vocabularies are
-# below two.
+# Maximum ratio of the largest id to the number of tokens. The ratio of padded or pruned
+# vocabularies is below two.
 _MAX_IDS_PER_TOKEN = 16
 # Keys of tokenizer_config.json to remove, by which transformers overrides the special tokens around
 # a text, or loads code from the folder.
@@ -81,7 +81,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     raise BadInput(
         f"{path} is a folder: give the model in it, {models[0]}"
         if models
-        else f"{path}: no tokenizer in this folder: let transformers write one, by"
+        else f"{path}: no tokenizer in this folder. Let transformers write one, by"
         " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
     )
 
@@ -201,7 +201,7 @@ def _find_surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | N
     if start > 1 or added - start > 1:
         raise BadInput(
             f"{source}: its tokenizer adds {start} tokens before a text and {added - start} after"
-            " it. Use one that adds one on each side"
+            " it. Use a tokenizer that adds one token on each side"
         )
     return (whole[0] if start else None), (whole[-1] if added > start else None)
 

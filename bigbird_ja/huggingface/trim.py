@@ -65,7 +65,7 @@ _KEPT_FILES = re.compile(
 
 @dataclass(frozen=True)
 class TrimResult:
-    """Trimmed encoder. Figures are missing if it was finished before."""
+    """Result of `trim`. Figures are None if the folder was finished before."""
 
     output_dir: str
     vocab_size: int | None = None
@@ -101,7 +101,8 @@ def trim(
         overwrite: whether an existing, different folder is renamed to OUTPUT_DIR.replaced-N.
 
     Raises:
-        BadInput: As in `read_encoder`, `check_size` and `trim_vocabulary`.
+        BadInput: The encoder cannot be trimmed, or `vocab_size` does not suit the encoder or the
+            corpus.
     """
     folder, target = os.fspath(encoder), os.fspath(output_dir)
     check_is_list("inputs", inputs)
@@ -173,7 +174,7 @@ class Trimmed:
 
 
 def read_encoder(folder: str) -> TrimmableEncoder:
-    """Read an encoder.
+    """Read an encoder, and check that its vocabulary can be trimmed.
 
     Raises:
         BadInput: Weights or tokenizer are missing or damaged, a run cannot start from the class, or
@@ -240,7 +241,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
         size: maximum size of the new vocabulary, checked by `check_size`.
 
     Raises:
-        BadInput: The corpus uses fewer than half as many tokens.
+        BadInput: The corpus uses fewer than half of the requested number of tokens.
     """
     held_out: list[str] = []
     counts = np.zeros(encoder.tokenizer.vocab_size, np.int64)
@@ -311,7 +312,7 @@ def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[i
 def _split_lines(
     documents: Iterable[str], held_out: list[str], progress: Progress
 ) -> Iterator[str]:
-    """Yield the lines of most documents, and append the lines of all others to `held_out`."""
+    """Yield the lines of most documents, and append the lines of the others to `held_out`."""
     for number, text in enumerate(documents):
         progress.update()
         lines = [line for line in text.split("\n") if line]
@@ -337,9 +338,8 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
     tokenizer = encoder.tokenizer
     needed = {*_read_stated_ids(encoder).values(), *tokenizer.special.to_dict().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
-    if (
-        encoder.config["model_type"] in hf_config.ROBERTAS
-    ):  # RoBERTa counts positions from its padding id on.
+    # RoBERTa counts positions from its padding id on, so that id must not change.
+    if encoder.config["model_type"] in hf_config.ROBERTAS:
         needed |= set(range(tokenizer.special.pad + 1))
     for i, name in enumerate(tokenizer.names):
         if BYTE.fullmatch(name) or (tokenizer.is_byte_level and len(name) == 1):
@@ -351,7 +351,10 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
 
 
 def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
-    """Return a function from a token's id to the ids from which it is merged, and its own id."""
+    """Return a function that finds all tokens from which a token is merged, and the token itself.
+
+    Its argument and results are ids.
+    """
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":
         return lambda token: {token}
@@ -375,7 +378,10 @@ def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
 
 
 def _list_merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """List the merges of a BPE model. In older files a merge is one text with a space."""
+    """List the merges of a BPE model, as pairs of tokens.
+
+    In older files a merge is one text with a space.
+    """
     pairs = (each.split(" ") if isinstance(each, str) else each for each in model["merges"])
     return [(first, second) for first, second in pairs]
 
@@ -413,7 +419,7 @@ def _trim_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[s
 def _measure_changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
-    """Return the share of a text's tokens that change."""
+    """Return the share of the tokens in `lines` that change, or None without tokens."""
     ours = build_tokenizer(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
@@ -428,7 +434,7 @@ def _measure_changed_share(
 
 
 def measure(encoder: TrimmableEncoder, trimmed: Trimmed, output_dir: str = "") -> TrimResult:
-    """Return the sizes before and after, and the share of changed tokens."""
+    """Return the sizes before and after trimming, and the share of changed tokens."""
     return TrimResult(
         output_dir,
         vocab_size=trimmed.config["vocab_size"],

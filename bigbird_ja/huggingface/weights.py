@@ -19,7 +19,7 @@ _BY_TOKEN = (WORDS, "cls/predictions/output_bias")
 
 @dataclass(frozen=True)
 class Source:
-    """Variables of another model, by this package's names if these are known."""
+    """Variables of another model, by this package's names."""
 
     kind: str
     weights: Mapping[str, str]  # SHA-256 (or a checkpoint's CRC32C) by file of weights.
@@ -38,8 +38,8 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
         specs: parameters of the new run.
 
     Raises:
-        BadInput: As in `read_config` and `state_dict.read`, or the encoder has another architecture
-            or surplus tensors.
+        BadInput: `read_config` or `state_dict.read` raises it, or the encoder has another
+            architecture or surplus tensors.
     """
     encoder, model = read_config(folder), config.model
     if (architecture := encoder.settings["architecture"]) != model.architecture:
@@ -94,8 +94,9 @@ def _add_tokens(
 _IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
 
 
-# Other names of parameters, and the usual ones. A model that was saved without heads has no prefix,
-# BERT's pooler is a layer deeper, and old models have TensorFlow's names of layer norms.
+# Patterns in names of parameters, and their replacements in the usual names. A model that was saved
+# without heads has no prefix, BERT's pooler is a layer deeper, and old models have TensorFlow's
+# names of layer norms.
 _RENAMED = {
     r"^(bert|roberta|model)\.": "",
     r"^pooler\.dense\.": "pooler.",

@@ -1,4 +1,4 @@
-"""Charts as inline SVG by matplotlib, with colors of the page's style sheet.
+"""Charts as inline SVG, drawn by matplotlib with the colors of the page's style sheet.
 
 Equal runs give equal bytes: the SVG contains no dates, and its ids depend only on its content. Text
 is not converted to paths, so that the reader's fonts are used.
@@ -111,7 +111,7 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
 
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
-    """Return a card with the chart that the function `draw` draws into axes."""
+    """Return a card with a chart, which the function `draw` draws into axes."""
     os.environ["MPLBACKEND"] = "agg"  # A notebook's backend may be missing here.
     import matplotlib
 

@@ -22,11 +22,11 @@ from bigbird_ja.storage import outputs
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run on the page."""
+    """Run on the page."""
 
     model_dir: str
     step: int
-    cost_usd: float | None  # Cost that `launch` has counted.
+    cost_usd: float | None  # Cost in US dollars that the supervisor of `launch` recorded.
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,10 @@ def _format_examples(run: RunLogs) -> str:
 def _format_table(
     title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]
 ) -> str:
-    """Format a table with a row per key and a column per run. Different rows are bold."""
+    """Format a table with a row per key and a column per run.
+
+    A row is bold if its values differ.
+    """
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
     rows = [f"<tr><th></th>{head}</tr>"]

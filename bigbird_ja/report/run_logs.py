@@ -1,4 +1,4 @@
-"""Logs of runs for a report."""
+"""Read the logs of the runs that a report shows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _FRESH_SECONDS = 300.0
 
 
 class RunLogs:
-    """Logs of one MODEL_DIR."""
+    """Logs of the run in one MODEL_DIR, and figures computed from them."""
 
     def __init__(self, model_dir: str, now: float) -> None:
         """Read the files.
@@ -37,7 +37,7 @@ class RunLogs:
 
     @property
     def step(self) -> int:
-        """Newest step in metrics or heartbeat."""
+        """Last step in the metrics or the heartbeat."""
         logged = self.metrics[-1]["step"] if self.metrics else 0
         return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
@@ -55,7 +55,7 @@ class RunLogs:
 
     @property
     def interruptions(self) -> int:
-        """Number of interruptions, as in the model card."""
+        """Number of starts that did not finish the run, as in the model card."""
         return run_log.count_unfinished_starts(self.events) - self.is_running
 
     @property
@@ -82,12 +82,12 @@ class RunLogs:
 
 
 def name_apart(runs: Sequence[RunLogs]) -> None:
-    """Name each run by the shortest unique end of its path.
+    """Name each run by the last parts of its path, as many as make all names different.
 
-    A page shows no other part of the path.
+    The page shows no other part of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    for length in (*range(1, 9), 1):  # If a run is given twice, no end is unique, and 1 is used.
+    for length in (*range(1, 9), 1):  # If a run is given twice, names stay equal, and 1 is used.
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(runs):
             break

@@ -126,7 +126,9 @@ def test_vocabulary_of_the_folder_is_adopted_or_refused(adopted, roberta_data, s
     tokens = manifest_lib.load(str(data)).vocab_size
     with pytest.raises(BadInput, match=r"states .* embeddings .* ids up to "):
         adopted(data, tokens - 1)
-    with pytest.raises(BadInput, match=r"other tokens\. .*`make-data` and the tokenizer .*/folder"):
+    with pytest.raises(
+        BadInput, match=r"other tokens\. .*Make the data again with the tokenizer .*/folder"
+    ):
         adopted(small_run.data_dir)
     (tmp_path / "folder/model.safetensors").unlink()
     with pytest.raises(BadInput, match=r"config.json without weights .*\. Copy the whole folder"):
