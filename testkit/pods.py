@@ -2,7 +2,8 @@
 
 import socket
 
-PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a busy machine
+# Seconds that a process may take to end, which exceeds `pod.HEARTBEAT_SECONDS` on a busy machine.
+TIMEOUT = 150.0
 
 
 def environ(devices=2):
@@ -43,6 +44,6 @@ def wait(commands, *statuses):
 
     A process that does not end has status None. If statuses are given, they are compared.
     """
-    ended = [command.wait(PATIENCE) for command in commands]
+    ended = [command.wait(TIMEOUT) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]
     return ended

@@ -1,4 +1,4 @@
-"""Fixtures that several packages share."""
+"""Fixtures that the tests of several packages share."""
 
 import collections
 import fcntl
@@ -21,9 +21,9 @@ from testkit.zygote import Zygote
 logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # for `caplog`
 
 
-@pytest.hookimpl(trylast=True)  # when `-m` has chosen
+@pytest.hookimpl(trylast=True)  # after `-m` has selected the tests
 def pytest_collection_modifyitems(config, items):
-    """Skip tests without their engine, give slow ones time, and start the longest files first."""
+    """Skip tests whose engine is missing, set timeouts of slow tests, and sort the files."""
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
@@ -36,20 +36,20 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collectreport(report):
-    """Note a skipped module, as xdist reports only the first of several with one cause."""
+    """Record a skipped module, since xdist reports only one of several with the same reason."""
     if report.skipped:
         _note_skipped([report])
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Note the skipped tests."""
+    """Record the skipped tests."""
     _note_skipped(terminalreporter.stats.get("skipped", []))
 
 
 def _note_skipped(reports):
-    """Append skipped tests to the file BIGBIRD_JA_SKIPPED.
+    """Append skipped tests to the file that the environment variable BIGBIRD_JA_SKIPPED names.
 
-    `.ci/run` installs more and reruns them.
+    `.ci/run` installs more packages and reruns these tests.
     """
     if path := os.environ.get("BIGBIRD_JA_SKIPPED"):
         with open(path, "a", encoding="utf-8") as file:
@@ -57,10 +57,10 @@ def _note_skipped(reports):
 
 
 def _longest_first(items):
-    """Put the files with the longest timeouts first.
+    """Sort the test files by their timeouts, the longest first.
 
-    Two workers share the files (`make test`). A long file that begins last would keep one of them
-    busy while the other one is idle.
+    Two workers share the files (`make test`). If a long file started last, one worker would be idle
+    while the other one runs it.
     """
     seconds = collections.Counter()
     for item in items:
@@ -71,20 +71,17 @@ def _longest_first(items):
 
 @pytest.fixture(scope="session")
 def fake_gcs():
-    """Start one fake bucket server for the whole test run.
-
-    `bucket` is a clean bucket on it.
-    """
+    """Start a fake Google Cloud Storage server for the whole test run."""
     with FakeGcs() as fake:
         yield fake
 
 
 @pytest.fixture
 def bucket(fake_gcs, monkeypatch):
-    """Return the gs:// path of an empty bucket, which this process can use.
+    """Return the gs:// path of an empty bucket on the fake server.
 
-    Its child processes can use it with `fake_gcs.environ()`. Faults and log are cleared at both
-    ends.
+    This process can use the bucket, and child processes that get `fake_gcs.environ()`. The server's
+    faults and log are cleared before and after the test.
     """
     for name, value in fake_gcs.env.items():
         if name.startswith(("STORAGE_", "BIGBIRD_")):
@@ -99,7 +96,7 @@ def bucket(fake_gcs, monkeypatch):
 
 @pytest.fixture(params=["disk", "bucket"])
 def base(request, tmp_path):
-    """Return an empty folder on disk, then one on a bucket, for guarantees of both."""
+    """Return an empty folder, on disk or on a bucket. The test runs with both."""
     if request.param == "bucket":
         return request.getfixturevalue("bucket") + "/d"
     (tmp_path / "d").mkdir()
@@ -108,9 +105,9 @@ def base(request, tmp_path):
 
 @pytest.fixture
 def fake_tpu(tmp_path):
-    """Start the Cloud TPU API, whose machines run their scripts.
+    """Start a fake Cloud TPU API, whose machines are processes that run their startup scripts.
 
-    The package is installed once on the disk that they share.
+    The machines share a disk, on which the package is installed only once.
     """
     with FakeTpu(f"{tmp_path}/vms", dict(os.environ), keep_disk=True) as fake:
         yield fake
@@ -118,9 +115,12 @@ def fake_tpu(tmp_path):
 
 @pytest.fixture(scope="session")
 def real_text_path():
-    """Return 35 MB of real Japanese text, a .jsonl.gz: BIGBIRD_JA_REAL_TEXT or a shared file."""
-    beside = ROOT.parent / "shared/data/ja_real.jsonl.gz"
-    path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(beside) if beside.exists() else None)
+    """Return the path of a .jsonl.gz with real Japanese text.
+
+    It is that in BIGBIRD_JA_REAL_TEXT, or else a shared file of 35 MB.
+    """
+    shared = ROOT.parent / "shared/data/ja_real.jsonl.gz"
+    path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(shared) if shared.exists() else None)
     if not path:
         pytest.skip("no real Japanese text: name a .jsonl.gz by BIGBIRD_JA_REAL_TEXT")
     return path
@@ -128,7 +128,10 @@ def real_text_path():
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """Return `once("name", make)`, a folder that `make(folder)` fills once for all workers."""
+    """Return a function that fills a folder only once for all workers of pytest.
+
+    A call is `once("name", make)`, where `make(folder)` fills the folder. It returns the folder.
+    """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -147,7 +150,7 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sample_corpus(once):
-    """Write a .jsonl of 60 generated articles, about 0.5 MB."""
+    """Return the path of a .jsonl with 60 generated articles (0.5 MB)."""
 
     def make(folder):
         with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
@@ -159,7 +162,7 @@ def sample_corpus(once):
 
 @pytest.fixture(scope="session")
 def tokenizer_path(sample_corpus, once):
-    """Train a .model of 1,200 tokens on `sample_corpus` by `tokenize`."""
+    """Return the path of a .model with 1,200 entries, trained on `sample_corpus`."""
 
     def make(folder):
         flags = (f"--input={sample_corpus}", f"--output_prefix={folder}/ja", "--vocab_size=1200")
@@ -171,7 +174,7 @@ def tokenizer_path(sample_corpus, once):
 
 @pytest.fixture(scope="session")
 def small_run(sample_corpus, tokenizer_path, once):
-    """Train six steps on sequences of 256 tokens, a run that tests must not change."""
+    """Return a run of six steps on sequences of 256 tokens. Tests must not change it."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
@@ -194,10 +197,9 @@ def manifest(small_run):
 
 @pytest.fixture
 def run(capsys):
-    """Return `run("plan", "--json")`, which runs a command in this process.
+    """Return a function that runs a command in this process, e.g. `run("plan", "--json")`.
 
-    Returns:
-        Status, stdout, stderr and .json.
+    It returns an `Ended`, with the exit status, both outputs, and the JSON of standard output.
     """
 
     def run_here(*arguments):
@@ -209,24 +211,23 @@ def run(capsys):
 
 @pytest.fixture(scope="session")
 def run_cli():
-    """Return `run_cli("sample", "--output=x.txt", env={...})`.
+    """Return a function that runs a command in a new process.
 
-    Returns:
-        Status, stdout, stderr and .json.
+    A call is `run_cli("sample", "--output=x.txt", env={...})`. It returns an `Ended`.
     """
     return command_line.run_cli
 
 
 @pytest.fixture(scope="session")
 def zygote(fake_gcs, tmp_path_factory):
-    """Start `bigbird-ja` commands as real processes, in two seconds each.
+    """Return an object that starts `bigbird-ja` commands as real processes within two seconds.
 
-    On gs:// they find the fake bucket.
+    The processes use the fake Google Cloud Storage.
     """
-    # Models of two layers need no optimizing compiler.
+    # The models have two layers, for which optimization takes longer than it saves.
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
     yield Zygote(tmp_path_factory.mktemp("commands"), environ)
-    # pytest would wait for a process of a failed test.
+    # At its exit, pytest would wait for the processes of failed tests.
     for left in multiprocessing.active_children():
         left.kill()

@@ -1,4 +1,4 @@
-"""The Python interface: lazy functions with keyword arguments and typed results."""
+"""The Python interface: functions with keyword arguments and typed results, imported lazily."""
 
 import dataclasses
 import inspect
@@ -13,7 +13,8 @@ from bigbird_ja import errors
 from bigbird_ja.cli import COMMANDS, command_flags, load_command
 
 SHELL = {"json", "help", "config", "set"}
-# A question on a terminal; a file in place of the text; examples that are printed.
+# Flags that are no parameters: the answer to a question on a terminal, a file in place of a text,
+# and the number of printed examples.
 ONLY_FLAGS = {"down": {"yes"}, "fill_mask": {"input"}, "check_data": {"examples"}}
 
 

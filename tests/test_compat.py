@@ -1,4 +1,4 @@
-"""Each workaround of `compat` is still needed, or must be removed."""
+"""Each workaround in `compat` is still needed. If a test fails, remove the workaround."""
 
 import importlib.util
 

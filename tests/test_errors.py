@@ -1,4 +1,4 @@
-"""The errors of the package, as a program catches them."""
+"""The exceptions that programs can catch."""
 
 import pickle
 

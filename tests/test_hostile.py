@@ -1,7 +1,8 @@
-"""Damage to every input file of a command is refused in one line, or does not matter.
+"""A command refuses a damaged input file in one line, or does not need the damaged part.
 
-The tests damage every file in the folders of a command, so a new file needs no line here. A fixed
-sample is tried. BIGBIRD_JA_HOSTILE_SEED draws another one, and `make bench-bad-input` tries all.
+The tests damage every file in the folders of a command, so that a new file needs no test here. They
+test a fixed sample of the cases. BIGBIRD_JA_HOSTILE_SEED draws another sample, and
+`make bench-bad-input` tests all cases.
 """
 
 import functools
@@ -21,7 +22,7 @@ from testkit import runs, tokenizer_folders
 SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
 SAMPLE = 24  # cases
 ALL = "BIGBIRD_JA_HOSTILE_ALL" in os.environ
-# A good invocation of each command that reads files: in/ holds a small finished run, out/ nothing.
+# Valid flags of each command that reads files. in/ contains a finished run, and out/ is empty.
 GOOD = {
     "tokenize": "--input=in/corpus.jsonl --output_prefix=out/ja --vocab_size=1200",
     "make-data": "--input=in/corpus.jsonl --tokenizer=in/ja.model --output_dir=out/data"
@@ -38,12 +39,14 @@ GOOD = {
     "export": "--model_dir=in/model --output_dir=out/hf",
     "launch": "--config=in/config.yaml --max_cost=5 --dry_run",
 }
-# Without files, of a service or of this machine; preflight reads what plan reads, and is long.
+# Commands that read no files, except `preflight`, which takes long and reads the files of `plan`.
 OTHERS = {"demo", "sample", "status", "logs", "down", "doctor", "preflight"}
-# Not needed; refused; more than a small machine has; failing storage.
+# Accepted exit statuses: the damage does not matter, the file is refused, it needs more memory than
+# there is, or it cannot be read.
 STATUSES = {0, 2, 71, 74}
-PATIENCE_SECONDS = 120.0  # a case that takes longer hangs
-# Address space on top of TensorFlow's at the start, which stops a reader of an endless device.
+TIMEOUT_SECONDS = 120.0
+# Address space that a command may use in addition to TensorFlow's. The limit stops a command that
+# reads an endless device.
 MEMORY = 6 * 2**30
 
 
@@ -67,7 +70,7 @@ DAMAGES = {
     "a symlink loop": functools.partial(_replace, lambda path: path.symlink_to(path.name)),
     "a device": functools.partial(_replace, lambda path: path.symlink_to("/dev/zero")),
     "unreadable": functools.partial(Path.chmod, mode=0),
-    # A hole costs no disk, but more memory than a case has if it is read whole.
+    # A sparse file needs no disk, but exceeds the memory limit if it is read completely.
     "huge": lambda path: os.truncate(path, 64 * 2**30),
 }
 CONTENTS = {
@@ -87,7 +90,7 @@ def damage(path, how):
 
 
 def files_of(command, place):
-    """Yield the files that the good invocation names, and those in folders that it names."""
+    """Yield all input files of a command in `GOOD`, including those in its input folders."""
     for word in GOOD[command].split():
         path = place / word.rpartition("=")[2]
         if path.is_relative_to(place / "in") and path.exists():
@@ -95,7 +98,7 @@ def files_of(command, place):
 
 
 def listing(place):
-    """Map every path below to its kind, size and modification time."""
+    """Return the kind, size and modification time of every path in a folder."""
     stats = {path: path.lstat() for path in place.rglob("*")}
     return {
         str(path.relative_to(place)): (s.st_mode, path.is_dir() or (s.st_size, s.st_mtime_ns))
@@ -104,11 +107,17 @@ def listing(place):
 
 
 def problem(ended, before, after):
-    """Return the defect of a command's outcome, or None."""
+    """Return a description of what is wrong with a command's outcome, or None.
+
+    Args:
+        ended: outcome of the command.
+        before: result of `listing` before the command.
+        after: result of `listing` after it.
+    """
     last = (ended.err.rstrip().splitlines() or [""])[-1]
     if ended.status not in STATUSES or "Traceback (most recent call last)" in ended.err:
-        return f"status {ended.status}: {last[:300]}"  # None for a timeout
-    # Files to which `evaluate` appends, and the manifest that lists its file for TensorBoard.
+        return f"status {ended.status}: {last[:300]}"  # The status is None after a timeout.
+    # `evaluate` may change these files: its results, and the manifest of MODEL_DIR.
     own = ("in/model/eval", "in/model/events.jsonl", f"in/model/{MANIFEST_NAME}")
     for name in before:
         if before[name] != after.get(name) and not (ended.status == 0 and name.startswith(own)):
@@ -143,7 +152,7 @@ def test_a_damaged_file_is_refused_or_not_needed(zygote, small_run, tmp_path):
         before = listing(place)
         settings = {"cwd": str(place), "environ": {"HOME": str(tmp_path)}, "limits": {"AS": MEMORY}}
         started = zygote.start(command, *GOOD[command].split(), "--json", **settings)
-        ended = started.wait(PATIENCE_SECONDS)
+        ended = started.wait(TIMEOUT_SECONDS)
         wrong = problem(ended, before, listing(place))
         shutil.rmtree(place)
         return ended.status, wrong

@@ -1,4 +1,4 @@
-"""Dependencies, locks and virtual environments, without installing anything."""
+"""Dependencies and locks are consistent. The tests install nothing."""
 
 import functools
 import itertools
@@ -20,17 +20,18 @@ from bigbird_ja.accelerators import environment
 from testkit import ROOT, command_line
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# The supported Pythons, each of which .ci/run runs.
+# The supported versions of Python. .ci/run tests each of them.
 PYTHONS = ("3.11", "3.12", "3.13")
-# The extras and the Pythons of each lock.
+# Extras and versions of Python of each lock.
 COMMON = ("huggingface",)
 LOCKS = {
     "requirements/main.lock": (("cpu", "dev", *COMMON), PYTHONS),
     "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.11",)),
     "requirements/kaggle.lock": (("test", *COMMON), ("3.12",)),
 }
-OVER = "requirements/extra.lock"  # installed after the first lock
-# The locks of a machine of `launch`. image.lock complements an image's own TensorFlow 2.15.
+OVER = "requirements/extra.lock"  # This lock is installed after main.lock.
+# Folder of the locks that `launch` installs on a machine. image.lock contains the packages that an
+# image with TensorFlow 2.15 needs in addition.
 MACHINES = "bigbird_ja/launch/locks"
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
@@ -42,14 +43,14 @@ def blocks(lock):
 
 
 def on_linux(python):
-    """Return the environment for markers of requirements."""
+    """Return the values of environment markers on Linux for a version of Python."""
     system = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
     kind = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
     return {"python_version": python, "python_full_version": f"{python}.1", **system, **kind}
 
 
 def pins(lock, python):
-    """Return the pinned version of each package of a lock, on Linux with a version of Python."""
+    """Return the version of each package in a lock, on Linux with the given version of Python."""
     here, versions = on_linux(python), {}
     for block in blocks(lock):
         required = Requirement(block.partition("\n")[0].rstrip(" \\"))
@@ -61,7 +62,7 @@ def pins(lock, python):
 
 
 def requirements(*extras):
-    """Return the requirements of the package and of extras, including nested ones."""
+    """Return the requirements of the package and of its extras, including nested extras."""
     optional = PROJECT["optional-dependencies"]
     collected = []
     for text in itertools.chain(PROJECT["dependencies"], *(optional[extra] for extra in extras)):
@@ -75,7 +76,7 @@ def requirements(*extras):
 
 @pytest.fixture
 def uv():
-    """Return `uv("pip", ...)`, if it is installed."""
+    """Return a function that runs uv with the given arguments. Skip the test if uv is missing."""
     path = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if path is None:
         pytest.skip("uv is not installed here")
@@ -131,7 +132,7 @@ def test_the_promised_pythons_are_the_same_everywhere():
     for page in ("README.md", "README.ja.md", "docs/install.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         wanted = {f"3.{minor}" for minor in minors}
-        # TPUEstimator runs in the image's Python.
+        # Lines about TPUEstimator name the Python of an image, not a supported version.
         promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)
         assert wanted == {*re.findall(r"\b3\.1\d\b", promised)}, page
     for lock, (_, pythons) in LOCKS.items():
@@ -160,7 +161,7 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
 
 
 def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
-    """Compare version, address and checksum, which uv reports when it downloads another archive."""
+    """Compare version, address and checksum of CPython with those that uv lists."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
     assert f"3.{listed['minor']}" == PYTHONS[0]
@@ -180,7 +181,7 @@ def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
 def test_it_installs_with_the_packages_of_free_tpu_images(image, uv, tmp_path):
-    """Resolve by uv with the image's versions as constraints, as the notebooks ask pip to."""
+    """Resolve the requirements with the image's versions as constraints, as the notebooks do."""
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
     wanted = tmp_path / "wanted.in"

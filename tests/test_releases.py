@@ -1,4 +1,4 @@
-"""Every later version continues the output of a version of this format.
+"""Later versions can read and continue the files of released versions.
 
 tests/fixtures/format-0.2.0.tar.xz contains
 
@@ -8,7 +8,8 @@ tests/fixtures/format-0.2.0.tar.xz contains
 - model/ by four steps of `pretrain` with the settings that its config.yaml states;
 - whole-metrics.jsonl, the metrics after `pretrain --num_train_steps 8` on a copy of model/.
 
-The tokenizer's model is there once. What an unreleased version wrote is refused (`storage.decode`).
+The archive contains the tokenizer's model only once. Files of unreleased versions are refused
+(`storage.decode`).
 """
 
 import json
@@ -22,9 +23,9 @@ from testkit import ROOT
 
 @pytest.fixture(params=["0.2.0"])
 def made(request, tmp_path):
-    """Unpack the files of a format."""
+    """Unpack the files that a version wrote, and return their folder."""
     with tarfile.open(ROOT / f"tests/fixtures/format-{request.param}.tar.xz") as archive:
-        # Python 3.11 before 3.11.4, such as Debian's, has no filters.
+        # Python before 3.11.4, such as that of Debian, has no extraction filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(tmp_path)
     for folder in ("data", "model"):

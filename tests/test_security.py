@@ -1,6 +1,6 @@
-"""Secrets must never be in a flag, a message or a file of a run.
+"""Flags, messages and files of a run never contain secrets.
 
-ruff's `S` rules search the code, and tests/process/test_redact.py tests the output.
+The rules `S` of ruff check the code, and tests/process/test_redact.py checks the output.
 """
 
 import re
@@ -16,7 +16,7 @@ from testkit import command_line
 
 
 def test_no_flag_takes_a_credential():
-    # Every user of the machine can read flags in the process list.
+    # All users of a machine can read flags in its list of processes.
     secret = re.compile("(access|auth|id)_token|password|secret|credential|private|api_key")
     for name in cli.COMMANDS:
         for flag in command_flags.collect_flags(cli.load_command(name)):

@@ -1,4 +1,4 @@
-"""The version contains the commit in a checkout, and is the same in every file."""
+"""In a checkout the version contains the commit. All files state the same version."""
 
 import re
 import shutil

@@ -1,6 +1,6 @@
-"""The package as `launch` sends it.
+"""The package that `launch` sends to a machine is complete.
 
-`scripts/check_wheel.sh` installs and runs the wheel.
+`scripts/check_wheel.sh` tests the wheel.
 """
 
 import io

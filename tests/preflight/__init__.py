@@ -1,4 +1,4 @@
-"""Outputs of a compiler: programs whose prices tests read, and messages of full memory."""
+"""Outputs of a compiler for the tests: optimized programs, and messages about full memory."""
 
 from pathlib import Path
 

@@ -21,11 +21,12 @@ pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-
 
 RECORD = Path(__file__).with_name("recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
-# The step whose cycles by machine code are on record, where libtpu lists it: on v5e, two sequences.
+# Name of the step whose cycles by machine code are recorded if libtpu lists the code. It has two
+# sequences on v5e.
 BY_CODE, CODE_CHIP = "by code", "v5e"
 CODE_KEYS = ("code_cycles", *KEYS)
 TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 7)
-KERNEL_BY_CODE = "by code, with the kernels"  # the same step with attention in kernels
+KERNEL_BY_CODE = "by code, with the kernels"  # name of the same step with attention in kernels
 
 _SIZE = (
     *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
@@ -45,7 +46,7 @@ STEPS = {
 
 
 def measure(name):
-    """Return priced cycles and temporary bytes of one of `STEPS` on v3, with two sequences."""
+    """Return the priced cycles and temporary bytes of a step in `STEPS`, on v3."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
     target = compile_lib.find_chip("v3")
     result = estimate.examine(*with_data(config), target, 2, with_code=False)
@@ -58,9 +59,9 @@ def lists_code():
 
 
 def measure_by_code(name=BY_CODE, layers=2):
-    """Return all figures of a step with recorded machine code, or of one with other layers.
+    """Return all figures of a step whose machine code is recorded.
 
-    A single layer is the last one, whose MLP would run only for the predictions.
+    With `layers=1` the only layer would be the last one, whose MLP runs only for the predictions.
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
@@ -69,7 +70,7 @@ def measure_by_code(name=BY_CODE, layers=2):
 
 
 def recorded():
-    """Return the figures of each step by version of libtpu."""
+    """Return the recorded figures of each step, by version of libtpu."""
     return dict(json.loads(RECORD.read_text()))
 
 

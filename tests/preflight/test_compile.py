@@ -1,4 +1,4 @@
-"""The child process around the compiler, and recorded costs of small steps by the real one."""
+"""The compiler's child process, and costs of small steps, which must not exceed the record."""
 
 import dataclasses
 import re
@@ -97,9 +97,9 @@ def test_machine_code_is_made_on_request(monkeypatch):
 
 
 def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes():
-    """Compare its bytes: TensorFlow notes `grad_x` and `grad_y` in an order that varies.
+    """Compare the bytes of a step, since a stored program is found by them.
 
-    A program that was compiled ahead is found by its bytes.
+    TensorFlow writes the attributes `grad_x` and `grad_y` in varying order.
     """
 
     def gradients(values):
@@ -155,11 +155,12 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     assert read_optimized(program, tmp_path) == "HloModule listed"
 
 
-# A larger excess over the record fails. Change the record in the commit that changes the cost.
+# Maximum ratio to the record. If a commit changes the cost, it must also change the record.
 MARGIN = 1.05
 
 
-# Where the machine code is listed, the steps below have their memory on record too.
+# Steps whose test is slow. The default step is one of them if libtpu lists machine code, since the
+# test by machine code then also compares its memory.
 RARE = [name for name in small_steps.STEPS if name != "default" or small_steps.lists_code()]
 
 
@@ -190,13 +191,13 @@ def test_cycles_and_memory_stay_within_the_record(name):
     "name", [pytest.param(small_steps.BY_CODE, marks=pytest.mark.slow), small_steps.KERNEL_BY_CODE]
 )
 def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
-    """Compile kernels on Kaggle's image, too, whose libtpu lists no code."""
+    """Compile the kernels also with libtpu of Kaggle's image, which does not list machine code."""
     result = small_steps.measure_by_code(name)
     is_kernel = name == small_steps.KERNEL_BY_CODE
     assert result.fits and (result.attention_implementation == "kernel") == is_kernel
     if not small_steps.lists_code():
         return
-    # It is 0.984 for base-4096, which contains fewer scatters.
+    # For base-4096 the coverage is 0.984, since it contains fewer scatters.
     assert result.code_coverage >= 0.9
     assert all(op["bound_by"] for op in result.top_ops if op["bundle_cycles"])
     assert {"HBM", "loads", "vector unit"} <= result.code_bound_by.keys()
@@ -214,7 +215,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
 @pytest.mark.slow
 @pytest.mark.skipif(not small_steps.TAKES_KERNELS, reason="the kernels need jax 0.7")
 def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores():
-    length = 768  # No other size has this value.
+    length = 768  # No other dimension of the model has this size.
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)

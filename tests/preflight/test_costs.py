@@ -27,7 +27,7 @@ def test_trips_of_nested_loops_are_multiplied():
     ("old", "new", "trips", "known"),
     [
         ("direction=LT", "direction=LE", 8 * 6, True),
-        ("direction=LT", "direction=NE", 1, False),  # An unknown loop is counted once.
+        ("direction=LT", "direction=NE", 1, False),  # A loop of unknown length counts once.
     ],
 )
 def test_trip_counts(old, new, trips, known):
@@ -41,7 +41,7 @@ TILE = 8 * 128 * 4
 
 
 def test_ops_are_estimated_or_priced_by_padded_bytes():
-    """Price a collective by its larger side, and branches by the dearest."""
+    """Price a collective by the larger of operand and result, and branches by the costliest."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
     moving |= {"gather": "all-gather-start", "called": "all-gather", "core": "all-reduce"}
@@ -73,7 +73,7 @@ def test_bytes_on_links():
 
 
 def test_work_on_a_sparse_core_is_priced_once():
-    """Price it by its content: a collective in the test before this, here another op."""
+    """Price the work by the computation that it calls, which is not a collective here."""
     result = _by_name(FORMS.replace("to_apply=%of_all", "to_apply=%of_some"))
     assert result.keys() == _by_name(FORMS).keys()
     cost = result["core"]
@@ -83,13 +83,13 @@ def test_work_on_a_sparse_core_is_priced_once():
 @pytest.mark.parametrize(
     ("window", "labels", "kernel", "output", "summed"),
     [
-        # A plain matmul.
+        # A matmul without batch dimensions.
         ("", "bf_io->bf", "8,32", "16,32", 8),
-        # A batched one: the window walks over the batch and picks one element of it.
+        # A batched matmul. The window moves over the batch, and selects one element at a time.
         ("size=4 stride=3 pad=0_0 lhs_dilate=4", "bf_0io->0bf", "4,8,32", "4,16,32", 8),
-        # A dimension of the kernel that is summed over.
+        # The window sums over a dimension of the kernel.
         ("size=4", "b0f_0io->b0f", "4,8,32", "16,1,32", 8 * 4),
-        # A dimension of the output that comes only from the kernel.
+        # A dimension of the output exists only in the kernel.
         ("size=4 pad=3_3 rhs_reversal=1", "b0f_0io->b0f", "4,8,32", "16,4,32", 8),
     ],
 )
@@ -118,7 +118,8 @@ def test_instruction_with_tuple_layouts_and_comments_is_parsed():
     assert [operand.name for operand in op.operands] == ["a", "b"]
     assert [computation.name for computation in op.called] == ["fused.20"]
     assert op.estimated_cycles == 11953
-    unknown = FUSION.replace("11953", "9223372036854775807")  # the compiler's mark for it
+    # With this number the compiler states that the cycles are unknown.
+    unknown = FUSION.replace("11953", "9223372036854775807")
     assert hlo.parse_lines([unknown], {})[0].estimated_cycles is None
     assert op.op_name == "layer_0/mlp/MatMul"
 
@@ -126,8 +127,8 @@ def test_instruction_with_tuple_layouts_and_comments_is_parsed():
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        ("bf16[24,4096,64]{2,1,0}", 24 * 4096 * 128 * 2),  # 64 lanes padded to 128
-        ("bf16[24,4096,64]{1,2,0}", 24 * 64 * 4096 * 2),  # rows minor: nothing to pad
+        ("bf16[24,4096,64]{2,1,0}", 24 * 4096 * 128 * 2),  # The 64 lanes are padded to 128.
+        ("bf16[24,4096,64]{1,2,0}", 24 * 64 * 4096 * 2),  # With 4,096 lanes there is no padding.
         ("f32[100]{0}", 128 * 4),
         ("f32[]", 4),
         ("(f32[3,100]{1,0}, pred[8,128]{1,0:T(8,128)})", 8 * 128 * 4 + 8 * 128),

@@ -1,4 +1,4 @@
-"""The search for the largest batch, batches by config, and slices by name."""
+"""The search for the largest batch, the batch of a core, slices, and skipped tiles."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.preflight.test_costs import NESTED
 
 
 class Memory:
-    """A step whose peak grows by `per_sequence`, and the batches that were tried."""
+    """Simulated step whose peak memory grows by `per_sequence`. It records the tried batches."""
 
     def __init__(self, limit, base, per_sequence, knows=True):
         self.limit, self.base, self.per_sequence, self.knows = limit, base, per_sequence, knows
@@ -69,7 +69,8 @@ def test_one_device_orthogonalizes_its_share_of_matrices():
 def test_batch_per_core():
     sets = ["training.global_batch_size=64", "training.gradient_accumulation_steps=2"]
     config = fitted(None, sets)
-    assert estimate.divide_batch(config, compile_lib.find_chip("v3")) == 4  # by tpu.num_cores=8
+    # tpu.num_cores=8 divides the batch.
+    assert estimate.divide_batch(config, compile_lib.find_chip("v3")) == 4
     assert estimate.divide_batch(config, compile_lib.find_slice("v5e:4x8")) == 1
     config = fitted(None, ["training.global_batch_size=8"])
     with pytest.raises(BadInput, match=r"^`topology` v5e:4x8: .*`batch_per_core`"):
@@ -77,7 +78,7 @@ def test_batch_per_core():
 
 
 def test_loop_of_unknown_length_has_no_total(monkeypatch):
-    """Return no total, which was once priced for a single iteration."""
+    """Report no total cycles, instead of those of a single iteration."""
     sizes = dict.fromkeys(("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes"), 1 << 20)
     monkeypatch.setattr(estimate, "trace", lambda *_: None)
     results = []
@@ -118,14 +119,15 @@ SHAPE = LayerShape(1, 13, 2, 64, 128, None, True, "bfloat16")
 
 def test_trips_follow_the_lengths_of_documents():
     pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
-    # Each fills sequences, with a remainder.
+    # Each document fills several sequences, and a part of another one.
     whole = (*[0] * 12, 1)
     assert estimate.average_trips(SHAPE, (*[0] * 24, 1))[1] == pytest.approx(1, abs=0.01)
     means, share = estimate.average_trips(SHAPE, whole)
     assert 0.5 < share < 1 and len(means) == len(SHAPE.runs)
     counted = sum(mean * many for mean, many in zip(means, SHAPE.runs, strict=True))
     assert counted == pytest.approx(share * SHAPE.tiles)
-    assert estimate.average_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13  # trips next to a tile, too
+    # The average includes trips over neighboring tiles.
+    assert estimate.average_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13
 
 
 @pytest.mark.parametrize(
@@ -135,8 +137,8 @@ def test_trips_follow_the_lengths_of_documents():
         ({"model.attention_type": "original_full"}, True),
         ({"model.architecture": "modernbert", "model.attend_across_documents": True}, False),
         ({"model.architecture": "modernbert", "model.attention_implementation": "xla"}, False),
-        ({}, False),  # rolled
-        ({"model.architecture": "modernbert", "make_data.seq_length": 512}, False),  # two tiles
+        ({}, False),  # The default is the rolled pattern.
+        ({"model.architecture": "modernbert", "make_data.seq_length": 512}, False),  # only 2 tiles
     ],
 )
 def test_layers_that_skip_other_documents(sets, has_loops):

@@ -1,4 +1,4 @@
-"""libtpu's listings: executions of each bundle."""
+"""Executions of each bundle, read from libtpu's listings of machine code."""
 
 import pytest
 
@@ -28,7 +28,10 @@ def _collected(tmp_path, lines):
 
 
 def test_products_count_as_often_as_their_bundles_run(tmp_path):
-    """Count a register as 16 rows of bfloat16, and as 8 of float32."""
+    """Count each product once per execution of its bundle.
+
+    A product of a bfloat16 register counts 1, of a float32 register (with half the rows) 0.5.
+    """
     lines = _loop(PHI, 12)
     bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
     lines[2] = lines[2].replace(" }", bf16)
@@ -43,19 +46,20 @@ def test_trips_of_a_very_long_loop_are_solved_for():
 def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
     lines = _loop(PHI, 12)
     start = "%2 = dma.hbm_to_vmem [thread:$0]  (!%p1_p1), %s1_s1, 1024"
-    lines[0] = lines[0].replace(" }", f"  ;;  {start} }}")  # of the first block
+    # The first bundle starts the copy of the first block.
+    lines[0] = lines[0].replace(" }", f"  ;;  {start} }}")
     assert _collected(tmp_path, lines).steps == 1
     lines[2] = lines[2].replace(" }", f"  ;;  {start} }}")
     assert _collected(tmp_path, lines).steps == 10
 
 
 def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
-    lines = _loop(PHI, "%s99_s9")  # a bound that data determine
-    # XLA's own kernel multiplies no matrices.
+    lines = _loop(PHI, "%s99_s9")  # The bound is a register, which depends on data.
+    # A kernel without matrix products is XLA's, to which the stated trips do not apply.
     assert _runs(lines, [(1.0, 2.5), (2.5,)])[1] == 0.6
     lines[2] = lines[2].replace(" }", "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1 }")
     assert _runs(lines, [(1.0, 2.5), (2.5,)]) == ([1.0, 2.5, 2.5, 2.5, 1.0], 0)
-    assert _runs(lines, [(2.5, 1.0)])[1] == 0.6  # the bounds of another kernel
+    assert _runs(lines, [(2.5, 1.0)])[1] == 0.6  # These trips are those of another kernel.
 
 
 def _runs(lines, trips=()):
@@ -64,7 +68,10 @@ def _runs(lines, trips=()):
 
 
 def _loop(counter, bound, negated="!", compare="ge"):
-    """Return a loop of three bundles after one before it, where `counter` defines %s20_s2."""
+    """Return the lines of a bundle, a loop of three bundles, and a bundle after the loop.
+
+    `counter` defines %s20_s2, which the loop compares with `bound`.
+    """
     return [
         "     0   :  { %s10_s1 = smov.u32 2 /* copy for cssa */ }",
         f"   0x1 LB: > {{ {counter} }} /* Start region 7 */",
@@ -75,7 +82,7 @@ def _loop(counter, bound, negated="!", compare="ge"):
 
 
 PHI = "%s30_s3 = sphi %s10_s1, %s20_s2 /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
-# The same counter, kept in memory, and moved before the next iteration.
+# The same counter, which is stored in memory and moved before the next iteration.
 IN_MEMORY = (
     "%s30_s3 = sphi %s10_s1, %s20_s2  ;;  %77 = sst [smem:[#allocation2_spill]] %s30_s3  ;;"
     "  %s40_s4 = sld [smem:[#allocation2_spill]] /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s40_s4"
@@ -89,10 +96,10 @@ MOVED = (
 @pytest.mark.parametrize(
     ("lines", "trips"),
     [
-        (_loop(PHI, 12), 10),  # from 2
+        (_loop(PHI, 12), 10),  # The counter starts at 2.
         (_loop(PHI, 12, negated="", compare="lt"), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 4"), 12), 3),
-        (_loop(PHI, 1), 1),  # compared after the body
+        (_loop(PHI, 1), 1),  # The comparison follows the body.
         (_loop(IN_MEMORY, 12), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 (%p9_p1), 1"), 12), 10),
         ([line.replace("order %s", "order (!%p9_p1), %s") for line in _loop(PHI, 12)], 10),
@@ -110,7 +117,7 @@ def test_an_unknown_bound_is_reported():
     lines = [line.replace("%s20_s2, 12", "%s20_s2, %s98_s9") for line in _loop(PHI, 12)]
     times, unknown_share = _runs(lines)
     assert (times[1], unknown_share) == (1.0, 0.6)
-    # Of two stores it is unknown which one is read: the counter's bound is all that is known.
+    # With two stores it is unknown which one is read, so only the counter's bound is known.
     twice = f"%66 = sst [smem:[#allocation2_spill]] %s10_s1  ;;  {IN_MEMORY}"
     assert _runs(_loop(twice, 12))[0][1] == 12
 
@@ -134,19 +141,20 @@ def _with_skip(predicate):
 @pytest.mark.parametrize(
     ("predicate", "runs"),
     [
-        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),  # 2 to 11 of 2 to 17
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),  # 2 to 11 out of 2 to 17
         (
             "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 4  ;;"
             "  %p7_p2 = scmp.lt.s32.totalorder %s30_s3, 16  ;;  %p9_p1 = pnand %p8_p0, %p7_p2",
             12,
         ),
-        (  # a predicate kept as a scalar
+        (  # The predicate is stored as a scalar.
             "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 12  ;;  %s70_s7 = scalar_select"
             " /*predicate=*/%p8_p0, /*on_true=*/1, /*on_false=*/0  ;;"
             "  %p9_p1 = scmp.ne.s32.totalorder %s70_s7, 0",
             10,
         ),
-        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # unknown, so never skipped
+        # The predicate is unknown, so no bundle counts as skipped.
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),
     ],
 )
 def test_skipped_bundles_run_in_the_other_iterations(predicate, runs):
@@ -158,7 +166,7 @@ def test_two_branches_that_lead_to_places_in_one_bundle():
     lines[4] = "   0x4   : > { %82 = sbr.rel (!%p8_p0) target = $region26 }"
     lines[2] = lines[2].replace(" }", "  ;;  %p8_p0 = scmp.ge.s32.totalorder %s30_s3, 8 }")
     lines[6] = lines[6].rstrip() + " /* Start/End empty region 26 :: End region 24 */"
-    # The outer one leaves 2 to 11, the inner one, of these, 8 to 11.
+    # The outer branch runs in the iterations 2 to 11, the inner branch in 8 to 11.
     assert _runs(lines)[0] == [1, 16, 16, 16, 10, 4, 16, 16, 1]
 
 

@@ -16,8 +16,9 @@ from testkit import ROOT
 from testkit.configs import fitted, with_data
 from tests.commands.test_preflight import SETTINGS
 
-# The work of a machine with this slice at the start of a run, up to the key of its program: the
-# compiler's client can't load a program, so it compiles it and keeps it under the same key.
+# Program that does what a machine does at the start of a run until it looks up its program. The
+# compiler's client cannot load programs. It therefore compiles the step again and stores it, which
+# must happen under the same key.
 MACHINE = """
 import sys
 import jax
@@ -45,7 +46,7 @@ def test_a_machine_finds_the_step_that_was_compiled_for_its_slice(tmp_path):
     for folder in (kept, found):
         folder.mkdir(exist_ok=True)
     environment = {**os.environ, **compile_lib.ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    del environment["LIBTPU_INIT_ARGS"]  # as on a machine
+    del environment["LIBTPU_INIT_ARGS"]  # A machine does not set this variable.
     words = [sys.executable, "-c", MACHINE, target.name, str(found), *SETTINGS]
     subprocess.run(words, env=environment, check=True, capture_output=True)
     names = os.listdir(kept)
@@ -65,7 +66,8 @@ def test_programs_become_files_of_the_run(run_dir):
     owned = Owned.load(f"{run_dir}/model")
     assert owned is not None and owned.kind == "run"
     assert list(owned.files) == ["compiled/jit_run_replica-1-cache"]
-    with keep_programs(run_dir) as folder:  # a step that doesn't fit
+    # If nothing was compiled (the step does not fit), the stored program stays.
+    with keep_programs(run_dir) as folder:
         pass
     assert list(Owned.load(f"{run_dir}/model").files) == ["compiled/jit_run_replica-1-cache"]
 

@@ -1,4 +1,4 @@
-"""An op's bytes, products and bundles, equal ops, and sums over a step by kind."""
+"""Cycles of single ops, equal ops, and sums over a step."""
 
 import dataclasses
 from collections import Counter
@@ -23,7 +23,10 @@ def _by_name(code):
 
 
 def test_bytes_in_hbm():
-    """Count them: an operand of f.1 is in the core's memory, and h updates in place."""
+    """Count the bytes that ops move in HBM.
+
+    An operand of `f.1` is in the core's memory, and `h` updates its operand in place.
+    """
     sizes = {"f.1": 2 * MB2, "e": 3 * MB2, "g": 2 * 8 * 128 * 4, "h": 2 * 8 * 128 * 4}
     result = _by_name(CODE)
     for name, size in sizes.items():
@@ -34,34 +37,38 @@ def test_bytes_in_hbm():
 def test_identical_ops_share_their_code():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
-    assert result["e"].bundle_cycles is None  # Its operand is elsewhere.
+    # `e` is not identical, since its operand is in another memory.
+    assert result["e"].bundle_cycles is None
     assert result["e"].cycles == result["e"].estimated + result["e"].priced > 0
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
-    assert result["g"].cycles == 100  # 15 cycles of HBM
+    assert result["g"].cycles == 100  # HBM takes only 15 cycles.
     assert dataclasses.replace(result["g"], hbm_cycles=300.0).cycles == 300
     assert dataclasses.replace(result["g"], bundle_cycles=None, matrix_cycles=1e9).cycles == 1e9
-    # Code of unknown length does not count.
+    # If the executions of some bundles are unknown, the code does not count.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100
 
 
 def test_no_op_is_priced_below_its_products_at_the_peak():
-    """Limit it, as a schedule may write products closer together than the matrix units."""
+    """Price an op at least by its products at the peak.
+
+    A listing may contain products at shorter intervals than the matrix units can execute.
+    """
     result = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.0})})["f.1"]
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result.cycles == result.matrix_cycles == pytest.approx(at_peak)
     assert result.bound_by == "matrix unit"
     sums = figures.compute_code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
-    # More products than the units can execute.
+    # These are more products than the matrix units can execute, so the listing does not count.
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
 
 def test_kernel_is_priced_only_with_its_code():
-    """Price a kernel that the program's text splits into several lines, as it does JAX's own."""
+    """Price a kernel whose instruction is split into several lines, as those of JAX are."""
     module = hlo.parse(HLO["kernel"])
     found = costs.price_module(module)
     assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [
@@ -74,13 +81,13 @@ def test_kernel_is_priced_only_with_its_code():
     assert kernel.cycles == kernel.matrix_cycles == pytest.approx(at_peak)
     assert kernel.bound_by == "matrix unit"
     assert roofline.find_uncounted([kernel, after]) is None
-    # On a slice of v4, one device has both cores: twice the products in the same cycles.
+    # A device of a v4 slice has two cores, which execute twice the products in the same cycles.
     core, joined = (
         roofline.combine_costs(module, found, code, chip)[0]
         for chip in (CHIPS["v4"], MEGACORE["v4"])
     )
     assert core.matrix_cycles == joined.matrix_cycles > 0
-    # Each step of its grid starts copies and waits for them.
+    # Each step of a kernel's grid starts copies and waits for them.
     waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
     (copying, _) = roofline.combine_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
     assert copying.cycles == pytest.approx(5000 + waits)
@@ -116,7 +123,7 @@ def test_sums_over_a_step():
     assert sum(sums["code_by_kind"].values()) == pytest.approx(sums["code_cycles"], abs=3)
     assert sums["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
     assert sums.keys() == set(figures.CODE_KEYS)
-    # No step is shorter than HBM takes for all its bytes.
+    # A step takes at least the time in which HBM moves all its bytes.
     sums = figures.compute_code_figures(result, StepTime(copied=1e9))
     assert sums["code_cycles"] == sums["code_roofline_cycles"] > 1e9
 
@@ -124,11 +131,11 @@ def test_sums_over_a_step():
 LINES = {
     "start": "%start.N = (f32[2048,128]{1,0:S(1)}, f32[2048,128]{1,0}, u32[]) copy-start(%p)",
     "done": "%done.N = f32[2048,128]{1,0:T(8,128)S(1)} copy-done(%start.N)",
-    # A quarter of the array.
+    # This slices a quarter of the array.
     "slice": "%slice.N = ((f32[8192,128]{1,0}), f32[2048,128]{1,0:S(1)}, s32[]) slice-start(%p)",
     "sliced": "%sliced.N = f32[2048,128]{1,0:T(8,128)S(1)} slice-done(%slice.N)",
     "op": "%op.N = f32[8,128]{1,0:T(8,128)S(1)} fusion(%q), kind=kLoop, calls=%body",
-    # Writes four mebibytes, in as many times `ONE`, whatever its bundles.
+    # This writes 4 MiB, which takes HBM 4 times `ONE`.
     "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
     "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%first), condition=%fewer, body=%step",
 }
@@ -136,7 +143,7 @@ ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of 
 
 
 def _written(words):
-    """Return the numbered lines of a program, in which the n-th end belongs to the n-th start."""
+    """Return the lines of a program. The n-th "done" completes the n-th "start"."""
     seen = Counter()
     lines = []
     for word in words.split():
@@ -146,24 +153,26 @@ def _written(words):
 
 
 @pytest.mark.parametrize(
+    # The instructions of a step, the time of each op, and the time that the step waits for copies.
+    # A copy takes the time 1.
     ("words", "ops", "waiting"),
     [
-        ("start op done", 2.0, 0.0),  # the op is long enough
+        ("start op done", 2.0, 0.0),
         ("start op done", 0.25, 0.75),
         ("start done", 0.0, 1.0),
-        ("op start done op", 5.0, 1.0),  # only what runs between counts
-        ("start start op done done", 1.5, 0.5),  # one after the other
-        ("start start op done op done", 1.0, 0.0),  # what is needed first goes first
-        ("slice op sliced", 0.25, 0.75),  # A slice moves its own result.
-        ("start op", 0.25, 0.0),  # nobody waits for it
-        ("start fill done", 1.0, 1.0),  # an op that fills HBM leaves no time
+        ("op start done op", 5.0, 1.0),  # Only ops between start and end cover a copy.
+        ("start start op done done", 1.5, 0.5),  # Copies run one after the other.
+        ("start start op done op done", 1.0, 0.0),  # The copy that is needed first runs first.
+        ("slice op sliced", 0.25, 0.75),  # A slice moves as many bytes as its result contains.
+        ("start op", 0.25, 0.0),  # The step does not wait for this copy.
+        ("start fill done", 1.0, 1.0),  # An op that uses HBM all the time does not cover a copy.
         ("start fill done", 4.5, 0.5),
-        ("loop", 0.25, 5 * 0.75),  # loops wait in every trip
-        ("start loop done", 3.0, 0.0),  # what the loop leaves of HBM's time
+        ("loop", 0.25, 5 * 0.75),  # A loop waits in every iteration.
+        ("start loop done", 3.0, 0.0),  # A loop covers a copy while it does not use HBM.
     ],
 )
 def test_step_waits_for_copies_that_ops_do_not_cover(words, ops, waiting):
-    """Measure copies in units of `ONE`, of which each op takes `ops`."""
+    """Compute the waiting time in units of `ONE`, the time of a copy."""
     step = _written("start op done")
     module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
     code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}

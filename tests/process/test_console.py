@@ -14,7 +14,7 @@ from testkit import command_line
 
 
 class Terminal(io.StringIO):
-    """Standard error on a terminal of some columns."""
+    """Standard error on a terminal with `columns` columns."""
 
     def __init__(self, columns, monkeypatch):
         super().__init__()
@@ -34,7 +34,7 @@ def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns,
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000)).__next__)
     stream = Terminal(columns, monkeypatch)
     with console.print_log(), console.Progress(50, "documents with a long name") as progress:
-        # The total was an estimate.
+        # The total of 50 is only an estimate.
         for number in range(48):
             progress.update(1)
             if number == 2:

@@ -11,7 +11,8 @@ from bigbird_ja.process.streams import encode_line
 from testkit import ROOT
 
 S = "s3cr3tSECRETs3cr3t"
-KEY = "PRIVATE" + " KEY"  # from parts, so that no scanner takes this file for a leak
+# Written in two parts, so that scanners for leaked credentials do not report this file.
+KEY = "PRIVATE" + " KEY"
 FORMS = [
     f"https://user:{S}@host/path",
     f"postgres://:{S}@host",
@@ -51,7 +52,7 @@ def test_other_text_is_unchanged():
             assert redact(text) == text, path
 
 
-# A quadratic pattern would take minutes.
+# A regular expression with quadratic time would take minutes.
 @pytest.mark.timeout(60)
 def test_a_credential_after_long_repetitions_is_masked_in_linear_time():
     units = ["a", "://", "://a:", "://a:a", "@", "bearer ", "authorization:", "?upload_id", "eyJ"]

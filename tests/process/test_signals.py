@@ -17,7 +17,7 @@ from testkit import ROOT, any_command, command_line, prepared
 
 
 class Listening(StopRequest):
-    """A request that records its messages, and the time at which it would end the process."""
+    """Stop request that records its messages, and that it would end the process."""
 
     def __init__(self, timeout=60.0):
         super().__init__(self._record, self._left, timeout)
@@ -60,7 +60,7 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     _, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
-    # The event loop of a notebook sets this descriptor.
+    # The event loop of a notebook sets such a wakeup descriptor.
     signal.set_wakeup_fd(wakeup)
     with Listening() as stop:
         # TPUEstimator resets the handler before each loop.
@@ -77,9 +77,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(*words, program="testkit.any_command", ignored=()):
-    """Start a module as a command in a process group of its own.
+    """Start a module as a command in its own process group.
 
-    Its signals are a terminal's, except those that its parent ignores.
+    Signals are handled as in a terminal, except those in `ignored`, which its parent ignores.
     """
     words = [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
@@ -87,11 +87,7 @@ def start(*words, program="testkit.any_command", ignored=()):
 
 
 def until_ready(process):
-    """Wait for a command of `any_command`.
-
-    Returns:
-        The lines that it printed before.
-    """
+    """Wait until a command of `any_command` prints READY, and return the lines before."""
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
@@ -101,10 +97,10 @@ def until_ready(process):
 
 
 def stop(process, number):
-    """Send a signal that ends the process with 75 and one line.
+    """Send a signal, and check that the process exits with status 75 and one message.
 
     Returns:
-        Its output.
+        Standard output and standard error.
     """
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -114,10 +110,7 @@ def stop(process, number):
 
 
 def wait_until_gone(group):
-    """Wait until no process of a group is left.
-
-    The kernel and init may take a moment.
-    """
+    """Wait until all processes of a group have ended, which may take a moment after a signal."""
     for _ in range(200):
         try:
             os.killpg(group, 0)
@@ -168,7 +161,7 @@ def test_ctrl_c_ends_a_command_whatever_a_library_does(what):
 
 
 def test_the_signal_is_known_before_its_exception_arrives():
-    # Not only once the listening thread had its turn: on a busy machine that comes too late.
+    # On a busy machine, the thread that waits for signals may run later than the exception.
     signals = CommandSignals(leave=lambda message: None)
     with pytest.raises(KeyboardInterrupt):
         signals._handle(signal.SIGINT, None)
@@ -198,9 +191,9 @@ def test_ctrl_c_works_if_the_parent_ignored_it_and_nohup_is_respected():
 
 def test_ctrl_c_in_a_terminal_reaches_workers_too():
     process = start("workers")
-    while len(psutil.Process(process.pid).children()) < 2:  # they have not started yet
+    while len(psutil.Process(process.pid).children()) < 2:  # until both workers have started
         assert process.poll() is None
-    # A terminal signals the whole group.
+    # A terminal sends the signal to the whole process group.
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err

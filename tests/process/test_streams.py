@@ -1,4 +1,4 @@
-"""Standard streams that are full, unread, or of another encoding."""
+"""Standard streams that are full, are closed, or have another encoding."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from testkit import ROOT, command_line
 
 
 def shell(line, **env):
-    """Run a line of bash in which `$RUN` is a command of `testkit.any_command`."""
+    """Run a line of bash, in which `$RUN` is `testkit.any_command` and `$BIGBIRD` bigbird-ja."""
     python = f"{sys.executable} -m"
     programs = {"RUN": f"{python} testkit.any_command", "BIGBIRD": f"{python} bigbird_ja"}
     return command_line.run("bash", "-c", line, env={**programs, **env})
@@ -91,6 +91,6 @@ def test_a_closed_standard_stream_is_the_null_device(closed, flags, tmp_path):
     refused = shell(f"$BIGBIRD config nonsense {flags} {closed}")
     assert refused.status == 2 and "AttributeError" not in refused.stderr
     assert ("bigbird-ja: " in refused.stderr) == ("2>&-" not in closed)
-    # No file of the command gets the number of a stream.
+    # A file that the command opens must not get the number of a closed stream.
     sample = shell(f"$BIGBIRD sample --documents=1 --output={tmp_path}/a.txt {flags} {closed}")
     assert sample.status == 0 and "reason" not in (tmp_path / "a.txt").read_text()

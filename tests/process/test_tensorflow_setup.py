@@ -1,4 +1,4 @@
-"""TensorFlow is imported without Keras if possible."""
+"""TensorFlow is imported without Keras."""
 
 import sys
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Worker and other child processes: results in order, deaths, signals."""
+"""Child processes: results in order, unexpected exits, and signals."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_the_death_of_a_worker_is_reported(start, what, status, words):
 
 
 def test_output_of_workers_is_shown(capfd):
-    tasks = ["warn", *"abcdefgh"]  # more than wait at once
+    tasks = ["warn", *"abcdefgh"]  # more tasks than the queue contains at a time
     assert list(run_tasks(_act, tasks, 2, _start)) == tasks
     assert "a library's warning" in capfd.readouterr().err
 

@@ -1,4 +1,4 @@
-"""A MODEL_DIR of a long, often interrupted run: only logs, no checkpoints."""
+"""The logs of a long run with several interruptions, without checkpoints."""
 
 import json
 import math
@@ -17,12 +17,12 @@ STEADY = {"tokens_per_second": 65_000.0, "learning_rate": 1e-4, "masked_lm_accur
 
 
 def write(directory, *, steps=6000, seed=0):
-    """Write four sessions: ended by SIGTERM, killed, preempted, and running."""
+    """Write the logs of four sessions: ended by SIGTERM, killed, preempted, and running."""
     directory.mkdir(parents=True)
     config = fitted()
     changed = {
         "training.num_train_steps": TOTAL,
-        "tokenize.max_sentences": 100_000,  # from a preset, where the tokenizer may be another one
+        "tokenize.max_sentences": 100_000,
         "training.learning_rate": 1e-4 * (1 + seed),
     }
     config = replace_settings(config, changed)
@@ -50,12 +50,12 @@ def write(directory, *, steps=6000, seed=0):
 
 
 def end_of(directory):
-    """Return the time of the last heartbeat."""
+    """Return the time of the run's last heartbeat."""
     return float(json.loads((directory / "heartbeat.json").read_text())["time"])
 
 
 def evaluation(step):
-    """Return a line of eval.jsonl."""
+    """Return the evaluation at a step, as a line of eval.jsonl contains it."""
     loss = 9 * math.exp(-step / 2500) + 2.1
     edges = [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     rows = [

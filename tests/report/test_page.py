@@ -1,4 +1,4 @@
-"""The page is complete, and loads nothing."""
+"""The report is complete, and loads no other files."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The published programs, and the constants that are fitted to them."""
+"""Predictions for published programs, and the constants that are fitted to them."""
 
 import json
 
@@ -30,7 +30,7 @@ def counts(programs):
 
 @pytest.fixture
 def steps(programs, counts):
-    """Return the whole steps with a published time and counts of the program itself."""
+    """Return the steps that have a published time and counts."""
     return [
         p for p in programs.values() if p.kind == "step" and p.published_ms and p.name in counts
     ]
@@ -49,7 +49,7 @@ def test_the_interval_covers_four_of_five_left_out_steps(steps, counts):
 
 
 def test_a_left_out_source_does_not_change_its_own_prediction(steps, counts):
-    """Publish times ten times as long for one source: its ratios grow tenfold."""
+    """Multiply the published times of one source by 10, so that its ratios grow tenfold."""
     slower = [
         msgspec.structs.replace(p, measured_ms=10 * p.measured_ms) if p.group == "marin" else p
         for p in steps
@@ -66,7 +66,7 @@ def test_the_page_has_the_tables_of_the_stored_counts(programs, counts):
 
 
 def test_every_prediction_of_the_second_set_repeats(programs, counts):
-    """Predict again by the constants of that day, whatever a later fit says."""
+    """Repeat the predictions with the constants of the day on which they were made."""
     reached, interval = 1.1, (0.8, 1.4)
     entries = json.loads(clock.BLIND[2].read_text("utf-8"))
     assert len(entries) == 28
@@ -74,7 +74,8 @@ def test_every_prediction_of_the_second_set_repeats(programs, counts):
         program = programs[entry["name"]]
         time = clock.predicted_ms(program, counts[program.name], reached)
         time *= entry["ratio_of_source"]
-        assert entry["prediction_ms"] == pytest.approx(time, rel=5e-4)  # the ratio is rounded
+        # The stored ratio is rounded.
+        assert entry["prediction_ms"] == pytest.approx(time, rel=5e-4)
         ends = [entry["prediction_ms"] * end for end in interval]
         assert entry["interval_ms"] == pytest.approx(ends, abs=2e-3) and entry["method"]
 

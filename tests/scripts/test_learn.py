@@ -1,4 +1,4 @@
-"""The learning bench: its recipes consist of settings, and its output follows from losses."""
+"""The learning bench: its recipes contain valid settings, and its output follows from losses."""
 
 import shutil
 from pathlib import Path
@@ -43,10 +43,11 @@ def test_without_the_text_what_is_kept_is_drawn_and_not_written(tmp_path, monkey
 
 
 def test_differences_are_of_the_same_seeds_with_intervals_that_hold_together():
-    # Differences -1, -2, -3: mean -2, standard error 1/sqrt(3), t(0.975, 2) = 4.3027.
+    # The differences are -1, -2, -3, with mean -2, standard error 1/sqrt(3), t(0.975, 2) = 4.3027.
     ours, base = {0: 1.0, 1: 1.0, 2: 1.0, 3: 9.0}, {0: 2.0, 1: 3.0, 2: 4.0}
     assert compare.differences({"a": (ours, base)}) == {"a": "-2.0000 ± 2.4841"}
-    # Holm: the smaller p of two is compared with 0.025, t(0.9875, 2) = 6.2053; the other to 0.05.
+    # By Holm's method the smaller of two p-values is compared with 0.025 (t(0.9875, 2) = 6.2053),
+    # the other one with 0.05.
     near = {0: 1.0, 1: 2.0, 2: 2.99}
     words = compare.differences({"a": (ours, base), "b": (near, base)})
     assert words == {"a": "-2.0000 ± 2.4841", "b": "-1.0033 ± 0.0207 better"}

@@ -1,4 +1,4 @@
-"""The probe finds repeated names, hides the right mentions, and runs completely."""
+"""The probe finds repeated names, masks the right mentions, and runs completely."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
     assert len(cases) > 20 and max(case.distance for case in cases) > 1000
     for case in cases:
         assert (case.input_ids[case.positions] == special.mask).all()
-        # The earlier mention is still there, `distance` tokens back.
+        # The previous mention is not masked, and is `distance` tokens before this one.
         earlier = case.positions - case.distance
         np.testing.assert_array_equal(case.input_ids[earlier], case.ids)
         filled = case.input_ids.copy()
@@ -39,7 +39,7 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
         after = np.append(case.input_ids[case.positions[-1] + 1 :], [-1] * len(case.ids))
         later = np.lib.stride_tricks.sliding_window_view(after, len(case.ids))
         assert not (later == case.ids).all(axis=1).any()
-        # The window keeps the name, contains no earlier token, and is a complete sequence.
+        # The limited case contains the name, is a complete sequence, and has no earlier mention.
         limited = probe.limit(case, special)
         assert limited.input_ids.shape == (512,)
         assert (limited.input_ids[limited.positions] == special.mask).all()

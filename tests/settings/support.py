@@ -1,4 +1,4 @@
-"""Runs and data sets that the tests of settings share."""
+"""Functions that build the settings of a run, for the tests of settings."""
 
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
@@ -23,7 +23,10 @@ def write(tmp_path, text):
 
 
 def run(*sets, path=None, data=None):
-    """Return a run on a data set, or on one that is still to be made."""
+    """Return the config and the data of a run.
+
+    Without `data`, the data set is the one that `make-data` would build with the same settings.
+    """
     config, overrides = resolve_config(path, sets)
     where = "data" if data else ""
     data = data or requested_data(config)
@@ -31,5 +34,5 @@ def run(*sets, path=None, data=None):
 
 
 def completed(*sets, path=None, data=None):
-    """Return the config of `run`."""
+    """Return only the config of a run."""
     return run(*sets, path=path, data=data)[0]

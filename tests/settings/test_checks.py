@@ -1,4 +1,4 @@
-"""Warnings about legal but unusual settings."""
+"""Warnings about valid but unusual settings."""
 
 import pytest
 

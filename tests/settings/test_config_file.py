@@ -1,4 +1,4 @@
-"""Files of settings: read, refused in one line, written and read again."""
+"""Files of settings are read as written, and refused in one line if they are invalid."""
 
 import pathlib
 from dataclasses import replace

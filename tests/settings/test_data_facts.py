@@ -1,4 +1,4 @@
-"""Facts of a data set that follow from the settings."""
+"""Properties of a data set that follow from its settings."""
 
 from bigbird_ja.settings.data_facts import count_predictions
 from testkit.configs import resolve_config

@@ -1,4 +1,4 @@
-"""The config of a command: overrides in order, conditions, and fitting to a data set."""
+"""The config of a command: the order of overrides, conditions, and values from the data set."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
 
 def test_settings_of_another_programs_model_are_read_by_their_declarations():
-    """Validate the values of a config.json, as `--init_from` reads it."""
+    """Validate the values that `--init_from` reads from a config.json."""
     adopted = [("hf/config.json", {"model.num_layers": 10**9})]
     with pytest.raises(BadInput, match=r"hf/config\.json: model\.num_layers=1000000000: must be"):
         resolve_config(adopted=adopted)
@@ -31,7 +31,7 @@ REFUSED = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
 
 
 def preset_rates(*sets, **data):
-    """Return the mask rates of a preset, from 0.3 to 0.15, on a data set."""
+    """Return the mask rates of a run with a preset, whose rates change from 0.3 to 0.15."""
     return mask_rates(completed(*sets, path="tiny-cpu", data=replace(DATA, **data)))
 
 
@@ -40,7 +40,7 @@ def preset_rates(*sets, **data):
     [
         ((), {}, (0.3, 0.15)),
         ((), {"masking": "static"}, None),
-        ((), {"masked_lm_prob": 0.2}, None),  # deliberately made data
+        ((), {"masked_lm_prob": 0.2}, None),  # The user chose this rate for the data.
         (RATES, {"masked_lm_prob": 0.2}, (0.4, 0.2)),
         ((f"{FIRST}null",), {}, None),
         ((f"{FIRST}null", f"{FINAL}null"), {}, None),
@@ -77,7 +77,7 @@ def test_a_setting_that_depends_on_a_choice_is_refused_without_it(key):
 
 
 def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplog):
-    """Remove a preset's values that depend on the architecture, and keep a user's."""
+    """Remove the preset's values that depend on the architecture, and keep those of the user."""
     modernbert = ["model.architecture=modernbert"]
     model = resolve_config("base-4096", modernbert)[0].model
     assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0
@@ -112,7 +112,7 @@ def test_a_config_is_a_layer_of_its_own():
 
 
 def test_settings_that_a_command_does_not_use_are_refused_from_parameters_only(tmp_path):
-    """Refuse `make_data.eval_fraction` in `pretrain`, where it changed the fingerprint."""
+    """Refuse `make_data.eval_fraction` as a parameter of `pretrain`, but accept it in a file."""
     path, uses = write(tmp_path, "make_data: {eval_fraction: 0.2}"), used_by("pretrain")
     resolve_config(path, uses=uses)
     with pytest.raises(BadInput, match=r"`overrides`: make_data\.eval_fraction has no effect"):

@@ -50,8 +50,8 @@ def test_data_model_seed_and_optimizer_of_a_run_are_fixed():
     assert all(change_of(key) == "fixed" for key in kept)
 
 
-# Where a config is checked, copied, shown or told apart from others, all of it is read; what
-# `config_warnings` warns of has an effect.
+# Code that checks, copies, shows or compares configs reads all settings, so it is not counted.
+# Reading by `config_warnings` counts, since a setting with a warning has an effect.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 
 
@@ -63,7 +63,7 @@ HANDLING_FUNCTIONS = {"replace_settings", "flatten", "validate_config", "validat
 
 @pytest.fixture
 def read(monkeypatch):
-    """Record the keys of the settings that any code reads of any config."""
+    """Return a set to which every setting that the code reads is added."""
     result = set()
 
     def watch(section, kind):
@@ -84,12 +84,12 @@ def read(monkeypatch):
 
 
 def used(command):
-    """Return the settings of runs that a command accepts."""
+    """Return the settings that a command accepts, without those of the data set."""
     return of_runs(set(cli.load_command(command).SETTINGS))
 
 
 def of_runs(keys):
-    """Return those settings that a data set does not determine."""
+    """Return the keys without those that a data set determines."""
     return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 
@@ -103,11 +103,11 @@ def test_plan_reads_the_settings_that_it_accepts(read):
 def test_preflight_reads_the_settings_that_it_accepts(read, monkeypatch):
     pytest.importorskip("jax")
     full = compile_lib.Shortage(0, [])
-    # It reads only the program.
+    # The compiler reads no settings, so it is replaced.
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)
-    monkeypatch.setattr(compile_lib, "read_versions", lambda: {})  # libtpu need not be installed
+    monkeypatch.setattr(compile_lib, "read_versions", lambda: {})  # libtpu may be missing.
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd", "--chip=v3"]
-    # The second layer is local.
+    # ModernBERT needs two layers, since its second layer is local.
     layers = ("--set=model.num_layers=1", "--set=model.num_layers=2")
     for shape in zip(SHAPES, layers, strict=True):
         assert cli.run_command_line(["preflight", "--config=tiny-cpu", *words, *shape]) == 0

@@ -23,7 +23,7 @@ def test_predictions_have_room_for_the_highest_mask_rate():
     assert train_predictions(*run()) == 615
     assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
     assert train_predictions(*run(*rates)) == 1229
-    assert run(*rates)[1].max_predictions_per_seq == 615  # the value of evaluation
+    assert run(*rates)[1].max_predictions_per_seq == 615  # The evaluation uses this number.
     assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
     assert train_predictions(*run("training.masked_lm_prob=0.1")) == 410
     with pytest.raises(BadInput, match=r"no effect without training\.masked_lm_prob:"):

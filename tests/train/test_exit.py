@@ -1,4 +1,4 @@
-"""The end of the process."""
+"""The exit of the process after an error."""
 
 from bigbird_ja.errors import Stalled
 from bigbird_ja.train.exit import ProcessExit

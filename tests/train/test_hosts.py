@@ -1,4 +1,4 @@
-"""The number of a process in a pod, and the values that all processes must share."""
+"""The index of a process in a pod, and the values that must be equal in all processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The update rules against their definitions, and the learning rate at every step."""
+"""Update rules equal their definitions, and the learning rate is right at every step."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 def _gradients(step):
     random = np.random.default_rng(1000 + step)
-    # The sizes of real variables differ as much.
+    # Gradients of real variables differ in size by as much.
     sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))
     return {
         name: (size * random.standard_normal((6, 5))).astype(np.float32)
@@ -31,16 +31,16 @@ def _gradients(step):
 
 
 def _reference(rule, params, rates):
-    """Compute each rule step by step in float64.
+    """Compute the parameters after all steps of an update rule in float64.
 
-    The rules are AdamW as Loshchilov and Hutter define it, and AdamWeightDecayOptimizer of Google's
-    BERT and BigBird code. Gradients are halved.
+    The rules are AdamW as Loshchilov and Hutter define it, and AdamWeightDecayOptimizer in Google's
+    code of BERT and BigBird. Gradients are multiplied by 0.5, which is `scale` in the test.
     """
     params = {name: value.astype(np.float64) for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
     for step, rate in enumerate(rates):
-        # Google's rule does not correct the means.
+        # Google's rule does not correct the bias of the means.
         count = step + 1 if rule == "adamw" else np.inf
         for name, gradient in _gradients(step).items():
             m[name] = 0.9 * m[name] + 0.1 * 0.5 * gradient
@@ -55,7 +55,7 @@ def _reference(rule, params, rates):
 
 @pytest.mark.parametrize("rule", DECAYED)
 def test_update_rules_equal_their_references(rule):
-    """Compare 200 steps of warm-up, peak and decay with the reference, to 2e-6 of the weights."""
+    """Compare 200 steps of warm-up, peak and decay with the reference."""
     sets = {"update_rule": rule, "schedule": "google", "num_train_steps": 200, "warmup_steps": 40}
     sets |= {"learning_rate": 1e-3, "weight_decay": 0.1}
     section = tiny_config(**{f"training.{key}": value for key, value in sets.items()}).training
@@ -84,7 +84,7 @@ def _curve(steps=100, beyond=0, **training):
 
 
 STEPS = np.arange(100)
-# The share of the peak after the warm-up.
+# Learning rate after the warm-up, as a fraction of the peak.
 CURVES = {
     "linear": (100 - STEPS) / 90,
     "cosine": 0.5 * (1 + np.cos(np.pi * (STEPS - 10) / 90)),
@@ -95,7 +95,7 @@ CURVES = {
 
 @pytest.mark.parametrize("schedule", CURVES)
 def test_the_rate_warms_up_and_falls_to_zero_at_the_last_step(schedule):
-    """Start at zero as Google's warm-up does, with a line from the peak at step 0."""
+    """Compare each schedule with its formula. Google's warm-up starts at zero."""
     decay = {"decay_fraction": 0.2} if schedule == "wsd" else {}
     curve = _curve(beyond=5, schedule=schedule, **decay)
     first = 0 if schedule == "google" else 1
@@ -119,13 +119,13 @@ MUON_STEPS = 4
 RATE, DECAY = 1e-2, 0.1
 
 
-# Kernels of several matrices side by side; all others in a layer are one.
+# Number of matrices that these kernels contain side by side. Other kernels are one matrix.
 SIDE_BY_SIDE = {"attention/Wqkv": 3, "mlp/Wi": 2}
 
 
 def _muon_config(architecture, optimizer="muon", **training):
     sets = {"optimizer": optimizer, "weight_decay": DECAY, "learning_rate": RATE} | training
-    sets |= {"schedule": "cosine", "num_train_steps": 10**9}  # a constant rate
+    sets |= {"schedule": "cosine", "num_train_steps": 10**9}  # The rate is almost constant.
     return tiny_config(
         **{"model.architecture": architecture, "model.num_layers": 1},
         **{f"training.{name}": value for name, value in sets.items()},
@@ -133,9 +133,9 @@ def _muon_config(architecture, optimizer="muon", **training):
 
 
 def _muon_gradients(params, step):
-    """Draw gradients of a global norm of about 60, which is clipped to 1.
+    """Draw gradients whose global norm of about 60 is clipped to 1.
 
-    Matrices have a strong direction.
+    One direction dominates in each matrix.
     """
     random = np.random.default_rng(100 + step)
     gradients = {}
@@ -162,7 +162,7 @@ def _muon_trained(config):
 
 
 def _orthogonal(matrix):
-    """Return Jordan's five iterations in float64."""
+    """Orthogonalize a matrix by Jordan's five iterations in float64."""
     x = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = x / np.linalg.norm(x)
     for _ in range(5):
@@ -172,7 +172,7 @@ def _orthogonal(matrix):
 
 
 def _muon_reference(config, name, count):
-    """Return a kernel's values and momenta after the same updates, one matrix at a time."""
+    """Compute a kernel and its momenta after the same updates, one matrix after the other."""
     params = draw_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]
@@ -227,7 +227,7 @@ def test_orthogonalization_computes_the_smaller_product(shape):
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16), (1, 7)])
 def test_singular_values_come_near_one(shape):
-    """Check values above a hundredth of the matrix's norm, and unchanged directions."""
+    """Check that singular values become about 1, and that singular vectors do not change."""
     random = np.random.default_rng(2)
     count = min(shape)
     left = np.linalg.qr(random.standard_normal((shape[0], count)))[0]

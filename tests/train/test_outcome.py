@@ -20,7 +20,7 @@ class Totals:
 
 
 class Logger:
-    """Logger of a run at step 7."""
+    """Logger of a run at step 7. It records the names of events."""
 
     step, loss = 7, 1.5
 
@@ -49,7 +49,7 @@ def outcome(logged):
 def test_finished_run_is_recorded_once(outcome, logged):
     assert outcome.make_result("finished") == Totals(7, "finished")
     assert logged == ["finished: step 7, loss 1.5000, in out/run"]
-    outcome.make_result("finished", is_new=False)  # It was recorded before.
+    outcome.make_result("finished", is_new=False)  # This does not record the event again.
     assert outcome.logger.recorded == ["finished"]
 
 

@@ -1,4 +1,4 @@
-"""Periodic calls, in their thread."""
+"""Periodic calls in a thread."""
 
 from threading import Event
 

@@ -1,6 +1,7 @@
-"""Agreement of the processes of a pod on steps and on their end.
+"""The processes of a pod agree on their steps and on the end of the run.
 
-First over a key-value store in memory, then by `pretrain` in real processes with kills and signals.
+The first tests use a key-value store in memory. The others run `pretrain` in real processes, which
+are killed or get signals.
 """
 
 import random
@@ -47,7 +48,7 @@ time.sleep(2 * (sys.argv[3] == "True"))
 
 
 class Store:
-    """Stand-in for JAX's client, shared by all processes."""
+    """Key-value store in memory, in place of JAX's client. All simulated processes share it."""
 
     def __init__(self):
         self._values = {}
@@ -79,7 +80,7 @@ class Store:
 
 
 class Member:
-    """One process."""
+    """Simulated process of a pod."""
 
     def __init__(self, index, count, store):
         self.stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
@@ -106,7 +107,7 @@ def until(condition):
 
 
 def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Share it, as only the writer reads the lines of `eval.jsonl`."""
+    """Send the step of the last evaluation to all processes, since only the writer reads it."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -119,7 +120,7 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             init_from=None,
         )
         evaluations.append(Evaluations(here, member.stop, Watchdog(0, print)))
-    # The last line belongs to lost work.
+    # The evaluation at step 40 is of lost work, since the checkpoint is older.
     lines = [{"step": step, "data_fingerprint": "data"} for step in (20, 40)]
     for each, known in zip(evaluations, (lines, []), strict=True):
         each.begin(25, known)
@@ -132,9 +133,9 @@ AHEAD = 3
 
 
 class Engine:
-    """An engine that dispatches up to `AHEAD` steps beyond the finished ones.
+    """Simulated engine that dispatches up to `AHEAD` steps before they finish.
 
-    A step ends once all processes have dispatched it.
+    A step finishes once all processes have dispatched it.
     """
 
     def __init__(self, pod, start):
@@ -142,11 +143,7 @@ class Engine:
         self.is_time = False
 
     def advance(self, everyone, rng):
-        """Run one turn unless it must wait.
-
-        Returns:
-            Whether training has stopped.
-        """
+        """Run one turn of the training loop, and return whether training has stopped."""
         if self.pod.stops_at(self.finished, False):
             return True
         limit = self.pod.choose_limit(self.finished, 10**6, AHEAD)
@@ -154,7 +151,7 @@ class Engine:
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)
         if self.pod.saves_at(self.finished, self.saves[-1], self.is_time):
-            # Dispatched steps are settled before a save.
+            # A save first waits for all dispatched steps.
             self.saves.append(self.dispatched)
             self.finished = self.dispatched
         return False
@@ -168,10 +165,10 @@ def test_all_processes_stop_and_save_at_the_same_steps(seed):
     engines = [Engine(pod, start) for pod in pods]
     for turn in range(4000):
         engine = rng.choice(engines)
-        engines[0].is_time = turn % 60 == 20  # by the writer's clock
+        engines[0].is_time = turn % 60 == 20  # Only the writer's clock decides when to save.
         if turn == 400:
             rng.choice(pods).ask_to_stop("SIGTERM")
-            pods[0].ask_to_stop("SIGTERM")  # The writer is told of it.
+            pods[0].ask_to_stop("SIGTERM")  # The writer learns of the signal, too.
         engine.advance(engines, rng)
     for engine in engines:
         assert engine.pod.stops_at(engine.finished, False) and engine.finished > start
@@ -204,7 +201,7 @@ def test_failure_ends_the_process_if_the_store_is_lost(monkeypatch):
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
     threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()
     until(lambda: one.pod._failure)
-    one.pod._cut_off()  # JAX's client has noticed the loss.
+    one.pod._cut_off()  # JAX's client calls this when it loses the store.
     assert [type(error) for error in one.left] == [Stalled]
 
 
@@ -231,7 +228,7 @@ def test_shared_values_and_collected_arrays_are_unchanged():
     def give_up():
         raise KeyboardInterrupt
 
-    # A part of the value that does not come.
+    # The other process does not send its part of this value.
     with pytest.raises(KeyboardInterrupt):
         writer.collect("evaluation 9", part, give_up)
 
@@ -256,14 +253,14 @@ def test_jax_prints_no_crash_after_a_finished_run():
             command = [sys.executable, "-c", ENDING, str(index), address, str(index == slow)]
             running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
     for process in running:
-        err = process.communicate(timeout=pods.PATIENCE)[1]
+        err = process.communicate(timeout=pods.TIMEOUT)[1]
         assert process.returncode == 0 and "Terminating process" not in err, err
 
 
 STEPS = 16
 GONE = "rerun the same command on every host"
 Start = Callable[..., list[Command]]
-processes = pytest.mark.timeout(900)  # two compile at the same time
+processes = pytest.mark.timeout(900)  # Two processes compile at the same time.
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +277,7 @@ def flags(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(zygote, flags):
-    """Return `start(model, ...)`: a pod of two, or of `processes`, that trains in a folder."""
+    """Return a function that starts `pretrain` as a pod of two (or of `processes`) processes."""
 
     def start(model, *more, processes=2, hang=None):
         here = [*flags, *more, "--model_dir", str(model)]
@@ -291,17 +288,17 @@ def start(zygote, flags):
 
 @pytest.fixture(scope="module")
 def finished(start, tmp_path_factory):
-    """Run a pod of two without interruption.
+    """Train with a pod of two without interruption. Return MODEL_DIR and the outcomes.
 
-    The optimizer's state is divided over its devices.
+    The optimizer's state is sharded over the devices.
     """
     model = tmp_path_factory.mktemp("finished") / "model"
     return model, pods.wait(start(model), 0, 0)
 
 
 def hung(running, index):
-    """Return the process that stands still."""
-    running[index].wait_for(running[index].hung, seconds=pods.PATIENCE)
+    """Wait until a process pauses at its instant, and return the process."""
+    running[index].wait_for(running[index].hung, seconds=pods.TIMEOUT)
     return running[index]
 
 
@@ -322,7 +319,7 @@ def test_one_process_writes_and_all_report_the_result(finished):
 @pytest.mark.slow
 @processes
 def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
-    """Compare also after a kill in compilation, which ends all processes."""
+    """Compare weights and evaluations after a kill during compilation, which ends the pod."""
     pod, alone = tmp_path / "pod", tmp_path / "alone"
     running = start(pod, processes=4, hang={0: ("start-up", 1)})
     hung(running, 0)
@@ -342,7 +339,7 @@ def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags
 
 @processes
 def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, start, tmp_path):
-    """Kill process 0 as well, whose end stops JAX's service, and compare all bits."""
+    """Compare all bits after SIGTERM and kills, also of process 0, which runs JAX's service."""
     model = tmp_path / "model"
     take_programs(finished[0], model)
     running = start(model, hang={1: ("step", 2)})
@@ -373,7 +370,7 @@ def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, star
 
 
 def check_refused(ended, *words):
-    """Check that each process prints one line with the words."""
+    """Check that each process refuses its input in one line that contains the words."""
     for each in ended:
         lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
         assert len(lines) == 1 and all(word in lines[0] for word in words), each.err
@@ -382,7 +379,7 @@ def check_refused(ended, *words):
 
 @processes
 def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
-    # The flag has no effect without evaluation.
+    # Remove this setting, since it has no effect with --mode=train and would be refused.
     at = flags.index("training.eval_every_steps=8")
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
@@ -414,7 +411,7 @@ def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
 
 @processes
 def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
-    """Refuse a process without others, and two with the same number."""
+    """Refuse a process that waits alone, and two processes with the same index."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()
@@ -432,5 +429,5 @@ def test_sigterm_ends_the_wait_for_other_processes(zygote, flags, tmp_path):
     running = zygote.start(*here, environ=pods.place(pods.free_address(), 2, 0))
     running.wait_for(running.hung.with_name("err"), "which meet at")
     running.send(signal.SIGTERM)
-    ended = running.wait(pods.PATIENCE)
+    ended = running.wait(pods.TIMEOUT)
     assert ended.status == 75 and "stopped before training" in ended.err, ended.err

@@ -1,4 +1,4 @@
-"""Profiles, by JAX's real profiler."""
+"""Profiles of JAX's profiler."""
 
 import contextlib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The progress line and its rates, with a simulated clock."""
+"""The progress line and its rate, with a simulated clock."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def make(peak=None, start=0, before=0.0):
 
 
 def measured(progress, step):
-    """Return the rate at a step that is logged as soon as it is finished."""
+    """Finish a step, and return the measured rate."""
     progress.note_finished(step)
     return progress.measure()
 
@@ -27,15 +27,15 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.estimate_eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
-    progress.leave_out()  # An evaluation is no part of the rate.
+    progress.leave_out()  # The time of an evaluation does not count.
     now[0] += 10.0
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
 def test_rate_is_measured_over_a_second_at_least():
-    """Log three steps of half a second, of which the host sees the first one late."""
+    """Measure steps of half a second, of which the host sees one late."""
     progress, now = make()
-    now[0] += 20.0  # The first turn also starts the input.
+    now[0] += 20.0  # The first step takes long, because it starts the input.
     assert measured(progress, 1) == pytest.approx(200.0)
     for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
         now[0] += seconds
@@ -51,7 +51,7 @@ def test_rate_is_measured_over_a_second_at_least():
 
 
 def test_line_begins_with_step_and_loss(caplog):
-    """Put them first, as a terminal cuts the end of the line."""
+    """Print step and loss first, since a terminal may cut off the end of the line."""
     progress, now = make(peak=50e12)
     now[0] += 10.0
     progress.show(metrics(20, measured(progress, 20)))

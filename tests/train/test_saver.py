@@ -1,4 +1,4 @@
-"""Checkpoints saved in the background, and when saves are due."""
+"""Checkpoints are saved in the background, at the right steps and times."""
 
 import threading
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def test_saves_are_due_by_minutes_and_by_steps():
     saver.begin(90)
     assert not saver.is_due(99) and saver.is_due(100) and saver.is_due(117)
     assert [saver.find_next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
-    saver.begin(117)  # the end of a device loop
+    saver.begin(117)  # A device loop may end after the step at which a save is due.
     assert not saver.is_due(199) and saver.is_due(200)
     now[0] = 600.0
     assert saver.is_due(118) and not saver.is_due(117)

@@ -1,4 +1,4 @@
-"""Start of a run: the settings that it adopts."""
+"""The settings that a run adopts when it starts."""
 
 import signal
 import time
@@ -18,7 +18,10 @@ from testkit.configs import fitted, with_data
 
 @pytest.fixture
 def adopted(tmp_path, monkeypatch):
-    """Return `adopted(config=None)`, the settings that a start adopts, by key with their source."""
+    """Return a function that starts a run with a config (or None).
+
+    It returns the adopted settings with their sources, by key.
+    """
     synthetic.write(tmp_path / "data")
 
     def adopted(config, **more):
@@ -39,7 +42,7 @@ def adopted(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_stops_the_call_and_handlers_are_restored(tmp_path, monkeypatch):
-    """Interrupt a main thread that does not answer by a second signal, and continue."""
+    """Interrupt a call by a second signal, and restore the handlers of signals afterwards."""
     synthetic.write(tmp_path / "data")
     before = [signal.getsignal(number) for number in SIGNALS]
 
@@ -74,7 +77,10 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 
 
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
-    """Adopt all settings without --config, and those of an encoder's folder with it."""
+    """Adopt all settings of the run if there is no --config.
+
+    With --config, adopt only those that the run read from an encoder's folder.
+    """
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))
     with model_dir.lock():

@@ -39,7 +39,10 @@ def _step(config, batch, jit=False, **how):
 
 
 def _assert_same_update(got, expected, atol=1e-5):
-    """Compare the first moments, which are more exact than weights: gradients times a constant."""
+    """Compare the first moments and the metrics.
+
+    The first moments are gradients times a constant, and therefore more exact than weights.
+    """
     for name, value in expected[1]["m"].items():
         np.testing.assert_allclose(got[1]["m"][name], value, atol=atol, err_msg=name)
     for name, value in expected[2].items():
@@ -48,7 +51,7 @@ def _assert_same_update(got, expected, atol=1e-5):
 
 
 def test_eager_compiled_and_graph_mode_agree():
-    """Compare them with two micro-batches, and the compiled mode with recomputation, too."""
+    """Compare the modes with two micro-batches, and the compiled mode also with checkpointing."""
     sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
     batch = tiny_batch(config)
@@ -74,11 +77,11 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
 
 
 def test_checkpointing_recomputes_each_layer_behind_a_barrier():
-    """Count barriers before compilation, as XLA for CPUs drops them.
+    """Count the barriers before compilation, since XLA removes them for CPUs.
 
-    The memory that preflight reports shows that XLA for TPUs keeps them.
+    The memory that preflight reports shows that XLA keeps them for TPUs.
     """
-    # TensorFlow draws a number to find its device, and determinism may be on.
+    # TensorFlow draws a random number to find its device, which needs a seed with determinism.
     tf.random.set_seed(1)
     products, barriers = [], []
     for on in (False, True):
@@ -91,12 +94,12 @@ def test_checkpointing_recomputes_each_layer_behind_a_barrier():
         products.append(text.count(" dot("))
         barriers.append(text.count(" opt-barrier("))
     assert barriers == [0, config.model.num_layers]
-    forward_only = 6 + 2  # projections and MLP, scores and context
+    forward_only = 6 + 2  # 6 products in projections and MLP, 2 for scores and context
     assert products[1] >= products[0] + config.model.num_layers * forward_only
 
 
 def _on_replicas(config, batch, num_replicas):
-    """Run one step on threads in place of cores, with a sum over them."""
+    """Run one step with a thread for each replica, and sums over all threads."""
     meeting, shares = threading.Barrier(num_replicas), [None] * num_replicas
 
     def run(replica):
@@ -130,7 +133,10 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 
 @pytest.mark.both
 def test_replicas_share_the_work_of_muon():
-    """Run three replicas, which do not divide all stacks, and compare all weights bit for bit."""
+    """Compare all bits of a step on one and on three replicas.
+
+    Three replicas do not divide the matrices of all shapes evenly.
+    """
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.global_batch_size": 6})
@@ -162,7 +168,7 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch():
     halves = {name: value[:2] for name, value in batch.items()}
     once = float(train_step(*with_data(config), params, slots, step, halves)[2]["loss"])
     twice = float(train_step(*with_data(accumulating), params, slots, step, twins)[2]["loss"])
-    # The second micro-batch drew other masks over the same records.
+    # The second micro-batch contains the same records, but draws other dropout masks.
     assert once != twice
 
 
@@ -221,7 +227,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         ((768, 3072), 8, Division(0, 96)),
         ((2, 768), 8, Division(1, 96)),
         ((768,), 32, Division(0, 24)),
-        ((3, 5), 4, Division(1, 2)),  # Nothing divides, so the longest one is padded.
+        ((3, 5), 4, Division(1, 2)),  # No dimension is divisible, so the longest one is padded.
         ((2,), 4, Division(0, 1)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The order of events in a run, with an engine whose steps are numbers."""
+"""The order of events in a run, with a simulated engine."""
 
 import contextlib
 import dataclasses
@@ -39,13 +39,14 @@ SETTINGS = """
 
 
 class Numbers:
-    """An engine that dispatches `ahead` steps before the first one is finished.
+    """Simulated engine, whose state is only the number of the step.
 
     Args:
-        start: the step of its first state.
-        ahead, loop: steps beyond the finished one, and in one turn.
-        bad: the step that is not finite.
-        then: called with the last finished step after each turn.
+        start: step of the initial state.
+        ahead: number of steps that are dispatched before the first of them is finished.
+        loop: number of steps in one turn of the training loop.
+        bad: step whose update is not finite.
+        then: function that is called with the last finished step after each turn.
     """
 
     def __init__(self, start, ahead, loop, bad, then):
@@ -53,7 +54,7 @@ class Numbers:
         self._ahead, self._loop, self._bad, self._then = ahead, loop, bad, then
 
     ahead = begun = closed = 0
-    refusal = None  # error of `begin`
+    refusal = None  # exception that `begin` raises
 
     def begin(self):
         self.begun += 1
@@ -95,11 +96,11 @@ def metrics(step):
 
 
 class Training:
-    """Successive runs into one MODEL_DIR.
+    """Starts of a run in one MODEL_DIR with the simulated engine.
 
-    Args:
-        stop_at: the step at whose end someone asks to stop, or `instead` happens; "evaluation" is
-            while the first evaluation runs.
+    Arguments of `run`:
+        stop_at: step after which a SIGTERM comes, or `instead` is called. With "evaluation", the
+            SIGTERM comes during the first evaluation.
     """
 
     def __init__(self, tmp_path, monkeypatch, *settings):
@@ -141,7 +142,8 @@ class Training:
         try:
             train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit(print))
         finally:
-            # Each stop waits for an input that does not end, and a spot machine has 30 seconds.
+            # An engine that is not closed waits for its input, but a spot machine has only 30
+            # seconds to stop.
             assert engine.closed == engine.begun, "closed once, however the run ends"
 
     @property
@@ -163,7 +165,7 @@ def training(tmp_path, monkeypatch):
 
 
 def nothing(training):
-    """Leave MODEL_DIR as it is: absent on a disk, empty on a bucket."""
+    """Do not change MODEL_DIR, which does not exist on a disk, and is empty on a bucket."""
 
 
 def folder(training):
@@ -180,7 +182,7 @@ def interrupted(training):
 
 
 def lost_work(training):
-    """Leave a run that was killed after it logged and evaluated steps beyond its checkpoint."""
+    """Create a run that was killed after it logged and evaluated steps beyond its checkpoint."""
     interrupted(training)
     for name in (run_log.METRICS, run_log.EVAL):
         line = {"step": 12, "time": 0.0, "loss": 1.0, **training.scores}
@@ -188,7 +190,7 @@ def lost_work(training):
 
 
 def damaged(training):
-    """Leave a run with a damaged checkpoint, and a part of an interrupted save."""
+    """Create a run with a damaged checkpoint and an incomplete file of an interrupted save."""
     interrupted(training)
     storage.write_bytes(f"{training.model_dir}/model.ckpt-9.index", b"cut off")
     left = "model.ckpt-12.data-00000-of-00001"
@@ -200,7 +202,7 @@ def no_device(training, patch):
 
 
 def no_device_after_a_heartbeat(training, patch):
-    """Refuse after the periodic tasks have run, as in a long compilation."""
+    """Fail in `begin` after the periodic tasks have run, as in a long compilation."""
     has_run, beat, begin = Event(), RunLogger.write_heartbeat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(RunLogger, "write_heartbeat", lambda logger: (beat(logger), has_run.set()))
@@ -234,7 +236,7 @@ def other_config(training, patch):
 
 
 def in_the_place_of(name, make):
-    """Put another file in the place of an output, as late as possible."""
+    """Return a function that replaces an output by something else just before the start."""
 
     def refusal(training, patch):
         path = Path(training.model_dir, name)
@@ -390,7 +392,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(tmp_path, monkeypatch):
 
 
 def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
-    """Evaluate after a stop in the last evaluation, too, which "finished" would skip for good."""
+    """Evaluate in the next start, also after a stop in the last evaluation of the run."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
             training.run(evaluates=True, stop_at="evaluation")
@@ -415,12 +417,14 @@ def test_an_evaluation_on_other_data_does_not_count(training):
 
 @pytest.mark.parametrize(
     ("start", "before", "expected"),
+    # The step at which the first start ends and saves, the steps of the evaluations recorded by
+    # then, and those recorded at the end of the run. Evaluations are due at steps 20 and 30.
     [
-        (20, [], [20, 30]),  # killed in it
-        (23, [], [23, 30]),  # a device loop ended at 23
+        (20, [], [20, 30]),  # It ended before the evaluation of step 20 was recorded.
+        (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.
         (20, [20], [20, 30]),
         (25, [23], [23, 30]),
-        (14, [20], [20, 30]),  # killed between it and its save: made again, and listed once
+        (14, [20], [20, 30]),  # Step 20 was not saved. It is evaluated again, and recorded once.
     ],
 )
 def test_missed_evaluation_is_made_first_after_the_restart(training, start, before, expected):

@@ -1,4 +1,4 @@
-"""Weights & Biases, with a stand-in for its library."""
+"""Logging to Weights & Biases, with a fake library."""
 
 from unittest import mock
 

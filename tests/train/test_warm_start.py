@@ -1,4 +1,4 @@
-"""Warm starts: the source of every parameter, by the table."""
+"""Warm starts: each parameter is read from a checkpoint, adapted, or initialized."""
 
 import dataclasses
 import json
@@ -23,9 +23,10 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """Return the variables as Google's checkpoints name and shape them, with optimizer state.
+    """Return the variables with the names and shapes in Google's checkpoints, with slots.
 
-    Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`.
+    Google's BigBird creates the layers of the prediction head outside of the scope
+    `cls/predictions`.
     """
     heads, head = config.model.num_attention_heads, "cls/predictions/transform/"
     values = {"global_step": np.int64(7)}
@@ -68,7 +69,7 @@ def test_googles_checkpoint_is_read(google, code):
 
 
 def test_record_has_the_absolute_source_and_the_commit_of_the_hub(google, tmp_path, monkeypatch):
-    """Record them: `--init_from .` gave a model card with "." as its base model."""
+    """Record the absolute path, so that the model card of `--init_from .` can name the source."""
     run = with_data(tiny_config(96, **{"make_data.nsp": True}))
     monkeypatch.chdir(tmp_path)
     record = load_initial("bigbr.ckpt-0", *run).record

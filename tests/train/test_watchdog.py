@@ -1,4 +1,4 @@
-"""The watchdog, with a simulated clock."""
+"""The watchdog with a simulated clock."""
 
 import threading
 

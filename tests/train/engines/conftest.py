@@ -1,4 +1,4 @@
-"""Runs of a tiny model, as in the commands' tests."""
+"""Fixtures with runs of a tiny model, which the tests of commands use, too."""
 
 from tests.commands.conftest import inputs, runs
 

@@ -34,7 +34,7 @@ def machine(monkeypatch):
     [
         ("", "v3-8", "auto", 1, "estimator", "a TPU v3"),
         ("", "v2-8", "auto", 1, "estimator", "a TPU v2"),
-        ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # No TPU v3 needs the estimator.
+        ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # JAX is missing.
         ("", "v5litepod-8", "auto", 1, "pjrt", "was not tested on a TPU v5e"),
         ("", None, "auto", 1, "pjrt", "TPUEstimator is for a TPU v2 or v3"),
         ("jax", None, "auto", 1, "estimator", "auto: jax is not installed"),

@@ -1,4 +1,4 @@
-"""The devices that are found, and the messages if they cannot be used."""
+"""Detection of devices, and the messages if they cannot be used."""
 
 import os
 
@@ -15,7 +15,7 @@ jax = pytest.importorskip("jax")
 TPU = (devices.TPU_FILES, {"jax", "libtpu"}, True)
 GPU = (devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, False)
 BUSY, MISMATCH = "is in use by another process", "has a driver that does not match this jax"
-# Messages of libtpu and XLA, shortened.
+# For each shortened message of libtpu or XLA, words of our message.
 MESSAGES = [
     (TPU, "The TPU is already in use by process with pid 4711. Not attempting to load it.", BUSY),
     (TPU, "Internal error when accessing libtpu multi-process lockfile. Run ...", BUSY),
@@ -35,7 +35,7 @@ MISSING = [
 
 @pytest.fixture(autouse=True)
 def platforms(monkeypatch):
-    """Restore JAX's choice of platforms after the test."""
+    """Prevent changes of JAX's platforms, and restore JAX_PLATFORMS after the test."""
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setenv("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", "cpu"))
 

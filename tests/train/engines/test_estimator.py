@@ -1,4 +1,4 @@
-"""The graph around the step, as a TPU would see it, and the session that must not return."""
+"""TPUEstimator: its graph for a TPU, its input, and a session that is not created again."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,8 @@ def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
 
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
-    # The weight, each gradient, the means, and the orthogonalized matrices of each core, by shape.
+    # Cores sum the weight of the loss, the metrics, each gradient, and each stack of matrices that
+    # they orthogonalize.
     assert len(sums) == 2 + len(make_parameter_specs(*with_data(config))) + stacks
 
 

@@ -1,4 +1,4 @@
-"""Memory of a step on a CPU: estimated by shapes, and by the compiler."""
+"""The estimate of a step's memory on a CPU is near the compiler's figure."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def make_engine(*settings, name=None):
 
 @pytest.mark.parametrize(
     ("layers", "sequences", "length"),
-    [(1, 32, 256), (4, 8, 256), (4, 4, 1024)],  # The last one in groups of heads.
+    [(1, 32, 256), (4, 8, 256), (4, 4, 1024)],  # The last case processes groups of heads.
 )
 def test_estimate_is_near_the_compilers_figure(layers, sequences, length, monkeypatch):
     figures: list[int] = []
@@ -36,7 +36,10 @@ def test_estimate_is_near_the_compilers_figure(layers, sequences, length, monkey
 
 
 def test_step_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
-    """Refuse it at 512 tokens, too: the compiler was killed there with 20 GB left."""
+    """Refuse the step at 4,096 and at 512 tokens, with 20 GB of free memory.
+
+    At 512 tokens the system killed the compiler.
+    """
     monkeypatch.setattr(host_memory, "find_available_bytes", lambda: 20 * 10**9)
     monkeypatch.setattr(pjrt.PjrtEngine, "_compile", lambda engine: pytest.fail("compiled"))
     for length, needed in ((4096, 207), (512, 24)):

@@ -1,4 +1,4 @@
-"""The step on JAX's runtime against TPUEstimator and against plain TensorFlow."""
+"""A step on JAX's runtime gives the same results as TPUEstimator and plain TensorFlow."""
 
 import pytest
 import tensorflow as tf
@@ -51,7 +51,8 @@ def check(devices, *cases):
     "names",
     [
         list(CASES)[:2],
-        pytest.param(list(CASES)[2:], marks=pytest.mark.slow),  # Each compiles for half a minute.
+        # Each case compiles for 30 seconds.
+        pytest.param(list(CASES)[2:], marks=pytest.mark.slow),
     ],
 )
 def test_losses_and_weights_equal_those_of_the_estimator(names):
@@ -64,11 +65,11 @@ def test_adamw_on_several_devices_moves_as_on_as_many_replicas():
 
 
 def test_several_devices_train_as_replicas_do():
-    """Train with sums over micro-batches and devices, and dropout drawn per device.
+    """Train with Muon on four devices, then on two, with micro-batches and dropout.
 
-    The state of Muon is divided over four devices, and from the middle on over two. Each device
-    orthogonalizes its part: of four matrices of one shape, and of two and one, whose rows four
-    devices do not divide.
+    Muon's state is sharded over the devices, and each device orthogonalizes some of the matrices.
+    There are stacks of four, two and one matrices. Four devices do not divide the rows of all of
+    them.
     """
     muon = ["training.optimizer=muon", "training.weight_decay=0.1", SHORT]
     shape = ["model.architecture=modernbert", "model.intermediate_size=42"]
@@ -89,7 +90,8 @@ def test_kernels_train_as_xla_does():
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
-    cases = {"model.block_size=4": 64, "model.architecture=modernbert": 384}  # in tokens
+    # The values are sequence lengths.
+    cases = {"model.block_size=4": 64, "model.architecture=modernbert": 384}
     check(
         1,
         *(
@@ -100,10 +102,10 @@ def test_kernels_train_as_xla_does():
 
 
 def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, caplog):
-    """Continue on a v5e whose compiler accepts only XLA's attention."""
+    """Fall back to XLA's attention on a v5e whose compiler refuses the kernels."""
     monkeypatch.setattr(kernels, "_get_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
-    for name in ("Mesh", "NamedSharding"):  # jax would search for a TPU
+    for name in ("Mesh", "NamedSharding"):  # They would make JAX search for a TPU.
         monkeypatch.setattr(pjrt, name, lambda *_: None)
 
     def compile_(engine):

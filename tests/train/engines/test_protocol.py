@@ -1,4 +1,4 @@
-"""Each engine in a whole run: files, exact resume, evaluation, divergence, profiles."""
+"""Whole runs with each engine: files, exact resume, evaluation, divergence, profiles."""
 
 import signal
 
@@ -89,10 +89,10 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
 
 
 def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, fake_gcs):
-    """Compare after SIGKILL at three instants of saving, SIGTERM and a time limit.
+    """Compare the weights after SIGKILL, SIGTERM and a time limit on a bucket.
 
-    SIGKILL comes before the first save, in it and in the last one. A start saves by steps only
-    where its phase needs that, which a run may change. testkit.soak tests this on a disk.
+    SIGKILL comes before the first save, during it, and during the last save. Starts that do not
+    test a save disable saving by steps. testkit.soak is the test on a disk.
     """
     model = f"{bucket}/model"
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
@@ -115,7 +115,8 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
             running.send(signal.SIGTERM)
         ended = resumed_at_last(running, f"{name}: finishing the step and saving")
         assert (ended.status, ended.result["reason"]) == (75, "interrupted"), ended.err
-        step += 3 if runs.engine == "pjrt" else 1  # steps that were dispatched ahead
+        # A stop also finishes the steps that were already dispatched.
+        step += 3 if runs.engine == "pjrt" else 1
         assert ended.result["global_step"] == store.list_steps()[-1] == step
         assert f"{name}: saved at step {step} in" in ended.err.splitlines()[-1]
         assert events(model)[-1] == "interrupted"
@@ -131,7 +132,7 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
     steps = [record["step"] for record in run_log.read_metrics(model)]
     assert steps == sorted(set(steps)) and {4, 8, 12, 16, 20, 24, 28, STEPS} <= set(steps)
     if runs.engine == "pjrt" and pytest.importorskip("jax").__version_info__ >= (0, 7):
-        # Older ones keep no programs of a CPU; see `engines.devices`.
+        # Older versions of JAX do not store programs for CPUs (see `engines.devices`).
         kept = [name for name in storage.list_tree(model) if "run_replica" in name]
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
@@ -159,7 +160,7 @@ def test_run_continues_under_the_estimator(runs, inputs, tmp_path):
 
 
 def test_nan_is_reported_with_its_step(runs, tmp_path):
-    # Zero divided by zero in the first layer norm.
+    # These settings cause a division of zero by zero in the first layer norm.
     sets = ["--set=model.initializer_range=0", "--set=model.layer_norm_eps=0"]
     ended = runs.zygote.run(*runs.flags, f"--model_dir={tmp_path}", *sets)
     assert ended.status == 70 and ended.result["reason"] == "diverged"
@@ -190,4 +191,4 @@ def test_profile_of_some_steps_has_their_products(runs, tmp_path):
         for event in line.events
     ]
     ops = [name for name in names if "dot" in name or "MatMul" in name]
-    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # products of each step
+    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # Each of three steps has the same products.
