@@ -1,6 +1,6 @@
-"""Shared parts of tests and benchmark scripts: local stand-ins for the cloud, small runs, kills.
+"""Modules that tests and benchmarks share: fake cloud services, small runs, and kills.
 
-`bigbird_ja` never imports it, and it is not installed with it.
+The package `bigbird_ja` does not import this package, and is installed without it.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Process of a `bigbird-ja` command that runs a function of a test.
+"""Run a function of this module as if it were a command of `bigbird-ja`.
 
-`python -m testkit.any_command NAME`: flags, streams, signals and exit statuses are the real ones.
-NAME names a function of this module; further words are flags.
+Run `python -m testkit.any_command NAME [FLAG ...]`, where NAME is the function. Flags, streams,
+signals and exit statuses are handled as those of real commands.
 """
 
 import atexit
@@ -33,9 +33,9 @@ class Results:
 
 
 def work():
-    """Return results, after output on both streams."""
+    """Write to both streams, and return results."""
     print("a table")
-    # C code does not check for a closed stream.
+    # A C library writes to the descriptor even if the stream is closed.
     with contextlib.suppress(OSError):
         os.write(1, b"a line of a C library\n")
     console.log("a warning")
@@ -54,7 +54,7 @@ def _forever():
 
 
 def workers():
-    """Run a pool of two workers with tasks without end."""
+    """Run an endless sequence of tasks in a pool of two workers."""
     for _ in run_tasks(time.sleep, itertools.repeat(0.1), 2, console.log, (READY,)):
         pass
 
@@ -81,33 +81,33 @@ def native():
     """Call native code that does not return, with temporary files and a directory open."""
     with (
         create_scratch_directory() as directory,
-        tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
-        cleanup.remove_on_exit(beside.name),
+        tempfile.NamedTemporaryFile(prefix="any-command-") as own,
+        cleanup.remove_on_exit(own.name),
     ):
         library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
-        # TensorFlow removes the file in this way.
+        # TensorFlow removes its files by `atexit`, too.
         atexit.register(os.unlink, library.name)
-        console.log(f"{directory} {beside.name} {library.name}")
-        # Said once the main thread is there: pbkdf2 lets other threads run.
+        console.log(f"{directory} {own.name} {library.name}")
+        # Another thread logs READY while pbkdf2 already runs. pbkdf2 releases the GIL.
         threading.Timer(0.3, console.log, (READY,)).start()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
     return {}
 
 
 def chatter():
-    """Print until the reader is gone."""
+    """Print text without end, until the reader closes the stream."""
     while True:
         print("東京" * 100)
 
 
 def main():
     """Run the function as a command."""
-    what = globals()[sys.argv[1]]
+    function = globals()[sys.argv[1]]
     command = types.SimpleNamespace(
         __doc__="A command.",
         EXAMPLE="bigbird-ja demo",
         define_flags=lambda flags: flags.integer("count", 3, ".", low=0, high=100),
-        run=lambda args: Results(**(what() or {})),
+        run=lambda args: Results(**(function() or {})),
     )
     app.load_command = lambda name: command  # type: ignore[assignment]
     cli.main(["demo", *sys.argv[2:]])

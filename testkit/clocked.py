@@ -1,4 +1,4 @@
-"""Time limits of `pretrain` that end at a step instead of a minute."""
+"""Time limits of `pretrain` that expire at a step, instead of after some minutes."""
 
 import functools
 
@@ -7,13 +7,13 @@ from testkit import instants
 
 
 def end_at_step(number):
-    """End the limits of later calls of `pretrain` once this process has made `number` steps."""
+    """Let --max_train_minutes of later calls of `pretrain` expire after `number` steps."""
     limits, marks = instants.Limits(), 0
 
     def mark(phase):
         nonlocal marks
         marks += phase == "step"
-        # The first mark is before the first step.
+        # The first call is before the first step.
         if marks == 1 + number:
             limits.end()
 

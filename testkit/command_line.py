@@ -1,4 +1,4 @@
-"""Run `bigbird-ja`, or another program, in a child process, as a user's script would."""
+"""Run `bigbird-ja` or another program in a child process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ class Ended:
 
     @property
     def json(self):
-        """Return the object that `--json` prints in one line."""
+        """Parse standard output, which is one line of JSON."""
         assert self.stdout.count("\n") == 1, self.stdout
         return json.loads(self.stdout)
 

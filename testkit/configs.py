@@ -1,4 +1,4 @@
-"""Build the (Config, Data) of a run without a data set."""
+"""Build the config of a run, and describe its data, without a data set."""
 
 import math
 
@@ -12,13 +12,20 @@ from bigbird_ja.settings.schema import Config
 
 
 def resolve_config(config=None, sets=(), adopted=(), **about):
-    """Resolve a preset, a file or a config, layers of another model, and `section.key=value`."""
+    """Resolve a config from several sources.
+
+    Args:
+        config: name of a preset, path of a file, or a config.
+        sets: settings as `section.key=value`.
+        adopted: settings that a run reads from a model, each with its source.
+        about: other arguments of `resolve.resolve_config`.
+    """
     given = resolve.given_layers(read_sets(sets))
     return resolve.resolve_config([*resolve.base_layers(config), *adopted, *given], **about)
 
 
 def resolve_flags(args):
-    """Resolve the config that a command's flags specify."""
+    """Resolve the config that the flags of a command specify."""
     flags = [flag for flag in own_flags(args) if declared(flag).setting]
     given = {declared(flag).setting: flag.value for flag in flags if flag.value is not None}
     layers = [*resolve.base_layers(args.config or None)]
@@ -27,13 +34,13 @@ def resolve_flags(args):
 
 
 def fitted(preset=None, sets=()) -> Config:
-    """Resolve settings, and fit them to the data that they ask `make-data` for."""
+    """Resolve settings, and fit them to the data that `make-data` would build from them."""
     config, overrides = resolve_config(preset, sets)
     return fit_to_data(config, requested_data(config), overrides)
 
 
 def with_data(config) -> tuple[Config, Data]:
-    """Return a config with the data that it asks `make-data` for."""
+    """Return the config, and a description of the data that `make-data` would build from it."""
     return config, requested_data(config)
 
 

@@ -1,7 +1,7 @@
-"""Fake services and this machine as the rented one, in place of Google's.
+"""Replace Google's services by fake ones, whose machines are processes on this computer.
 
-`python -m testkit.emulated VALUES launch ...` runs `bigbird-ja` with them in a process of its own.
-VALUES are the values of `describe`, as JSON.
+`python -m testkit.emulated VALUES launch ...` runs a `bigbird-ja` command with the fake services in
+a new process. VALUES is the result of `describe` as JSON.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from testkit.fakes.compute import FakeCompute
 
 @dataclass(frozen=True)
 class EmulatedCloud(Cloud):
-    """Fake services by their addresses."""
+    """Cloud that connects to fake services, whose addresses are in `urls`."""
 
     urls: dict[str, str] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class EmulatedCloud(Cloud):
 
 
 def describe(*fakes, **terms):
-    """Describe a cloud of fake services.
+    """Return the arguments of `make_cloud` for running fake services.
 
     `terms` are fields of `watcher.Terms`.
     """
@@ -42,17 +42,14 @@ def describe(*fakes, **terms):
 
 
 def make_cloud(urls, terms):
-    """Return the cloud of `describe`."""
+    """Return a cloud with these services and these terms of the watcher."""
     vm = Vm("cpu", "none", False, [*urls.values()][-1], terms)
     return EmulatedCloud(tuple(urls), vm, urls)
 
 
 @contextlib.contextmanager
 def serving(*fakes, **terms):
-    """Replace Google's services in this process.
-
-    Services without a fake stay Google's.
-    """
+    """Replace Google's services by the given fakes in this process. Without fakes, do nothing."""
     with contextlib.ExitStack() as stack:
         if fakes:
             cloud = make_cloud(**describe(*fakes, **terms))

@@ -1,9 +1,9 @@
 """Train some steps under an engine in this process, and compare the results.
 
-`python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on that many
-virtual CPU devices, under the engine of JAX's runtime and as a reference, and prints one line of
-JSON: how far losses and weights are apart. A process of its own, because JAX counts its devices
-once.
+`python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on DEVICES
+virtual CPU devices. It trains by JAX's runtime and by a reference, and prints the differences of
+losses and weights as one line of JSON. This needs a new process, because JAX sets the number of its
+devices only once.
 """
 
 import dataclasses
@@ -41,14 +41,14 @@ def compare(devices, cases):
     """Run the cases in a child process.
 
     Args:
-        devices: virtual CPU devices.
-        cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
-            `then=[2]` is the number of devices after a restart in the middle;
-            `reference="estimator"` compares with that engine, in place of TensorFlow alone.
+        devices: number of virtual CPU devices.
+        cases: dicts with `settings` (added to `TINY`) and `data` (arguments of `synthetic.write`).
+            With `then=[2]`, training is restarted in the middle on two devices. With
+            `reference="estimator"`, the reference is TPUEstimator, else plain TensorFlow.
 
     Returns:
-        For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
-        losses.
+        A dict for each case. `losses` and `weights` are the largest relative differences, `first`
+        and `last` are losses.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(list(cases), file)
@@ -60,13 +60,13 @@ def compare(devices, cases):
 
 
 def environment(devices):
-    """Build the environment of a process with so many CPU devices and a fast compiler."""
+    """Build the environment of a process with some virtual CPU devices and fast compilation."""
     ours = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **pods.environ(devices), **ours}
 
 
 def main(devices, path):
-    """Run in the child process."""
+    """Run the cases. This is the program of the child process."""
     with open(path, encoding="utf-8") as file:
         cases = json.load(file)
     with tempfile.TemporaryDirectory() as directory:
@@ -80,7 +80,7 @@ def main(devices, path):
 def _settings(case):
     """Merge `TINY` with the settings of a case.
 
-    Full attention and ModernBERT have no blocks.
+    For full attention and ModernBERT, leave out the settings of blocks, which would be refused.
     """
     own = case.get("settings", [])
     is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
@@ -151,8 +151,9 @@ def apart(ours, theirs, step):
 def _apart(ours, theirs, names):
     """Measure the difference of each variable, relative to its size.
 
-    A bias of attention keys adds the same to all scores of a query, which a softmax does not see:
-    its gradient is zero but for rounding. It is measured by the size of variables of its kind.
+    A bias of attention keys adds the same number to all scores of a query, which does not change
+    the softmax. Its gradient is therefore only rounding, and its difference is measured relative
+    to the size of similar variables.
     """
     import numpy as np
 
@@ -182,7 +183,7 @@ def _pjrt(config, data, state, batches, count):
 
 
 def run_engine(engine, steps):
-    """Return the state after some steps, and the losses of all of them."""
+    """Train some steps, and return the state after them and the loss of each."""
     engine.begin()
     try:
         metrics = {}
@@ -200,7 +201,7 @@ def run_engine(engine, steps):
 
 
 def _replicas(config, data, state, batches, replicas, steps):
-    """Run the same steps by TensorFlow only: one replica after another, with sums between."""
+    """Run the same steps by plain TensorFlow, one replica after the other, and sum in between."""
     import tensorflow as tf
 
     from bigbird_ja.model.params import make_parameter_specs

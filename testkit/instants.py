@@ -1,14 +1,14 @@
-"""Instants of `pretrain` at which a test stops its process, or ends its time limits.
+"""Instants of `pretrain` at which a test pauses its process, or lets its time limits expire.
 
-The functions that begin a phase are wrapped in the process of the test, so the package needs no
-hooks for it.
+An instant is the start or the end of a function of the package. These functions are wrapped in the
+process of the test, so that the package needs no hooks.
 """
 
 import functools
 import importlib
 import threading
 
-# Phase: module, attribute, and whether its instant is before or after the call.
+# For each phase, functions (module and name), and whether its instant is before or after a call.
 _CALLS = {
     "start-up": [("bigbird_ja.train.train", "check_run", "before")],
     "compile": [("bigbird_ja.train.train", "show_waiting", "before")],
@@ -30,30 +30,31 @@ PHASES = tuple(_CALLS)
 
 
 class Limits:
-    """Time limits that end when the test requests it."""
+    """Timers that fire when the test calls `end`."""
 
     def __init__(self):
         self._timers = []
 
     def timer(self, seconds, act):
-        """Replace `Dependencies.timer`."""
+        """Return a timer that does not fire by itself, in place of `Dependencies.timer`."""
         timer = threading.Timer(threading.TIMEOUT_MAX, act)
         timer.daemon = True
         self._timers.append(timer)
         return timer
 
     def end(self):
-        """End the running limits."""
+        """Call the functions of all timers that have not fired."""
         for timer in self._timers:
             if not timer.finished.is_set():
                 timer.function()
 
 
 def watch(mark, limits=None):
-    """Call `mark(phase)` at each instant, for the rest of this process.
+    """Call `mark(phase)` at each instant from now on in this process.
 
     Args:
-        limits: limits in place of the timers of --max_train_minutes.
+        mark: function that gets the name of the phase.
+        limits: timers in place of those of --max_train_minutes.
     """
     for phase, calls in _CALLS.items():
         for module, path, when in calls:

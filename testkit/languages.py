@@ -1,4 +1,4 @@
-"""Generated text of a language with spaces between words (en) and of one without (zh)."""
+"""Generated text in a language with spaces between words (en) and in one without (zh)."""
 
 import random
 
@@ -18,7 +18,7 @@ _SPACE = {"en": (" ", ", ", ". "), "zh": ("", "，", "。")}
 
 
 def sentences_of(language, count, seed=3):
-    """Yield sentences of random words, some with a comma."""
+    """Yield sentences of random words, some of which contain a comma."""
     draw = random.Random(seed)
     space, comma, end = _SPACE[language]
     for _ in range(count):

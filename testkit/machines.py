@@ -1,4 +1,4 @@
-"""A machine with given devices and packages."""
+"""Simulate a machine with given packages and devices."""
 
 import importlib.metadata
 import importlib.util
@@ -9,9 +9,9 @@ _ENGINES = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_c
 
 
 class PretendedMachine:
-    """A machine with given packages (name to version) and devices.
+    """Machine on which only the given packages (name to version) and devices are found.
 
-    Other lookups are the real ones.
+    Lookups of other packages and files have their real results.
     """
 
     def __init__(self, monkeypatch, packages, files):
@@ -33,6 +33,6 @@ class PretendedMachine:
         monkeypatch.setattr(devices, "is_there", lambda files: files == self.files)
 
     def tpu(self, kind):
-        """Give the machine a TPU such as "v3-8"."""
+        """Add a TPU, such as "v3-8", to the machine."""
         self.files = devices.TPU_FILES
         self._patch.setenv("TPU_ACCELERATOR_TYPE", kind)

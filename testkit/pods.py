@@ -19,11 +19,12 @@ def free_address():
 
 
 def start(zygote, processes, *arguments, hang=None):
-    """Start `bigbird-ja ARGUMENTS` as all processes of a pod.
+    """Start `bigbird-ja ARGUMENTS` as each process of a pod.
 
     Args:
-        processes: 1 is no pod.
-        hang: `hang_at` of single processes.
+        zygote: object that starts the processes.
+        processes: number of processes. With 1, the process does not belong to a pod.
+        hang: argument `hang_at` of some processes, by their index.
     """
     address, started = free_address(), []
     for index in range(processes):
@@ -34,15 +35,15 @@ def start(zygote, processes, *arguments, hang=None):
 
 
 def place(address, processes, index):
-    """Build the variables of one process of a pod."""
+    """Build the environment variables of one process of a pod."""
     where = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": processes, "PROCESS_ID": index}
     return {**environ(), **{f"JAX_{name}": str(value) for name, value in where.items()}}
 
 
 def wait(commands, *statuses):
-    """Wait for all processes.
+    """Wait until all processes end, and compare their exit statuses with `statuses`, if given.
 
-    A process that does not end has status None. If statuses are given, they are compared.
+    A process that does not end is killed, and its status is None.
     """
     ended = [command.wait(TIMEOUT) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]

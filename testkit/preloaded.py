@@ -1,4 +1,4 @@
-"""Imports of a trainer, for the fork server of `testkit.zygote`."""
+"""Modules that the fork server of `testkit.zygote` imports before it forks a trainer."""
 
 import importlib.util
 import os

@@ -1,20 +1,25 @@
-"""Processes that run statements before their command begins."""
+"""Start processes that run some Python statements before their program."""
 
 import sys
 
 
 def python(setup):
-    """Return the words that start a Python which first runs the statements of `setup`.
+    """Return a command line that runs the statements `setup`, and then Python with its arguments.
 
-    Not by `preexec_fn`: that runs between fork and exec, where gRPC's threads, which are not in the
-    child, may hold a lock or have handlers of forks that abort.
+    `preexec_fn` would run them between fork and exec. There they may deadlock or abort, because
+    gRPC's threads, which do not exist in the child, may hold locks.
     """
     program = f"import os, sys; {setup}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", program]
 
 
 def dispositions(default, ignored=()):
-    """Return a setup with a terminal's signal handling, and the signals that a parent ignores."""
+    """Return statements for `python` that reset some signals, and ignore others.
+
+    Args:
+        default: signals with their default handling, as in a terminal.
+        ignored: signals to ignore, as if the parent process ignored them.
+    """
     return (
         f"import signal; [signal.signal(n, signal.SIG_DFL) for n in {list(map(int, default))}];"
         f" [signal.signal(n, signal.SIG_IGN) for n in {list(map(int, ignored))}]"

@@ -1,4 +1,4 @@
-"""An empty directory as a rented machine, on which `launch`'s own script installs and trains."""
+"""Run `launch`'s startup script in an empty folder that takes the place of a rented machine."""
 
 import contextlib
 import hashlib
@@ -18,16 +18,19 @@ from testkit import ROOT
 
 LOCKS = ROOT / "bigbird_ja/launch/locks"
 PATH = "/usr/bin:/bin"
-# How this machine reaches a package index.
+# Environment variables that this computer may need to connect to a package index.
 _NETWORK = re.compile(r"(?i)(pip|uv|ssl|(https?|all|no)_proxy)($|_)")
 _NOT_PACKED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "ensurepip"}
 
 
 def python(version=""):
-    """Find a Python with pip like the image's: the system's, or one of a version.
+    """Find a Python that has pip, as a machine's image does.
+
+    Args:
+        version: version such as "3.10", or "" for any.
 
     Returns:
-        Its path; None where there is none.
+        Its path, or None if there is none.
     """
     pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     names = [shutil.which("python3", path=PATH), f"{sys.base_prefix}/bin/python3"]
@@ -44,11 +47,7 @@ def python(version=""):
 
 
 def install(folder, python, *packages):
-    """Install the packages of an image's Python.
-
-    Returns:
-        Their folder.
-    """
+    """Install packages for a Python into a folder, and return the folder."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     words = [uv, "pip", "install", "--quiet", "--python", python, "--target", folder, *packages]
     subprocess.run(words, check=True)
@@ -56,16 +55,16 @@ def install(folder, python, *packages):
 
 
 def listing(folder):
-    """List files with size and time.
+    """Return the size and modification time of every file in a folder, by path.
 
-    Compiled Python files are left out, and the certificates to which a network may add its own.
+    Compiled Python files and certificates are skipped, since they may change meanwhile.
     """
     files = [path for path in folder.rglob("*") if path.suffix not in (".pyc", ".pem")]
     return {path: path.stat()[6:9:2] for path in files if path.is_file()}
 
 
 def archive_python(folder):
-    """Pack this machine's own Python as uv's CPython, and list it as `cpython.json` does."""
+    """Pack this computer's Python like a CPython archive for uv, and list it like cpython.json."""
     version, base = f"python{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.base_prefix)
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
 
@@ -89,20 +88,20 @@ def archive_python(folder):
 
 
 def uv_cache():
-    """Return the folder of uv's packages, shared by all tests on this machine."""
+    """Return the folder of uv's cache, which all tests on this computer share."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.environ.get("UV_CACHE_DIR") or f"{caches}/uv"
 
 
 class Machine:
-    """An empty disk, an empty HOME and a minimal PATH.
+    """Simulated machine with an empty disk, an empty HOME and a minimal PATH.
 
     Args:
-        root: an empty folder.
-        script: the start-up script.
-        cpython: list of CPythons, in place of that in the package.
-        installed: a machine whose installation this one shares.
-        packages: folder with the packages of the image's Python, of 3.10.
+        root: empty folder for the machine's files.
+        script: startup script.
+        cpython: content of cpython.json, in place of the one in the package.
+        installed: machine whose installation this one shares.
+        packages: folder with the packages of the image's Python 3.10.
     """
 
     def __init__(self, root, script, cpython, installed=None, packages=None):
@@ -111,7 +110,7 @@ class Machine:
             (root / name).mkdir(parents=True)
         for name in ("package", "venv") if installed else ():
             (self.disk / name).symlink_to(installed.disk / name)
-        # Every environment of that Python finds them there.
+        # All environments of the image's Python find the packages in this folder.
         if packages:
             (root / "home/.local/lib/python3.10").mkdir(parents=True)
             (root / "home/.local/lib/python3.10/site-packages").symlink_to(packages)
@@ -133,13 +132,13 @@ class Machine:
         self._process = None
 
     def install(self):
-        """Run the script's own installation, whose index is reached without the fake bucket."""
+        """Run only the installation of the script, with this computer's network settings."""
         words = ["bash", str(self.root / "script"), "install"]
         environ = {**self.environ, **self._install}
         return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=900)
 
     def boot(self, **environ):
-        """Boot the machine, without waiting for reports of its last boot."""
+        """Start the script, after a removal of the file that reports the end of the last boot."""
         (self.disk / "ended").unlink(missing_ok=True)
         self._process = subprocess.Popen(
             ["bash", str(self.root / "script")],
@@ -151,14 +150,11 @@ class Machine:
         )
 
     def has_ended(self):
-        """Return whether the trainer has ended and reported."""
+        """Return whether the trainer has ended and reported its exit."""
         return (self.disk / "ended").exists()
 
     def terminate(self):
-        """Send the signal of a preemption.
-
-        The script passes it on and ends by itself.
-        """
+        """Send SIGTERM, as a preemption does, and wait until the script ends."""
         self._process.terminate()
         return self._process.wait(timeout=120)
 
@@ -176,6 +172,6 @@ class Machine:
 
 
 def make_vm(metadata_url, storage_url):
-    """Describe the machine to `launch`: a CPU without a service manager."""
+    """Return the description of this machine for `launch`: a CPU without a service manager."""
     terms = {"metadata": metadata_url, "storage": storage_url, "poll": 1.0}
     return Vm("cpu", "none", True, metadata_url, terms)

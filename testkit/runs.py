@@ -1,4 +1,4 @@
-"""Small finished runs, made by the commands once for all tests that read one."""
+"""Small finished runs. The commands create them once for all tests that only read them."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from testkit import command_line
 
-# Tests that are about no engine train under TPUEstimator where it is: on a CPU it starts faster.
+# If TPUEstimator is installed, tests that do not test an engine use it, since it starts faster.
 ENGINE = "--engine=" + (
     "estimator" if importlib.util.find_spec("tensorflow_estimator") is not None else "auto"
 )
@@ -31,7 +31,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class SmallRun:
-    """The places of a small run."""
+    """Paths of the files of a small run."""
 
     data_dir: str
     model_dir: str
@@ -40,12 +40,15 @@ class SmallRun:
 
     @classmethod
     def of(cls, directory, corpus, tokenizer):
-        """Return the files that `make` leaves in a directory."""
+        """Return the paths of the files that `make` writes to a folder."""
         return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
 
 
 def make(directory, corpus, tokenizer, *sets):
-    """Run make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
+    """Run `make-data` with sequences of 256 tokens, and `pretrain` with 6 steps.
+
+    The run has checkpoints at the steps 2, 4 and 6.
+    """
     run = SmallRun.of(directory, corpus, tokenizer)
     making = ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}", "--num_shards=4"]
     making += [f"--output_dir={run.data_dir}", "--seq_length=256", "--eval_fraction=0.1"]
@@ -59,7 +62,7 @@ def make(directory, corpus, tokenizer, *sets):
 
 
 def copy_inputs(run, place):
-    """Copy a small run to a folder, with its corpus, tokenizer, config and figures of preflight."""
+    """Copy a small run to a folder, with its corpus, tokenizer, config and preflight's figures."""
     shutil.copytree(run.data_dir, place / "data")
     shutil.copytree(run.model_dir, place / "model")
     shutil.copy(run.corpus, place / "corpus.jsonl")

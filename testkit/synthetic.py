@@ -1,4 +1,4 @@
-"""Small data sets of random tokens, without corpus and tokenizer."""
+"""Small data sets of random tokens, which need no corpus and no tokenizer."""
 
 import io
 
@@ -14,10 +14,13 @@ SPECIAL_IDS = {name: i for i, name in enumerate(NAMES)}
 
 
 def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
-    """Write a data set whose record i begins with [CLS] and three tokens that spell i.
+    """Write a data set in which record i begins with [CLS] and three tokens that encode i.
 
     Args:
-        changed: fields of the manifest that have other values than here.
+        directory: folder of the data set.
+        train_counts: number of records of each training shard.
+        eval_counts: number of records of each held-out shard.
+        changed: fields of the manifest with other values than the defaults here.
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = {
@@ -60,7 +63,11 @@ def save(manifest, directory):
 
 
 def random_records(rng, count, seq_length, vocab_size):
-    """Draw tokens int32 [n, S] of two documents and padding, and word starts bool [n, S]."""
+    """Draw records that contain two documents and padding.
+
+    Returns:
+        Token ids int32 [count, S], and word starts bool [count, S].
+    """
     tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
     ids = np.arange(count)
     base = vocab_size - len(NAMES)
@@ -76,7 +83,7 @@ def random_records(rng, count, seq_length, vocab_size):
 
 
 def record_number(tokens, vocab_size):
-    """Return the number of a record, from the unmasked tokens of `random_records`."""
+    """Decode the index of a record of `random_records` from its unmasked tokens."""
     base = vocab_size - len(NAMES)
     return sum(int(tokens[1 + digit] - len(NAMES)) * base**digit for digit in range(3))
 

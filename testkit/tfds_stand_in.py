@@ -1,18 +1,18 @@
-"""Stand-in for TFDS's prepared `wiki40b/ja`, which the real TFDS builder reads.
+"""Write a small data set in place of TFDS's prepared `wiki40b/ja`.
 
-Layout and metadata follow TFDS's "external format" (`tfds.folder_dataset.write_metadata`); names,
-features and version are those of TFDS's own `wiki40b/ja` 1.3.0.
+The real TFDS builder reads it. Layout and metadata follow TFDS's "external format"
+(`tfds.folder_dataset.write_metadata`). Names, features and version are those of `wiki40b/ja` 1.3.0.
 """
 
 import json
 from pathlib import Path
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
-SHARD_SIZE = 7  # in documents
+SHARD_SIZE = 7  # documents of a shard
 
 
 def write(data_dir, documents, split_sizes):
-    """Write documents under `data_dir` as splits of the given sizes, one after the other."""
+    """Divide documents into splits of the given sizes, and write them below `data_dir`."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -46,6 +46,6 @@ def write(data_dir, documents, split_sizes):
         infos.append(tfds.core.SplitInfo(split, lengths, num_bytes, template))
     about = {"features": features, "split_infos": infos, "version": VERSION}
     tfds.folder_dataset.write_metadata(data_dir=str(directory), check_data=False, **about)
-    # `write_metadata` knows no configurations; a builder asked for a version looks for one.
+    # `write_metadata` does not write the name of the configuration, which the builder requires.
     path = directory / "dataset_info.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "configName": CONFIG}))

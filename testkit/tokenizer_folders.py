@@ -1,6 +1,6 @@
-"""Hugging Face folders with tokenizers of every common kind.
+"""Write Hugging Face folders with tokenizers of every common kind.
 
-They are trained on a text in seconds and saved by transformers.
+The tokenizers are trained on a text within seconds, and saved by transformers.
 """
 
 import json
@@ -20,7 +20,7 @@ _VOCABULARY = 3000
 
 
 def _template(backend, first, last):
-    """Build the template that puts two tokens around a text."""
+    """Build a post-processor that adds a token before and a token after each text."""
     return processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
@@ -42,7 +42,7 @@ def _train_unigram(backend, texts, special):
 
 
 def byte_level_bpe(folder, texts):
-    """Save a tokenizer like ModernBERT's: BERT's special tokens at the end, after unused ones."""
+    """Save a tokenizer like ModernBERT's, whose special tokens have the last ids."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -57,10 +57,7 @@ def byte_level_bpe(folder, texts):
 
 
 def roberta_bpe(folder, texts):
-    """Save a tokenizer like RoBERTa's.
-
-    It has <s> and </s> for [CLS] and [SEP], and padding has id 1.
-    """
+    """Save a tokenizer like RoBERTa's, with <s> and </s> for [CLS] and [SEP], and padding id 1."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
@@ -72,15 +69,12 @@ def roberta_bpe(folder, texts):
     backend.train_from_iterator(texts, trainer)
     ends = [(token, backend.token_to_id(token)) for token in ("</s>", "<s>")]
     backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=True)
-    # transformers 4 would take the space away that is not stated here, too.
+    # transformers 4 needs `add_prefix_space` here, too. Otherwise it removes the space.
     _save(backend, folder, add_prefix_space=True, **_ROBERTA)
 
 
 def wordpiece(folder, texts):
-    """Save a tokenizer like multilingual BERT's.
-
-    Each kanji is a word, and `##` continues a word.
-    """
+    """Save a tokenizer like multilingual BERT's, with kanji as words and `##` for later tokens."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -88,7 +82,7 @@ def wordpiece(folder, texts):
     special = ["[unused1]", *_BERT.values()]
     trainer = trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special)
     backend.train_from_iterator(texts, trainer)
-    # transformers 5 writes this by itself, 4 does not.
+    # transformers 5 adds this template itself, but transformers 4 does not.
     backend.post_processor = _template(backend, "[CLS]", "[SEP]")
     _save(backend, folder, "BertTokenizerFast", do_lower_case=False, **_BERT)
 
@@ -96,7 +90,7 @@ def wordpiece(folder, texts):
 def gemma_bpe(folder, texts):
     """Save a tokenizer like mmBERT's (Gemma 2's): BPE with "▁" for spaces and byte fallback.
 
-    <bos> and <eos> are put around a text; no token is named cls or sep.
+    The template adds <bos> and <eos> to a text. No token is named cls or sep.
     """
     parts = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -113,7 +107,7 @@ def gemma_bpe(folder, texts):
 
 
 def _without_added_bytes(backend):
-    """Move the tokens of bytes into the model's vocabulary, as in all published tokenizers."""
+    """Move the byte tokens from the added tokens into the vocabulary, as published ones do."""
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
     definition["added_tokens"] = [
@@ -125,7 +119,7 @@ def _without_added_bytes(backend):
 def unigram_with_bytes(folder, texts):
     """Save a tokenizer like llm-jp's and ModernBERT-Ja's: Unigram with byte fallback.
 
-    The tokens around a text are neither cls nor sep.
+    The tokens that it adds to a text are neither cls nor sep.
     """
     parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
     backend = tokenizers.Tokenizer(models.Unigram())
@@ -141,7 +135,8 @@ def unigram_with_bytes(folder, texts):
 def xlm_roberta(folder, texts):
     """Save a tokenizer like those of XLM-R and E5.
 
-    transformers 5 replaces the normalizer and pre-tokenizer of its tokenizer.json, 4 doesn't.
+    transformers 5 replaces the normalizer and pre-tokenizer in its tokenizer.json, but
+    transformers 4 does not.
     """
     parts = {**_ROBERTA, "cls_token": "<s>", "sep_token": "</s>"}
     backend = tokenizers.Tokenizer(models.Unigram())
@@ -187,7 +182,8 @@ KINDS = {
 }
 
 
-# Weights with a row for each token, by the model's type: embeddings, and the masked-LM head's.
+# For each type of model, the embeddings and the weights of the masked-LM head that have one row for
+# each token.
 WORDS = {
     "modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.bias"),
     "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"),
@@ -197,7 +193,10 @@ WORDS = {
 
 
 def add_weights(folder, model_type, width=8):
-    """Add a config.json and the weights with a row for each token to a tokenizer's folder."""
+    """Add a config.json and weights to a tokenizer's folder, and return the weights.
+
+    Most of the weights have a row for each token.
+    """
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     rows = max(tokenizer.get_vocab().values()) + 1
     draw = np.random.default_rng(1).standard_normal

@@ -1,7 +1,7 @@
 """Run `bigbird-ja` commands as real processes that start in two seconds instead of eight.
 
-`multiprocessing`'s fork server imports TensorFlow once, never uses it, and forks a child for each
-command. The pytest process itself must not fork: other tests have used TensorFlow in it.
+The fork server of `multiprocessing` imports TensorFlow without using it, and forks a process for
+each command. The process of pytest must not fork, since other tests have used TensorFlow in it.
 """
 
 import json
@@ -23,7 +23,7 @@ from testkit import ROOT, instants
 class Ended:
     """Output and exit status of a command.
 
-    The status is minus the signal, or None if the command was killed after its timeout.
+    The status is `-N` if signal N ended the command, and None if it was killed after a timeout.
     """
 
     status: int | None
@@ -32,26 +32,26 @@ class Ended:
 
     @property
     def result(self):
-        """Return the `--json` results, the only line on standard output."""
+        """Parse the results of `--json`, which are the only line on standard output."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
 
 class Command:
-    """A running command.
+    """Running command.
 
     Args:
-        process: that runs it.
-        directory: holds its `out` and `err`.
+        process: process of the command.
+        directory: folder with its output, in the files `out` and `err`.
     """
 
     def __init__(self, process, directory):
         self._process, self._directory = process, directory
         self.pid, self.hung = process.pid, directory / "hung"
 
-    def wait(self, patience=None):
-        """Wait for its end, and kill it and its children after `patience` seconds."""
-        self._process.join(patience)
+    def wait(self, timeout=None):
+        """Wait until the command ends. After `timeout` seconds, kill it and its child processes."""
+        self._process.join(timeout)
         status = self._process.exitcode
         if status is None:
             os.killpg(self.pid, signal.SIGKILL)
@@ -59,18 +59,15 @@ class Command:
         return Ended(status, self.read("out"), self.read("err"))
 
     def read(self, stream):
-        """Read its output so far, of `out` or `err`."""
+        """Return the output so far on the stream "out" or "err"."""
         return (self._directory / stream).read_text(errors="replace")
 
     def is_over(self):
-        """Return whether it has ended.
-
-        It may still be waited for.
-        """
+        """Return whether the command has ended."""
         return not self._process.is_alive()
 
     def send(self, number):
-        """Send a signal."""
+        """Send a signal to the command."""
         os.kill(self.pid, number)
 
     def wait_for(self, file, text="", seconds=120.0):
@@ -82,11 +79,11 @@ class Command:
 
 
 class Zygote:
-    """Starts commands.
+    """Starts commands as forks of a process that has imported TensorFlow.
 
     Args:
-        directory: for the commands' output.
-        environ: of the process that imports TensorFlow.
+        directory: folder for the output of the commands.
+        environ: environment of the process that imports TensorFlow.
     """
 
     def __init__(self, directory, environ):
@@ -99,12 +96,14 @@ class Zygote:
     def start(self, *arguments, **how):
         """Start `bigbird-ja ARGUMENTS`.
 
-        Args:
-            how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth instant of that name
-                (`testkit.instants`) and create the file `hung`, until that is removed; there its
-                --max_train_minutes are over, and all instants are written to the file `marks`;
-                `limits={"FSIZE": bytes}` sets resource limits ("AS": on top of what the process has
-                when it starts); `cwd` is the working folder; `environ` adds variables.
+        Keyword arguments:
+            hang_at: with `["step", 5]`, `pretrain` creates the file `hung` at the fifth instant of
+                this name (see `testkit.instants`), and pauses until the file is removed. At the
+                same instant its --max_train_minutes expire. The file `marks` lists all instants.
+            limits: resource limits, such as `{"FSIZE": bytes}`. "AS" is added to the address space
+                that the process has when it starts.
+            cwd: working directory.
+            environ: additional environment variables.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -116,7 +115,7 @@ class Zygote:
         return Command(process, directory)
 
     def run(self, *arguments, **how):
-        """Start a command and wait for its end."""
+        """Start a command, and wait until it ends."""
         return self.start(*arguments, **how).wait()
 
 
@@ -125,7 +124,7 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
     os.environ.update(environ or {})
     os.setpgid(0, 0)
-    # The tests may run under nohup.
+    # With nohup, the tests would ignore SIGHUP.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(directory / name, os.O_WRONLY), number)
@@ -148,7 +147,7 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
 
 def _hang(directory, name, times):
-    """Stop `pretrain` at an instant while the file `hung` exists."""
+    """Pause `pretrain` at an instant while the file `hung` exists."""
     count, limits, hung = 0, instants.Limits(), directory / "hung"
 
     def mark(phase):

@@ -1,14 +1,17 @@
-"""Train token vectors for search.py, from the folder of an encoder, by questions on passages.
+"""Train an encoder to compute the token vectors of search.py, with questions on passages.
 
     pip install "sentence-transformers[train]>=6" bm25s
     python docs/examples/embed.py hf --documents d.jsonl --questions q.jsonl --output embedder
 
-A line of --documents contains `id` and `text`, and one of --questions `query`, the `id` of the
-document, and `paragraph_start` and `paragraph_end`, the characters of the paragraph that answers.
-A batch consists of questions on different documents: of eight, the one that BM25 answers worst,
-with the paragraph that answers and the one that BM25 ranks first of all other documents. The number
-of tokens per vector is random in each step. A share of the documents (--held_out, by checksum) is
-not trained on. An interrupted command continues when it is repeated.
+A line of --documents contains `id` and `text`. A line of --questions contains `query`, the `id` of
+the document, and `paragraph_start` and `paragraph_end`, which are the range of characters of the
+paragraph that answers the question.
+
+The questions of a batch are about different documents. For each of them eight questions are drawn,
+and the one is used for which BM25 ranks the right paragraph worst. It is trained with two
+paragraphs: the right one, and the best one that BM25 finds in other documents. Each step draws the
+number of tokens per vector. A share of the documents (--held_out, by checksum) is not used for
+training. Rerun the command after an interruption to continue.
 """
 
 import argparse
@@ -38,15 +41,15 @@ tags: [sentence-transformers, multi-vector, late-interaction]
 `MultiVectorEncoder("FOLDER")` compares queries (`encode_query`) and passages of up to {} tokens
 (`encode_document`) by MaxSim (`similarity`). Longer texts are cut off, so cut them into passages.
 """
-FACTORS = (1, 8, 16, 16)  # tokens per vector in training
-DRAWN = 8  # questions, of which the one that BM25 answers worst is taken
-SCALE = 3  # of MaxSim in the loss
-SAVED_EVERY = 6  # steps
-CHARACTERS = range(120, 241)  # of a paragraph; longer ones only cost more
+FACTORS = (1, 8, 16, 16)  # tokens per vector, from which each training step draws
+DRAWN = 8  # questions that are drawn for each one that is used
+SCALE = 3  # factor of MaxSim in the loss
+SAVED_EVERY = 6  # training steps between saves
+CHARACTERS = range(120, 241)  # length of the paragraphs. Longer ones take more time without a gain.
 
 
 def batches(args: argparse.Namespace) -> search.Rows:
-    """Return the rows of the training data, one batch after the other."""
+    """Return the rows of the training data. Consecutive rows form a batch."""
     texts = {row["id"]: row["text"] for row in search.read(args.documents, "id", "text")}
     rows = search.read(args.questions, "query", "id")
     names, queries = ("paragraph_start", "paragraph_end"), defaultdict(list)
@@ -61,7 +64,12 @@ def batches(args: argparse.Namespace) -> search.Rows:
     index, draw = search.index(passage for _, passage in pairs), random.Random(0)
 
     def ask(right: int) -> tuple[float, str, int, int]:
-        """Return how much BM25 prefers the right passage, a question, right and wrong passage."""
+        """Draw a question that the passage number `right` answers.
+
+        Returns:
+            BM25's score of this passage divided by that of the best passage of other documents,
+            the question, and the numbers of both passages.
+        """
         query = draw.choice(queries[pairs[right]])
         scores = index.get_scores(search.grams(query))
         wrong = int(np.where(documents == documents[right], -1, scores).argmax())
@@ -85,23 +93,27 @@ def in_order(dataset: Dataset, batch_size: int, **others: Any) -> torch.utils.da
 
 
 class ChangePooling(TrainerCallback):
-    """Draws the tokens per vector of each step, the same when a run continues."""
+    """Callback that draws the tokens per vector of each step.
+
+    The number depends only on the step, so that a continued run draws the same numbers.
+    """
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Set the factor."""
+        """Set the tokens per vector of this step."""
         others["model"][-1].pool_factor = random.Random(state.global_step).choice(FACTORS)
 
 
 def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace) -> None:
-    """Train the model and save it."""
+    """Train the model from its newest complete checkpoint, and save it."""
     for path in (folder := args.output / "training").glob("checkpoint-*"):
         try:
-            json.loads((path / "trainer_state.json").read_text("utf-8"))  # the last file of a save
+            # A save writes this file last.
+            json.loads((path / "trainer_state.json").read_text("utf-8"))
         except (OSError, ValueError):
-            shutil.rmtree(path)  # interrupted
+            shutil.rmtree(path)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # attention without dropout is several times faster on a CPU
+            module.p = 0.0  # On a CPU, attention without dropout is several times faster.
     settings = Arguments(
         output_dir=str(folder),
         max_steps=args.steps,
@@ -126,7 +138,8 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
     model[-1].pool_factor = args.tokens_per_vector
     model.save_pretrained(str(args.output), create_model_card=False)
-    path = args.output / "tokenizer_config.json"  # transformers 4 does not know the class of 5
+    # transformers 4 does not know the class that transformers 5 writes.
+    path = args.output / "tokenizer_config.json"
     tokenizer = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=2), "utf-8")
     (args.output / "README.md").write_text(CARD.format(model[0].document_length), "utf-8")
@@ -134,7 +147,7 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
 
 
 def main() -> None:
-    """Train."""
+    """Read the flags, and train the model."""
     parser = search.flags(__doc__)
     parser.add_argument("--questions", type=Path, required=True, help="see above")
     parser.add_argument("--output", type=Path, required=True, help="folder of the model")

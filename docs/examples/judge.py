@@ -1,14 +1,17 @@
-"""Judge the search of search.py by questions whose documents are known.
+"""Measure how well search.py ranks the right documents of known questions.
 
     pip install "sentence-transformers>=6" bm25s
     python docs/examples/judge.py e5 embedder --documents d.jsonl.gz --questions q.jsonl.gz
 
-A line of --questions contains `query` and the `id` of the document that answers. The table has the
-nDCG@10 for a share of the documents (--judged, by checksum), each ranked by its best passage, among
-all documents. Intervals of 95 % are a bootstrap over documents. The last columns are vectors and
-kilobytes of a document, and processor milliseconds of a query. A line of --pairs contains
-`sentence1`, `sentence2` and `label`, a number or a class; the second table has the rank correlation
-(Spearman) of their cosine and the label. Of classes, `entailment` counts as 1 and others as 0.
+A line of --questions contains `query` and the `id` of the document that answers it. The table shows
+the nDCG@10 of the questions on a share of the documents (--judged, by checksum). Each question
+ranks all documents by their best passages. The 95 % intervals are from a bootstrap over documents.
+The last columns are the vectors and kilobytes of a document, and the processor time of a query in
+milliseconds.
+
+A line of --pairs contains `sentence1`, `sentence2` and `label`, a number or a class. A second table
+shows Spearman's correlation of the label and the sentences' cosine. Of classes, `entailment` counts
+as 1 and the others as 0.
 """
 
 import argparse
@@ -41,19 +44,22 @@ from sentence_transformers.multi_vector_encoder.modules import HierarchicalToken
 
 
 def cosine(query: Query, passage: np.ndarray) -> float:
-    """Return the cosine of the mean vectors."""
+    """Return the cosine of a query's mean vector and a passage's mean vector."""
     one, other = query[0].mean(0), passage.mean(0, dtype=np.float32)
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
 def gains(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return nDCG@10 by scores [queries, documents]; ties count against the right document."""
+    """Return the nDCG@10 of each query, from scores [queries, documents].
+
+    Documents with the same score as the right one are ranked before it.
+    """
     ranks = (scores >= np.take_along_axis(scores, right[:, None], 1)).sum(1)
     return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
 
 
 def interval(differences: np.ndarray, right: np.ndarray) -> str:
-    """Return the mean with its interval by a bootstrap over documents."""
+    """Format the mean, and its 95 % interval from a bootstrap over documents."""
     group = np.unique(right, return_inverse=True)[1]
     sums, counts = np.bincount(group, differences), np.bincount(group)
     shares = np.full(len(sums), 1 / len(sums))
@@ -65,7 +71,7 @@ def interval(differences: np.ndarray, right: np.ndarray) -> str:
 def judge(
     passages: Passages, queries: list[str], right: np.ndarray
 ) -> dict[str, tuple[np.ndarray, str]]:
-    """Return each method's nDCG@10 [queries], and its cells of costs."""
+    """Return, by the name of each method, its nDCG@10 [queries] and its costs as table cells."""
     begun = time.process_time()
     bm25 = np.stack([passages.index.get_scores(grams(query)) for query in queries])
     bm25_time, begun = time.process_time() - begun, time.process_time()
@@ -81,7 +87,8 @@ def judge(
         return np.array([[method(query, of[i]) for i in some] for query, some in pairs])
 
     def judged(scores: np.ndarray) -> np.ndarray:
-        ranked = by_document - 1e6  # documents that BM25 did not choose come last, in its order
+        # Documents without a candidate passage come last, in the order of their BM25 scores.
+        ranked = by_document - 1e6
         places = np.arange(len(best))[:, None], passages.document[best]
         np.maximum.at(ranked, places, scores)
         return gains(ranked, right)
@@ -107,7 +114,7 @@ def judge(
 
 
 def show(rows: Rows, args: argparse.Namespace) -> None:
-    """Judge the models and print the table."""
+    """Measure the models, and print the table."""
     places = {row["id"]: i for i, row in enumerate(rows) if is_within(row["text"], args.judged)}
     asked = [row for row in read(args.questions, "query", "id") if row["id"] in places]
     asked = sorted(asked, key=lambda row: zlib.crc32(row["query"].encode()))[: args.most]
@@ -139,7 +146,7 @@ def show(rows: Rows, args: argparse.Namespace) -> None:
 
 
 def show_pairs(args: argparse.Namespace) -> None:
-    """Print how well the cosine of two sentences follows the labels of people."""
+    """Print the correlation of the cosine of two sentences with their label, for each model."""
     print(f"\n| {' | '.join(['', *(path.name for path in args.pairs)])} |")
     print(f"|---{'|---' * len(args.pairs)}|")
     for folder in args.model:
@@ -157,12 +164,12 @@ def show_pairs(args: argparse.Namespace) -> None:
 
 
 def to_number(label: str | float) -> float:
-    """Return a label's number; of JSICK's classes, `entailment` is 1."""
+    """Convert a label to a number. A class is 1 if it is `entailment`, else 0."""
     return float(label == "entailment") if isinstance(label, str) else label
 
 
 def main() -> None:
-    """Judge models."""
+    """Read the flags and the documents, and measure the models."""
     parser = flags(__doc__, "+")
     parser.add_argument("--questions", type=Path, required=True, help="`query` and `id`")
     parser.add_argument("--judged", type=number(float, 0, 1), default=0.15, help="of documents")
