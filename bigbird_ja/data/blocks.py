@@ -39,7 +39,7 @@ from bigbird_ja.text.sentences import find_sentence_boundaries
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
-# Minimum size of a block for each position of a sequence.
+# Minimum size of a block, in characters per position of a sequence.
 _CHARACTERS_PER_POSITION = 256
 # A warning shows only examples of unknown characters, so only a part of a block is searched.
 _SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
@@ -167,7 +167,7 @@ def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None)
         start = end
 
 
-# State of a worker process.
+# Arguments of `start_packer`, stored in each worker process.
 _packer: dict[str, Any] = {}
 
 
@@ -192,7 +192,7 @@ def pack_to_bytes(block: Block) -> bytes:
 
 
 def pack_block(block: Block) -> int:
-    """Pack and write one block unless it exists, and return the bytes of its text."""
+    """Pack and write one block unless it exists, and return the size of its text in bytes."""
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
         storage.write_bytes(path, pack_to_bytes(block))

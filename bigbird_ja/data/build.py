@@ -34,9 +34,9 @@ from bigbird_ja.text.containers import get_size, has_suffix
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
 
-# Text bytes per compressed byte, an estimate for the progress line.
+# Estimated bytes of text per compressed byte, for the progress line.
 _GZIP_RATIO = 3
-# State of a worker process.
+# Arguments of `_start_writer`, stored in each worker process.
 _worker: dict[str, Any] = {}
 
 
@@ -209,7 +209,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str
 
 
 def _estimate_text_bytes(part: Input) -> int:
-    """Estimate the bytes of text in a part of the corpus."""
+    """Estimate the number of bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
     return sum(get_size(p) * (_GZIP_RATIO if has_suffix(p, packed) else 1) for p in paths)

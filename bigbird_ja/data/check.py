@@ -121,7 +121,7 @@ def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
 
 
 def compare_tokenizer(manifest: Manifest, data_dir: str) -> str | None:
-    """Return the problem of the data set's tokenizer.model, or None."""
+    """Compare the data set's tokenizer.model with the manifest, and return the problem or None."""
     if not manifest.tokenizer_sha256:
         return None
     try:
@@ -171,7 +171,7 @@ def _check_shard(
     totals: _Counts,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """Add the records of one shard to `totals`, and return up to three problems."""
+    """Check one shard, add its records to `totals`, and return up to three problems."""
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:
@@ -223,7 +223,7 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
 
 
 _Array = npt.NDArray[Any]
-# Problems, each with bool [b]: whether each of the b records has the problem.
+# Problems that a record may have, each with bool [b]: whether a record of the batch has it.
 _Checks = list[tuple[str, npt.NDArray[np.bool_]]]
 
 

@@ -86,7 +86,7 @@ def count_predictions(
 ) -> Array:
     """Return the maximum number of predictions of each record, int32.
 
-    It is 0 without ordinary tokens. Halves are rounded to even.
+    It is 0 for a record without ordinary tokens. Halves are rounded to even.
     """
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
@@ -102,7 +102,7 @@ def mask(
     seed: int,
     rule: MaskingRule,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Draw the targets of a batch with NumPy, as `mask_arrays` does.
+    """Mask a batch with NumPy, as `mask_arrays` does.
 
     Args:
         tokens: int [b, S], token ids.
@@ -127,7 +127,7 @@ def mask_arrays(
     rule: MaskingRule,
     prob: Array | None = None,
 ) -> dict[str, Array]:
-    """Draw the targets of a batch.
+    """Choose the tokens of a batch that are to be predicted, and replace them.
 
     Args:
         arrays: operations of the library.
@@ -213,7 +213,7 @@ def _number_units(
 
 
 def _count_position_bits(seq_length: int) -> int:
-    """Return the number of bits of a position."""
+    """Return the number of bits that a position in a sequence needs."""
     return max(1, (seq_length - 1).bit_length())
 
 
@@ -243,8 +243,8 @@ def _choose_tokens(
     def find_nth(priorities: Array, count: Array) -> Array:
         """Return the `count`-th highest priority of each row: [b, 1].
 
-        If `count` is 0, it is a number above all priorities. `nth_highest` needs the same n in
-        every row, so `most - count` numbers above all priorities are added to each row.
+        If `count` is 0, the result is a number above all priorities. `nth_highest` needs the same n
+        in every row, so `most - count` numbers above all priorities are added to each row.
         """
         is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
         more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)

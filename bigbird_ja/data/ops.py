@@ -41,7 +41,7 @@ class ArrayOps:
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
     # Row and column of each true value, row by row.
     nonzero: Any = staticmethod(np.nonzero)
-    # Values, or rows, at some indices.
+    # Values, or rows of values, at the given indices.
     gather: Any = staticmethod(operator.getitem)
     # Values for which a mask is true.
     select: Any = staticmethod(operator.getitem)

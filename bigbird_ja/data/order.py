@@ -111,7 +111,7 @@ def count_positions_before(layout: Layout, position: Any, reader: Any) -> Any:
 def count_records(layout: Layout, epoch: Any, reader: Any) -> Any:
     """Count the records of `reader` in an epoch.
 
-    Both may be numbers, or arrays of NumPy or TensorFlow.
+    `epoch` and `reader` may be numbers, or arrays of NumPy or TensorFlow.
     """
     n = layout.num_records
     return count_positions_before(layout, (epoch + 1) * n, reader) - count_positions_before(

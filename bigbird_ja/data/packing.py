@@ -43,7 +43,8 @@ Sequences = list[list[Fragment]]
 def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
     """Pack documents of `lengths` tokens into sequences of `seq_length` positions.
 
-    The fragments of a sequence are in the order of their documents. An empty document has none.
+    The fragments of a sequence are in the order of their documents. An empty document gives no
+    fragment.
     """
     room = seq_length - 1  # [CLS] takes one position.
     sequences: Sequences = []

@@ -29,7 +29,7 @@ _READERS = 32
 # Minimum number of records in a shard, unless the user chooses the number of shards.
 _FEWEST_RECORDS = 8
 _MAX_SHARDS = 8192
-# Records that are masked and encoded together.
+# Number of records that are masked and encoded in one call.
 _ROWS_AT_ONCE = 64
 
 
@@ -236,7 +236,7 @@ def make_manifest(
 
 
 def _pick_most_frequent(counts: Sequence[dict[str, int]]) -> str:
-    """Return the ten most frequent characters, in order."""
+    """Return the ten most frequent characters, the most frequent one first."""
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)

@@ -38,7 +38,7 @@ class EvaluationResult:
     bits_per_character: float | None = None
     next_sentence_loss: float | None = None
     next_sentence_accuracy: float | None = None
-    examples: list[Example] | None = None  # Masked words, filled in.
+    examples: list[Example] | None = None  # Masked words with the model's guesses.
     data_fingerprint: str = ""
     max_batches: int | None = None
     seconds: float | None = None
@@ -108,7 +108,7 @@ def _choose_steps(model_dir: str, step: str) -> list[int]:
     """
     steps = CheckpointStore(model_dir).list_steps()
     if not steps:
-        raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
+        raise BadInput(f"{model_dir} {NO_CHECKPOINT}")
     chosen = {"all": steps, "latest": steps[-1:], **{str(number): [number] for number in steps}}
     if step not in chosen:
         raise BadInput(

@@ -126,7 +126,7 @@ def _compare_scores(
 
 
 def describe_disagreement(report: Mapping[str, Any]) -> str | None:
-    """Describe the difference between the folder's results and training's, or return None.
+    """Describe the difference between the folder's and the trained model's results, or return None.
 
     Token ids of the hard cases may differ. The report and the card count them.
     """

@@ -177,7 +177,7 @@ def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator
 def _read_activations(config: FolderConfig) -> tuple[str, str]:
     """Return the activations of the layers and of the masked-LM head, as transformers reads them.
 
-    Missing keys mean its defaults. RoBERTa's head has no key.
+    A missing key stands for transformers' default. RoBERTa's head has no key.
     """
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def describe(folder: str) -> dict[str, Any]:
-    """Return a description of a folder, which a run records when it starts from it.
+    """Return a description of a folder, which is recorded by a run that starts from the folder.
 
-    The model card of an export needs it, when the folder may no longer exist. Missing or damaged
-    files are ignored.
+    The model card of an export needs the description, even if the folder no longer exists. Missing
+    or damaged files are ignored.
 
     Returns:
         A dict with the keys that the folder states: `config` (content of config.json), `name` (on

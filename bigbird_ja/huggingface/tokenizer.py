@@ -122,7 +122,7 @@ def read_tokens(folder: str) -> dict[str, int | None]:
     path = storage.join(folder, name)
     with decode.convert_errors(path, "a vocabulary", "give a whole file"):
         data = storage.read_bytes(path, MAX_BYTES)
-        if name.endswith(".model"):  # Some classes change the model's ids.
+        if name.endswith(".model"):  # Some classes change the model's ids, so the ids are unknown.
             return {piece.name: None for piece in model_proto.read_pieces(data)}
         if name.endswith(".txt"):
             return {

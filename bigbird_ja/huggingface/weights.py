@@ -60,7 +60,7 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
     if encoder.model_type in ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][FIRST_POSITION:]
-        if SEGMENT_TABLE in values:  # RoBERTa has one row, for every token.
+        if SEGMENT_TABLE in values:  # RoBERTa uses one row for every token.
             values[SEGMENT_TABLE] = np.repeat(values[SEGMENT_TABLE][:1], SEGMENTS, axis=0)
     surplus = [n for n in state if _IN_LAYER.fullmatch(n) and n not in names.values()]
     if surplus:

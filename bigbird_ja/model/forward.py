@@ -154,7 +154,8 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 def find_first_best(logits: tf.Tensor) -> tf.Tensor:
     """Return the first position of the maximum along the last axis: int32 [...].
 
-    It equals `tf.argmax`, but its two reductions fuse with others over the logits.
+    The result equals `tf.argmax`. But XLA fuses the two reductions of this function with other
+    reductions over the logits.
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))

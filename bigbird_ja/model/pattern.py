@@ -15,7 +15,7 @@ different shifts get full attention, too. The length of all other sequences must
 two blocks.
 """
 
-# An exported folder contains this file, without our imports, which are for types only.
+# An exported folder contains this file without the imports from bigbird_ja, which are only types.
 from __future__ import annotations
 
 import functools

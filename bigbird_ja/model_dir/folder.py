@@ -115,7 +115,7 @@ class ModelDir:
         self.evaluations: list[Evaluation] = []
         self.metrics: run_log.MetricsLog | None = None
         self._has_begun = False
-        # Content to restore after a refused start.
+        # Content of heartbeat.json to restore after a refused start.
         self._heartbeat_before: bytes | None = None
 
     def join(self, name: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
-NO_CHECKPOINT = "no checkpoint here: give the folder of a run, not the result of `export`"
+NO_CHECKPOINT = "contains no checkpoint: give the folder of a run, not the result of `export`"
 # Name of the event that records changed settings of a run.
 CONTINUED = "continued_with"
 
@@ -77,7 +77,7 @@ def load_parameters(
     store = CheckpointStore(model_dir)
     steps = store.list_steps()
     if not steps:
-        raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
+        raise BadInput(f"{model_dir} {NO_CHECKPOINT}")
     if step is not None and step not in steps:
         raise BadInput(
             f"{model_dir} contains no checkpoint of step {step}: choose one of {_shorten(steps)}"

@@ -56,7 +56,7 @@ def get_color(number: int) -> str:
 
 
 def draw_line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Draw lines over the step, or return a note if nothing was logged.
+    """Draw lines with the step on the x axis, or return a note if nothing was logged.
 
     Args:
         title: title of the chart.

@@ -45,7 +45,7 @@ _SPREAD = 1.0
 # Range of distances between a fact and its repetition, in characters. A token has about 1.6.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 
-# Slots that are filled with a new random word in each sentence.
+# Slots in a sentence that are filled with random words, and the kind of words of each slot.
 _WORD_SLOTS = {
     "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
     "英": "latin", "色": "colors", "言": "sayings", "叫": "exclamations", "書": "books",

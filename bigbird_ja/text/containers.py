@@ -144,7 +144,7 @@ def get_size(path: str) -> int:
 def get_version(path: str) -> str:
     """Return a text that changes with every write of a file, or "" if the file is missing.
 
-    For a member of an archive, it is the archive's.
+    A member of an archive has the archive's text.
     """
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(_split_member(path)[0]).token
@@ -162,7 +162,8 @@ def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
     with open_stored(path) as stream:
         for batch in _read_record_batches(pyarrow, stream, path, fields):
             batch.validate(full=True)  # Otherwise Arrow does not check UTF-8 and offsets.
-            for value in batch.column(0):  # One by one, as all may refer to one long text.
+            # Rows are copied one by one, as all may share one long text.
+            for value in batch.column(0):
                 yield value.as_py() or ""
 
 

@@ -47,7 +47,7 @@ _TFDS = re.compile(
 class TfdsSource:
     """Picklable split of a prepared TFDS data set, read by TFDS's own builder."""
 
-    name: str  # Name with version.
+    name: str  # NAME:VERSION.
     data_dir: str
     split: str
 

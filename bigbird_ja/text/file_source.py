@@ -35,7 +35,7 @@ UTF_8 = "utf-8"
 # Values of `txt_documents`.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 
-# Limit of a document's length, as it is in memory as a whole. Lines of ten megabytes do occur.
+# Maximum size of a document, as the whole document is in memory. Lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"
@@ -61,7 +61,7 @@ class FileSource:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a .txt file."""
+        """Whether the file is a .txt file."""
         return containers.find_suffix(self.path) == ".txt"
 
     @property
@@ -70,7 +70,7 @@ class FileSource:
 
     @property
     def is_column(self) -> bool:
-        """Whether it is a Parquet or Arrow file."""
+        """Whether the file is a Parquet or Arrow file."""
         return containers.has_suffix(self.path, containers.ARROW_SUFFIXES)
 
     def texts(self) -> Iterator[str]:

@@ -28,7 +28,7 @@ class HubSource:
     text_fields: tuple[str, ...]
 
     def texts(self) -> Iterator[str]:
-        """Yield the documents in order, an empty one for null.
+        """Yield the documents in order, with an empty document for a null value.
 
         Raises:
             BadInput: A row contains none of `text_fields`, or the field is not text.
@@ -50,7 +50,9 @@ class HubSource:
 
 
 def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
-    """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit, by default `train`.
+    """Open the split `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a fixed commit.
+
+    The default split is `train`.
 
     Raises:
         BadInput: The source has another form, or `_find_commit` raises it.

@@ -131,9 +131,9 @@ def round_scores(model: bytes) -> bytes:
     SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
     the sum (0.01 at -1e5) decides between segmentations with nearly equal scores. So the ids of a
     document would differ from the ids of its parts, and from the ids of Hugging Face's tokenizer,
-    which sums in float64.
-    Sums of multiples of 1/64 are exact up to 262,144, the score of some 40,000 tokens. Equal scores
-    are resolved by the same rule everywhere. Models of other types are returned unchanged.
+    which sums in float64. Sums of multiples of 1/64 are exact up to 262,144, the score of some
+    40,000 tokens. Equal scores are resolved by the same rule everywhere. Models of other types are
+    returned unchanged.
     """
     if read_settings(model).model_type != UNIGRAM:
         return model
@@ -178,7 +178,7 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
 
 
 def _find(pieces: list[Piece], name: str, others: tuple[str, ...]) -> int | None:
-    """Return the id of the piece with a role, or None."""
+    """Return the id of a special piece by its names, or None if the model lacks the piece."""
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}

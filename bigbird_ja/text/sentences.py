@@ -78,7 +78,7 @@ def split_sentences(text: str) -> list[str]:
 def find_sentence_boundaries(text: str) -> list[int]:
     """Return the character offsets where sentences start, ascending, without 0 and the end."""
     cuts: list[int] = []
-    # Open brackets as (kind, offset, number of boundaries before it).
+    # Kind and offset of each open bracket, and the number of boundaries before it.
     stack: list[tuple[int, int, int]] = []
     ended = -1  # End of the last punctuation that ended a sentence, with closing brackets.
     length = len(text)
@@ -139,7 +139,7 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int
 
 
 def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
-    """Return whether marks end a sentence, and are not part of a decimal, URL or initial."""
+    """Return whether punctuation ends a sentence, and is not part of a number, URL or initial."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
         inside_word = token.isascii() and following.isascii() and following not in _SPACE_OR_END

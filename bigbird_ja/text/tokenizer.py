@@ -255,7 +255,7 @@ def _load_processor(model: bytes, source: str) -> sentencepiece.SentencePiecePro
             raise ValueError("an empty file")
         try:
             processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:  # Its message only names a line of SentencePiece's source.
+        except RuntimeError as error:  # The message only names a line of SentencePiece's code.
             raise ValueError("damaged, or of another kind") from error
         for token_id in range(processor.GetPieceSize()):
             processor.IdToPiece(token_id)

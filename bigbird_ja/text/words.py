@@ -36,7 +36,7 @@ _LONGEST_WORD = {KANJI: 4, UNSPACED: 12}
 # Minimum share of tokens that begin with kana in a Japanese document.
 _KANA_IN_TEXT = 0.05
 
-# First and last code point of each class. All other characters are OTHER.
+# Ranges of code points: first, last, class. All other characters are OTHER.
 _RANGES: tuple[tuple[int, int, int], ...] = (
     (0x0009, 0x000D, SPACE), (0x0020, 0x0020, SPACE), (0x00A0, 0x00A0, SPACE),
     (0x2581, 0x2581, SPACE), (0x3000, 0x3000, SPACE),
@@ -117,7 +117,7 @@ _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 @functools.lru_cache(maxsize=1)
 def _load_mecab() -> Callable[[str], str]:
-    """Return a function of MeCab's that separates the words of a text by spaces.
+    """Return MeCab's function that separates the words of a text by spaces.
 
     Raises:
         BadInput: The package fugashi or unidic-lite is not installed.

@@ -163,7 +163,7 @@ def find_process(
 
 
 def read_tpu_metadata(attribute: str) -> str | None:
-    """Read an attribute of this TPU VM, or return None if it or the server is missing."""
+    """Read an attribute of this TPU VM from the metadata server, or return None without one."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

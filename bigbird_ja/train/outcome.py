@@ -14,7 +14,7 @@ from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import run_in_thread
 
-# Maximum time for recording an exit, as the storage may be the reason for it.
+# Maximum time for recording an exit, as a failure of the storage may be the reason for the exit.
 _RECORDING_SECONDS = 8.0
 # Maximum wait for a save that is in progress at a failure.
 _SAVING_SECONDS = 20.0

@@ -11,8 +11,8 @@ from bigbird_ja.storage.lease import LeaseLost
 class Periodic:
     """Repeated call in a thread while the context is open.
 
-    A failure is logged, once per message, and does not end the repetition. Only after the lock on
-    MODEL_DIR is lost, the repetition ends, and `poll` raises.
+    A failure is logged, once per message, and does not end the repetition. The repetition ends only
+    if the lock on MODEL_DIR is lost. Then `poll` raises.
 
     Args:
         call: call to repeat.

@@ -278,7 +278,7 @@ class Pod:
         concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
     def detach(self) -> None:
-        """Prevent that JAX waits for the other processes when this process exits."""
+        """Prevent JAX from waiting for the other processes when this process exits."""
         compat.leave_coordination_service()
 
     def _post_final_status(self, folder: str, text: str, seconds: float) -> None:

@@ -37,8 +37,8 @@ def read_profile_steps(text: str, total: int) -> range:
 class Profile:
     """Profile of some steps (`profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
 
-    TensorBoard and xprof find it there. The profilers write to a local folder, and the files are
-    copied to MODEL_DIR, which may be on a bucket. A failure is logged and does not end the run.
+    TensorBoard and xprof find profiles there. The profilers write to a local folder, and the files
+    are copied to MODEL_DIR, which may be on a bucket. A failure is logged and does not end the run.
 
     Args:
         job: the run.

@@ -40,7 +40,7 @@ HEARTBEAT_SECONDS = 15.0
 def train(
     job: Job, model_dir: ModelDir, stop: StopRequest, exit_process: ProcessExit
 ) -> PretrainResult:
-    """Train or resume to the last step, and return the run's totals.
+    """Train or resume a run up to its last step, and return the run's totals.
 
     Args:
         job: the run.

@@ -7,7 +7,7 @@ from typing import Any
 class WandbLog:
     """Log of a run on Weights & Biases, which continues after a restart.
 
-    A failure is logged, and nothing more is sent after it. It must not end training.
+    A failure is logged and does not end training. After a failure nothing more is sent.
 
     Args:
         library: the wandb package.

@@ -104,7 +104,7 @@ def trace_for(config: Config, platform: str) -> contextlib.AbstractContextManage
 
 
 def _find_obstacle(config: Config, length: int, platform: str, chip: str | None) -> str | None:
-    """Return the reason why kernels cannot compute this, or None if they can."""
+    """Return the reason why kernels cannot compute a config's attention, or None if they can."""
     model = config.model
     if model.architecture == "modernbert":
         reach = model.local_attention // 2

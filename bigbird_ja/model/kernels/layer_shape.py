@@ -128,7 +128,7 @@ class LayerShape:
 
     @property
     def statistics(self) -> tuple[int, int, int]:
-        """Shape of the logarithms of the queries' sums of exponentials, float32."""
+        """Shape of the queries' statistics (logarithms of sums of exponentials), float32."""
         return (self.batch * self.groups * self.tiles, 1, self.width)
 
     @property
@@ -143,7 +143,7 @@ class LayerShape:
 
     @property
     def bounds(self) -> tuple[int]:
-        """Shape of the first key tile and number of key tiles of each query tile, int32."""
+        """Shape of an array with first key tile and number of key tiles per query tile, int32."""
         return (2 * self.batch * self.tiles,)
 
     def vmem_bytes(self) -> int:

@@ -46,7 +46,7 @@ class CompileCache:
         self._is_loaded = False
 
     def begin(self) -> None:
-        """Copy the programs in MODEL_DIR, and set JAX's folder."""
+        """Copy the programs in MODEL_DIR to the local folder, and let JAX use that folder."""
         import jax
 
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):

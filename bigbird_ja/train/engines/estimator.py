@@ -196,12 +196,12 @@ class _Handover(tf.estimator.SessionRunHook):
         self._has_run.release()
 
     def _hand_over(self) -> bool:
-        """Pause until the other thread calls `resume` or `stop`, and return False for `stop`."""
+        """Pause until the main thread calls `resume` or `stop`, and return False for `stop`."""
         self._has_run.release()
         self._may_run.acquire()
         return not self._is_stopped
 
-    # The thread of `EstimatorEngine` calls these methods.
+    # The main thread calls these methods.
 
     def resume(self) -> None:
         """Run one loop."""

@@ -174,7 +174,7 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 def _make_variable(
     name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0
 ) -> tf.Variable:
-    # A large constant would be stored in the graph.
+    # An initializer needs no large constant, which would be stored in the graph.
     initializer = (
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )

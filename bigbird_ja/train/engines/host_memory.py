@@ -47,7 +47,9 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
     hidden, tokens = model.hidden_size, sequences * length
     parameters = sum(math.prod(spec.shape) for spec in make_parameter_specs(config, data).values())
     slots = 1 if config.training.optimizer == "muon" else 2
-    widths = 3 if model.architecture == "modernbert" else 2  # Width of the MLP, gated or not.
+    widths = (
+        3 if model.architecture == "modernbert" else 2
+    )  # Number of arrays with the MLP's inner size.
     dense = tokens * (8 * hidden + widths * model.intermediate_size)
     scores = [_scores(config, layer, sequences, length) for layer in range(model.num_layers)]
     most = max(at_once for _, at_once in scores)
