@@ -15,7 +15,7 @@ from absl import flags
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, command_help
-from bigbird_ja.settings.config_file import preset_names, preset_path
+from bigbird_ja.settings.config_file import get_preset_path, list_presets
 from bigbird_ja.settings.data_facts import DATA_KEYS
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import Section
@@ -133,8 +133,8 @@ def _settings() -> str:
 def _presets() -> str:
     """Format a table of the presets. Their purpose and machine are read from their comments."""
     rows = []
-    for name in preset_names():
-        text = Path(preset_path(name)).read_text("utf-8")
+    for name in list_presets():
+        text = Path(get_preset_path(name)).read_text("utf-8")
         found = re.findall(r"(?m)^# (For|Hardware): +(.*(?:\n#  .*)*)", text)
         parts = {key: " ".join(re.sub(r"\n# +", " ", part).split()) for key, part in found}
         rows.append(f"| `{name}` | {parts['For']} | {parts['Hardware']} |")

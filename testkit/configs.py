@@ -6,7 +6,7 @@ from bigbird_ja.cli.command_flags import declared, own_flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings import resolve
-from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, derive_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
@@ -36,12 +36,12 @@ def resolve_flags(args):
 def fitted(preset=None, sets=()) -> Config:
     """Resolve settings, and fit them to the data that `make-data` would build from them."""
     config, overrides = resolve_config(preset, sets)
-    return fit_to_data(config, requested_data(config), overrides)
+    return fit_to_data(config, derive_data(config), overrides)
 
 
 def with_data(config) -> tuple[Config, Data]:
     """Return the config, and a description of the data that `make-data` would build from it."""
-    return config, requested_data(config)
+    return config, derive_data(config)
 
 
 def count_parameters(config: Config, data: Data) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from bigbird_ja.accelerators.measured import LINKS
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.suggestions import nearest
+from bigbird_ja.settings.suggestions import suggest_nearest
 
 _GIB = 1 << 30
 
@@ -135,7 +135,8 @@ def find(name: str) -> Accelerator:
     chip = _SYNONYMS.get(match[1], match[1]) if match else ""
     if match is None or chip not in CHIPS:
         raise BadInput(
-            f"{name!r} is not a TPU type{nearest(name, USUAL)}: use one such as v3-8 or v5e-32"
+            f"{name!r} is not a TPU type{suggest_nearest(name, USUAL)}: use a type such as v3-8 or"
+            " v5e-32"
             f" ({', '.join(CHIPS)})"
         )
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
@@ -190,7 +191,7 @@ def parse_topology(name: str) -> Accelerator:
     """
     chip, _, shape = name.partition(":")
     if chip not in CHIPS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
-        near = "" if chip in CHIPS else nearest(chip, CHIPS)
+        near = "" if chip in CHIPS else suggest_nearest(chip, CHIPS)
         raise BadInput(
             f"{name!r} is not a topology such as v5e:2x4 or v4:2x2x1 (three numbers for v4, v5p and"
             f" v7x){near}: the chips are {', '.join(CHIPS)}"

@@ -221,12 +221,13 @@ def load_command(name: str) -> Any:
     """Import the module of a command.
 
     Raises:
-        BadInput: The command does not exist; the message suggests the nearest one.
+        BadInput: The command does not exist. The message suggests one with a similar name.
     """
     if name not in COMMANDS:
-        from bigbird_ja.settings.suggestions import nearest
+        from bigbird_ja.settings.suggestions import suggest_nearest
 
-        raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
+        hint = suggest_nearest(name, COMMANDS)
+        raise BadInput(f"no command {name!r}{hint}: `bigbird-ja` lists all commands")
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.option import Option, summarize_keys
 from bigbird_ja.settings.schema import about as details
-from bigbird_ja.settings.suggestions import near, suggestion
+from bigbird_ja.settings.suggestions import find_nearest, format_suggestion
 from bigbird_ja.settings.variants import OPTIONS, get_parameter
 
 # Parsed flags of a command.
@@ -332,9 +332,9 @@ def format_need(need: str) -> str:
 
 def _suggest_names(args: flags.FlagValues, name: str) -> str:
     """Return a text that suggests the nearest flag and the nearest settings."""
-    nearest = [f"--{known}" for known in near(name, args)[:1]]
+    nearest = [f"--{known}" for known in find_nearest(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
         known = [key for key in OPTIONS if key in uses]
-        nearest += [f"--set {key}=..." for key in near(name, known)]
-    return suggestion(nearest)
+        nearest += [f"--set {key}=..." for key in find_nearest(name, known)]
+    return format_suggestion(nearest)

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.process.console import format_time
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.launch.dry_run import DryRun
     from bigbird_ja.launch.session import LaunchResult
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
-SETTINGS = used_by("launch")
+SETTINGS = list_used_settings("launch")
 REQUIRES_CONFIG = True
 _PARAMETERS = (
     *("num_train_steps", "name", "project", "bucket", "data_dir", "init_from", "mode"),

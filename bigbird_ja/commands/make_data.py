@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import collect_corpus_parameters, define_corpus_flags
 from bigbird_ja.cli.config import collect_setting_parameters
-from bigbird_ja.settings.variants import OPTIONS, used_by
+from bigbird_ja.settings.variants import OPTIONS, list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.data.inspect import DataSetResult
@@ -25,7 +25,7 @@ EXAMPLE = (
 )
 
 # Settings of the model are used only to check that it supports the sequence length.
-SETTINGS = used_by("make-data")
+SETTINGS = list_used_settings("make-data")
 
 
 def define_flags(flags: Flags) -> None:

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.cli.spelling import spell_flags
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.plan.run import PlanResult
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
-SETTINGS = used_by("plan")
+SETTINGS = list_used_settings("plan")
 
 
 def define_flags(flags: Flags) -> None:

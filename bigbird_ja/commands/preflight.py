@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.cli.spelling import spell_flags
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.preflight.results import PreflightResult
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
 # `compile.read_versions` checks libtpu.
 NEEDS = ("tensorflow", "jax")
-SETTINGS = used_by("preflight")
+SETTINGS = list_used_settings("preflight")
 
 
 def define_flags(flags: Flags) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import read_sets
 from bigbird_ja.errors import CommandError
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 # Engines check their own packages.
 NEEDS = ("tensorflow",)
-SETTINGS = used_by("pretrain")
+SETTINGS = list_used_settings("pretrain")
 
 
 def define_flags(flags: Flags) -> None:

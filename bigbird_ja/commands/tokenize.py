@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import collect_corpus_parameters, define_corpus_flags
 from bigbird_ja.cli.config import collect_setting_parameters
-from bigbird_ja.settings.variants import OPTIONS, used_by
+from bigbird_ja.settings.variants import OPTIONS, list_used_settings
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer_training import TokenizerResult
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
-SETTINGS = used_by("tokenize")
+SETTINGS = list_used_settings("tokenize")
 
 
 def define_flags(flags: Flags) -> None:

@@ -17,11 +17,11 @@ from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model.flops import check_length
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
-from bigbird_ja.settings.config_file import preset_names
+from bigbird_ja.settings.config_file import list_presets
 from bigbird_ja.settings.provenance import echo_settings
 from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.file_source import AUTO, UTF_8
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -107,7 +107,7 @@ def make_data(
         "seed": seed,
     }
     given = {f"make_data.{name}": value for name, value in arguments.items()}
-    uses = used_by("make-data")
+    uses = list_used_settings("make-data")
     chosen, values = resolve_config([*base_layers(config), *given_layers(overrides, given)], uses)
     length = chosen.make_data.seq_length
     if problem := _find_length_problem(chosen, length):
@@ -122,7 +122,7 @@ def make_data(
     )
     spec = make_spec(chosen.make_data, known, corpus, input_mask, strip_markers)
     notices = [f"make-data settings:\n{echo_settings(chosen, values, uses)}"]
-    for name in () if config else preset_names():
+    for name in () if config else list_presets():
         if problem := _find_length_problem(resolve_config(base_layers(name))[0], length):
             notices.append(f"warning: the preset {name} cannot be trained on this data: {problem}")
     if spec.strip_markers and strip_markers is None:

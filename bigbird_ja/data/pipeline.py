@@ -19,7 +19,7 @@ from bigbird_ja.data.masking import MaskingRule, compute_rate, mask_arrays
 from bigbird_ja.data.ops import TensorFlowOps
 from bigbird_ja.process.classify import SHARD_CHANGED
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import mask_rates, train_predictions
+from bigbird_ja.settings.values import count_train_predictions, get_mask_rates
 
 # Seed of the masks of every evaluation, so that models are comparable.
 EVAL_SEED = 0x5EED
@@ -67,8 +67,8 @@ def read_batches(
         BadInput: The number of hosts does not divide the readers or the batch, or the data is
             static and the settings ask for other masks.
     """
-    seed, rates = config.data.seed, mask_rates(config)
-    rule = manifest.make_rule(config.data.mask_unit, train_predictions(config, manifest))
+    seed, rates = config.data.seed, get_mask_rates(config)
+    rule = manifest.make_rule(config.data.mask_unit, count_train_predictions(config, manifest))
     serialized = read_record_batches(config, manifest, data_dir, start_step=start_step, **which)
     steps = serialized.enumerate(start_step if first_step is None else first_step)
 

@@ -24,7 +24,7 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.model_dir.model import TrainedModel
 from bigbird_ja.process.console import escape_text, format_count, format_time
 from bigbird_ja.settings.schema import Model
-from bigbird_ja.settings.values import mask_rates
+from bigbird_ja.settings.values import get_mask_rates
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
@@ -91,7 +91,7 @@ def format_card(model: TrainedModel, options: Options, report: Mapping[str, Any]
     ours = isinstance(model.tokenizer, SentencePieceTokenizer)
     whose = "SentencePiece tokens" if ours else "tokens of another model's tokenizer"
     rate = model.data.masked_lm_prob
-    first, last, _ = mask_rates(config) or (rate, rate, 0)
+    first, last, _ = get_mask_rates(config) or (rate, rate, 0)
     share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
     measured = format_results(
         metrics[-1] if metrics else None, evaluations[-1] if evaluations else None

@@ -8,7 +8,7 @@ from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
 from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import MAX_LIFETIME, Observation, Phase, RunState, View
 
-# Minimum lifetime of another machine in seconds; a smaller rest of the limits ends the run.
+# Minimum lifetime of a new machine, in seconds. If the run's limits leave less time, the run ends.
 MIN_LIFETIME = 600.0
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
@@ -18,8 +18,8 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     """Add the time and cost since the last poll to the state.
 
-    A machine that was READY at the last poll or at this one counts as billed between them. In a
-    zone that does not answer, it counts as READY until its maximum lifetime.
+    A machine that was READY at the last poll or at this one counts as billed between them. A
+    machine in a zone that does not answer counts as READY until its maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
     # A queued request has no machine yet, so its lifetime has not begun, and it is not billed.
@@ -57,7 +57,8 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
 def _bound_unwatched_seconds(state: RunState, seen: Observation) -> float:
     """Return the maximum billed seconds of a machine that was deleted without a supervisor.
 
-    Its watcher deletes it at most `STALLED_SECONDS` after its last step, or at its limit.
+    The machine's watcher deletes it at most `STALLED_SECONDS` after its last step, or at its
+    maximum lifetime.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
     seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf
@@ -121,10 +122,10 @@ def add_progress(view: View) -> View:
 
 
 def find_reached_limit(state: RunState, run: LaunchedRun) -> str:
-    """Return a text about a limit that is reached, or that leaves no time for another machine.
+    """Describe a limit of the run that is reached, or that leaves too little time for a machine.
 
     Returns:
-        The text, or "" if there is none.
+        A text for the user, or "" if there is no such limit.
     """
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"`max_hours` {run.max_seconds / 3600:g} reached"
@@ -164,8 +165,8 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     If the run now requests another machine, earlier refusals are forgotten.
 
     Returns:
-        The state, and the service's UNIX seconds since when it was not supervised, or 0 if nothing
-        was rented in that time.
+        The state, and the time of the last poll in UNIX seconds by the service's clock. The time is
+        0 if nothing was rented since then.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at

@@ -159,7 +159,8 @@ class Client:
         """List the VMs that runs of `launch` created, in all zones.
 
         Raises:
-            ServiceFault: As in all methods. Its `listed` contains the VMs of an incomplete list.
+            ServiceFault: The service failed or refused, as in all methods. If some zones did not
+                answer, `listed` contains the VMs of the others.
         """
         query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path = f"projects/{self._project}/aggregated/instances"

@@ -32,21 +32,20 @@ QUOTA_REFUSALS = 3
 
 
 def decide(view: View) -> Decision:
-    """Decide on one poll. The comments have the form that `decide.py` defines."""
+    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
     state = view.state
-    # Its zone does not answer: wait. Long after its maximum lifetime: lease over -> removing.
-    # Why: it may exist, and two must not be rented. After its lifetime, cloud or watcher have
-    # deleted it.
+    # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
+    # after the machine's maximum lifetime, the cloud or the watcher has deleted it -> removing.
     if view.is_silent:
         return wait_for_answer(view)
-    # It is absent, and a machine of this run is in another zone: adopt that one
-    # -> creating, removing. Why: the state is older than that machine.
+    # The machine is absent, but a machine of this run is in another zone, so the stored state is
+    # too old: adopt that machine -> creating, removing.
     if view.tpu is None and view.seen.tpus:
         return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a single answer may be wrong.
+    # The machine was absent in only one poll: poll again, since a single answer may be wrong.
     if view.is_perhaps_absent and view.is_operation_done:
         return wait(view)
-    # READY: watch its steps -> running. Why: the machine has booted.
+    # The machine is READY, so it has booted: watch its steps -> running.
     if view.tpu is not None and view.is_ready:
         fields = {**state.place, "adopted": state.operation_kind != "create"}
         state = replace(
@@ -58,37 +57,38 @@ def decide(view: View) -> Decision:
             in_trouble=False,
         )
         return Decision(state, events=(Event("created", fields),))
-    # The record now describes another machine: remove this one -> removing.
-    # Why: it was requested with other parameters, and does not train yet.
+    # The run's record has changed since the request: delete the machine, since it was requested
+    # with other parameters, and does not train yet -> removing.
     if state.machine is not None and not state.machine.is_as(view.run):
         return Decision(state.enter(Phase.REMOVING, is_made=False))
     fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
     if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
         fault = None
-    # The creation failed: remove it, then use the next zone, exclude the zone, or end -> removing.
-    # Why: stock-out, quota, refusals and errors of the service require different reactions.
+    # The creation failed: delete its remains -> removing. The kind of the fault decides whether the
+    # run then uses the next zone, excludes this zone, or ends.
     if fault is not None:
         return handle_refusal(state, fault, view.run)
     is_made = view.is_operation_done and state.operation_kind == "create"
-    # Absent, although its creation succeeded: preemption -> removing.
-    # Why: it was deleted between two polls.
+    # The creation succeeded, but the machine is absent: it was preempted between two polls
+    # -> removing.
     if view.tpu is None and is_made:
         return count_preemption(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
-    # Absent, and requested recently or still being created: wait. After a timeout: next zone
-    # -> removing. Why: a requested TPU may appear late.
+    # The machine is absent, but was requested recently or is still being created: wait, since it
+    # may appear late. After a timeout, use the next zone -> removing.
     if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return wait_for_creation(view)
-    # Absent: next zone, perhaps after a pause -> idle. Why: the request was lost.
+    # The machine is absent, so the request was lost: use the next zone, perhaps after a pause
+    # -> idle.
     if view.tpu is None:
         event = Event("create_lost", state.place)
         return Decision(state.enter(Phase.IDLE).pause_before_next(view.run), events=(event,))
-    # Dead or being deleted: preemption, or lease over at its limit -> removing.
-    # Why: it was lost before it was READY, and it still uses its name.
+    # The machine was lost before it was READY: count a preemption, or the end of its lease if its
+    # maximum lifetime is reached -> removing.
     if view.is_gone:
         return count_loss(view)
-    # Being created: wait 20 minutes, or 6 hours in a queue. Then: next zone -> removing.
-    # Why: another zone may have capacity.
+    # The machine is being created: wait 20 minutes, or 6 hours in a queue. Then use the next zone,
+    # which may have capacity -> removing.
     return wait_for_creation(view)
 
 
@@ -128,7 +128,7 @@ def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> De
         state = replace(state, quota_refusals=quota_refusals, excluded_zones=excluded)
     event = Event(name, {**state.place, "error": fault.message})
     # Otherwise the name is in use, or the service fails. The run waits for hours
-    # (`decide.SERVICE_TIMEOUT`), and this does not count as its failure.
+    # (`decide.SERVICE_TIMEOUT`), and no failure of the run is counted.
     return Decision(state.pause_before_next(run), events=(event,))
 
 

@@ -13,7 +13,7 @@ from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.prepare import check_machine
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.plan.estimate import Plan, make_row
-from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, derive_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
@@ -138,7 +138,7 @@ def make(
     Raises:
         BadInput: The machine cannot train the run.
     """
-    data = requested_data(config)
+    data = derive_data(config)
     config = fit_to_data(config, data)
     check_machine(run, config, data)
     text, needs = estimate(run, config, data)

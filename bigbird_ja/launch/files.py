@@ -33,7 +33,7 @@ from bigbird_ja.storage.lease import Lease, read_holder
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
-# Six polls of a supervisor without a renewal.
+# A lock that was not renewed for this long, six polls by default, has no running supervisor.
 STALE_SECONDS = 180.0
 
 _STATUS_REASONS = {
@@ -82,11 +82,11 @@ def check_known(bucket: str, name: str) -> None:
     """Check that the bucket contains a run with this name.
 
     Raises:
-        BadInput: It does not; the message lists the runs.
+        BadInput: The bucket does not contain the run. The message lists its runs.
     """
     names = find_runs(bucket)
     if name not in names:
-        raise BadInput(f"no run {name!r} on {bucket}: it contains {', '.join(names) or 'none'}")
+        raise BadInput(f"no run {name!r} on {bucket}. Runs there: {', '.join(names) or 'none'}")
 
 
 def find_projects(bucket: str) -> set[str]:
@@ -145,7 +145,7 @@ class RunFiles:
 
     def __init__(self, run: LaunchedRun) -> None:
         self._run = run
-        # Version of the stored state, or None if it is unknown.
+        # Token of the stored state for `storage.replace_if`, or None if it is unknown.
         self._version: str | None = None
 
     def prepare(self) -> None:
@@ -169,7 +169,10 @@ class RunFiles:
         return decode.convert(known, TrainerBeat, self._run.model_dir)
 
     def read_exit_report(self) -> ExitReport | None:
-        """Read the watcher's report, or return None. The status replaces a missing reason."""
+        """Read the watcher's report, or return None.
+
+        If the report contains no reason, the reason follows from the exit status.
+        """
         try:
             report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
         except FileNotFoundError:
@@ -210,7 +213,7 @@ class RunFiles:
         path = self._run.supervisor("state.json")
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
         data = json.dumps(values, ensure_ascii=False).encode()
-        # The version is unknown if the bucket fails.
+        # If a request to the bucket fails, the token stays unknown.
         version, self._version = self._version, None
         new = storage.replace_if(path, data, _read_version(path) if version is None else version)
         # If the file was deleted meanwhile, it is created again.
@@ -224,7 +227,10 @@ class RunFiles:
         return max(CheckpointStore(self._run.model_dir).list_steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Renew a machine's lease. Its watcher accepts every new value as a renewal."""
+        """Renew a machine's lease by writing a new time to lease.json.
+
+        The machine's watcher counts any changed value as a renewal.
+        """
         text = json.dumps({"attempt": attempt, "renewed": wall})
         storage.write_text(self._run.supervisor("lease.json"), text)
 
@@ -242,7 +248,7 @@ def _read_end(path: str, size: int) -> bytes:
 
 
 def _read_version(path: str) -> str:
-    """Return the version of a file for `storage.replace_if`, or "" if it does not exist."""
+    """Return a file's token for `storage.replace_if`, or "" if the file does not exist."""
     try:
         return storage.stat(path).token
     except FileNotFoundError:

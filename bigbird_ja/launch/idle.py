@@ -14,23 +14,21 @@ _REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
 
 
 def decide(view: View) -> Decision:
-    """Decide on one poll. The comments have the form that `decide.py` defines."""
+    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
     state, seen, run = view.state, view.seen, view.run
-    # Machines of this run exist: adopt the one that was requested last, delete the others
-    # -> creating, removing. Why: the service's reply or the supervisor was lost; dead machines
-    # still use quota.
+    # Machines of this run exist, since a reply of the service or a supervisor was lost: adopt the
+    # machine that was requested last, and delete the others, which use quota -> creating, removing.
     if seen.tpus:
         return adopt_or_remove(view)
-    # Another owner's machine has the run's name in one of the zones: end, with the owner's labels
-    # -> removing. Why: it must not be touched, and a second machine cannot use the same name.
+    # A machine of another owner has the run's name in one of the zones, so the run cannot use the
+    # name: end the run, with the owner's labels in the message -> removing.
     if seen.taken:
         tpu = seen.taken[0]
         text = f"{tpu.resource} belongs to another owner ({tpu.owner}): choose another `name`"
         return end(state, Ending.GAVE_UP, "bad_input", text)
     faults = [seen.silent.get(zone) for zone in run.zones]
-    # Every zone refuses the poll, before the first request: end, with advice -> ended.
-    # Why: a permission or a name is wrong, which only the user can correct. After the first
-    # request, refusals may be temporary.
+    # Before the first request, every zone refuses the poll: end the run with advice, since the user
+    # must correct a permission or a name -> ended. Later refusals may be temporary.
     if not state.attempt and all(fault and fault.kind in _REFUSALS for fault in faults):
         first = seen.silent[run.zones[0]]
         text = advise(first, run, run.zones[0])
@@ -39,36 +37,36 @@ def decide(view: View) -> Decision:
             state = replace(state, excluded_zones=dict.fromkeys(run.zones, text))
         ended = end(state, Ending.GAVE_UP, "bad_input", text)
         return Decision(ended.state.enter(Phase.ENDED))
-    # The backoff has not ended: wait. Why: more requests do not create capacity.
+    # The backoff has not ended: wait, since more requests do not create capacity.
     if state.backoff_seconds > 0:
         return wait(view, state.backoff_seconds)
-    # The lock was not renewed, or the newest checkpoint is unknown: wait.
-    # Why: the run may be finished, or another supervisor may have taken it over.
+    # The lock was not renewed, or the newest checkpoint is unknown: wait, since another supervisor
+    # may have taken the run over, or the run may be finished.
     if not seen.bucket_seen or seen.checkpoint_step is None:
         return wait(view)
-    # The record now names another service or project, and a zone of the former one does not answer:
-    # wait. Why: a machine may still exist there, and two must not be rented.
+    # The record names a new service or project, and a zone of the former one does not answer: wait,
+    # since a machine may still exist there, and two must not be rented.
     if state.has_moved(run) and any(zone in seen.silent for zone in state.used_zones):
         return wait(view)
     zones = [zone for zone in run.zones if zone not in state.excluded_zones]
-    # Every zone is excluded, for lack of quota or by a refusal: end, with advice -> removing.
-    # Why: the next request would be refused, too.
+    # Every zone is excluded, for lack of quota or by a refusal: end the run with advice, since the
+    # next request would be refused, too -> removing.
     if not zones:
         why = "; ".join(dict.fromkeys(state.excluded_zones.values()))
         return end(state, Ending.GAVE_UP, "bad_input", why)
     zones = [zone for zone in zones if zone not in seen.silent]
-    # No other zone answers: wait. Why: a TPU of this run may exist there.
+    # None of the remaining zones answers: wait, since a TPU of this run may exist there.
     if not zones:
         return wait(view)
-    # No machine of this run exists: create one, in the next zone that answers -> creating.
-    # Why: the run needs a machine. Its limit is in the state, which is stored before the request.
+    # No machine of this run exists: request one in the next zone that answers -> creating. Its
+    # maximum lifetime is in the state, which is stored before the request.
     return create(view, zones)
 
 
 def create(view: View, zones: list[str]) -> Decision:
     """Request a TPU in the next of these zones, with its maximum lifetime.
 
-    The first choice is the zone of the last TPU, or the one after it if it had no capacity.
+    The first choice is the zone of the last TPU, or the zone after it if the last request failed.
     """
     state, seen, run = view.state, view.seen, view.run
     last = run.zones.index(state.zone) if state.zone in run.zones else -1

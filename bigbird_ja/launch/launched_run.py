@@ -89,7 +89,7 @@ class LaunchedRun:
 
     @property
     def hosts(self) -> int:
-        """Return the number of virtual machines of the slice."""
+        """Number of virtual machines of the slice."""
         return self.accelerator.hosts
 
     @property
@@ -122,7 +122,7 @@ class LaunchedRun:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a requested machine, which do not change with the record.
+    """Facts of a requested machine. They stay the same if the run's record changes.
 
     Attributes:
         service: Service that rents it.
@@ -149,13 +149,16 @@ class Machine:
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record describes such a machine, at any price."""
+        """Return whether a machine that is requested with a run's record has the same facts.
+
+        The price may differ.
+        """
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 
     @cached_property
     def hosts(self) -> int:
-        """Return the number of virtual machines of the slice."""
+        """Number of virtual machines of the slice."""
         return find(self.accelerator_type).hosts
 
     def __str__(self) -> str:

@@ -50,7 +50,7 @@ def lock(engine: str) -> str:
 
 
 def check_lock() -> None:
-    """Check that the locked versions are those that were tested and priced.
+    """Check that the machine would install the versions with which this package was tested.
 
     Raises:
         BadInput: A version of TensorFlow, jax or libtpu differs.

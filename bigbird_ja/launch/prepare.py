@@ -34,7 +34,7 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("train", "train_and_eval"),
@@ -50,7 +50,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "lease_hours": (0.0001, 168),
     "poll_seconds": (0.05, 86_400),
 }
-# Parameters that are fields of the record.
+# Parameters of `launch` that are copied to fields of the record with the same names.
 _STORED = ("engine", "mode", "service_account", "network", "subnetwork", "external_ip", "vm_python")
 _DEFAULT_ACCOUNT = (
     "without `service_account`, the machine uses the project's default account, which usually has"
@@ -132,7 +132,7 @@ def _check_plain(name: str, value: Any) -> None:
     The message does not quote the value.
 
     Raises:
-        BadInput: It contains a URL's query, user or password, or a space.
+        BadInput: The value contains a URL's query, user or password, or a space.
     """
     word = str(value or "")
     if not re.fullmatch(r"[\w./:~+@-]*", word) or ("@" in word and "/" in word):
@@ -188,10 +188,10 @@ def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, 
 
 
 def check_name(name: str) -> str:
-    """Check the name of a run, which names a TPU, a label and a folder.
+    """Check the name of a run, which is also the name of its TPU, its label and its folder.
 
     Raises:
-        BadInput: One of these does not accept the name.
+        BadInput: The name is not allowed for one of them.
     """
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
@@ -205,7 +205,7 @@ def _check_places(request: Request, vm: Vm) -> tuple[str, str]:
     """Return the paths of bucket and data set.
 
     Raises:
-        BadInput: The machine cannot read one of them.
+        BadInput: The machine cannot read the bucket or the data set.
     """
     bucket = (request.bucket or "gs://MY-BUCKET").rstrip("/")
     data_dir = request.data_dir or f"{bucket}/data"
@@ -243,9 +243,9 @@ def offer(
 ) -> Iterator[tuple[LaunchedRun, Rental, list[str]]]:
     """Yield record, rental and warnings for each service that rents the machine.
 
-    The first service is the one from which the run may still rent a machine, else the preferred
-    one. The next one is used if every zone refuses the first request, since only a request shows
-    whether a zone provides the TPU.
+    If a machine of the run may exist, its service is the first one, else the preferred service. The
+    next service is used if every zone refuses the first request, since only a request shows whether
+    a zone provides the TPU.
 
     Args:
         run: record without service, image, zones and price.
@@ -324,7 +324,7 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
     """Check that no machine of another owner has the run's name.
 
     Raises:
-        BadInput: A machine has it; the message contains its labels.
+        BadInput: A machine of another owner has the name. The message contains its labels.
     """
     for zone in run.zones:
         # The supervisor reacts to a zone that does not answer.
@@ -356,7 +356,7 @@ def check_data(
         data_check.check_held_out(manifest, run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
     # Raises BadInput if statically masked data has another mask unit or rate.
-    manifest.make_rule(fitted.data.mask_unit, train_predictions(fitted, manifest))
+    manifest.make_rule(fitted.data.mask_unit, count_train_predictions(fitted, manifest))
     check_machine(run, fitted, manifest)
     # For an existing run, `session.store` compares the config.
     if read_run(run.bucket, run.name) is None:

@@ -14,7 +14,7 @@ DELETE_POLL = 10.0
 
 
 def decide(view: View) -> Decision:
-    """Decide on one poll. The comments have the form that `decide.py` defines.
+    """Return the decision for one poll. In the comments, "->" precedes the phases that follow.
 
     A zone that does not answer does not delay the others: their machines are deleted, and the
     silent zone's machine is deleted by its name.
@@ -23,45 +23,44 @@ def decide(view: View) -> Decision:
     is_absent = not view.seen.tpus and not view.is_silent
     limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
     is_asked_for = state.operation_kind == "create" and state.operation
-    # Absent, but its creation is pending: wait. Why: a machine may still appear.
+    # No machine is found, but its creation is pending: wait, since it may still appear.
     if is_absent and is_asked_for and state.phase_seconds < limit:
         return wait(view, DELETE_POLL)
-    # Absent, and its deletion was never requested: delete it by its full name.
-    # Why: a single answer may be wrong.
+    # No machine is found, but its deletion was never requested: request the deletion by the full
+    # name, since a single answer may be wrong.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
-    # Absent in only one poll: poll again. Why: a single answer may be wrong.
+    # No machine was found, but in only one poll: poll again, since a single answer may be wrong.
     if is_absent and state.attempt and view.is_perhaps_absent:
         return wait(view, DELETE_POLL)
-    # Absent: next TPU, or end -> idle, ended. Why: no machine has its name.
+    # No machine has the run's name: request the next one, or end the run -> idle, ended.
     if is_absent:
         return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
-    # The run is ending, and deletion failed for 30 minutes: end, and list the machines -> ended.
-    # Why: the user can check the console, and the lease ends without a supervisor.
+    # The run is ending, and deletion failed for 30 minutes: end the run, and list the machines, so
+    # that the user can check the console -> ended. Without a supervisor their leases expire.
     if is_timeout and state.ending is not None:
         return give_up_deleting(view)
-    # Its zone has not answered until long after its maximum lifetime: next TPU -> idle.
-    # Why: cloud or watcher have deleted it by then.
+    # The zone has not answered until long after the machine's maximum lifetime, so the cloud or the
+    # watcher has deleted the machine: request the next one -> idle.
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
         return Decision(state.enter(Phase.IDLE), events=(_make_not_deleted(state),))
-    # The deletion failed: log it, and decide as if it was not requested.
-    # Why: deletion is retried until no machine has the name.
+    # The deletion failed: log this, and decide as if it had not been requested, since deletion is
+    # retried until no machine has the name.
     if state.operation_kind == "delete" and view.operation_fault is not None:
         event = Event("delete_failed", {"zone": state.zone, "error": str(view.operation_fault)})
         unasked = replace(state, operation="", operation_kind="")
         decision = decide(replace(view, state=unasked))
         return replace(decision, events=(event, *decision.events))
-    # A deletion is pending, or all machines are being deleted: wait.
-    # Why: a machine counts as deleted only when it is absent.
+    # A deletion is pending, or all machines are being deleted: wait, since a machine counts as
+    # deleted only when it is absent.
     if _is_deletion_under_way(view):
         return wait(view, DELETE_POLL)
-    # The pause after the last request has not ended: wait.
-    # Why: retries back off, to at most two minutes.
+    # The pause after the last request has not ended: wait. The pause grows up to two minutes.
     if state.delete_wait > 0:
         return wait(view, state.delete_wait)
-    # A machine of this run exists, or may exist in a zone that does not answer: delete it.
-    # Why: a deletion requires neither the bucket nor the other zones.
+    # A machine of this run exists, or may exist in a zone that does not answer: delete it. This
+    # requires neither the bucket nor the other zones.
     return delete(view)
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, rename="camel", frozen=True):
-    """Base class of the answers' types, in which a missing field is set to its default."""
+    """Base class of the services' answers. A missing field has its default value."""
 
 
 class Status(Answer, frozen=True):
@@ -81,7 +81,7 @@ class ServiceFault(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether it is an error of the service, for which the supervisor waits for hours."""
+        """Whether the service itself failed, so that the supervisor retries for hours."""
         return self.kind in (Kind.UNAVAILABLE, Kind.INTERNAL)
 
 
@@ -279,7 +279,7 @@ def connect_rest(api: str) -> Rest:
     """Connect to a service's address with the user's own credentials.
 
     Raises:
-        BadInput: No credentials are found; the message contains the command that creates them.
+        BadInput: No credentials are found. The message contains the command that creates them.
     """
     from google.auth.transport.requests import AuthorizedSession
 
@@ -290,7 +290,7 @@ def get_credentials() -> tuple[Any, str | None]:
     """Return the user's credentials, and the project in them, if any.
 
     Raises:
-        BadInput: No credentials are found; the message contains the command that creates them.
+        BadInput: No credentials are found. The message contains the command that creates them.
     """
     import google.auth
     from google.auth import exceptions

@@ -32,51 +32,50 @@ HEALTHY = 3600.0
 
 
 def decide(view: View) -> Decision:
-    """Decide on one poll. The comments have the form that `decide.py` defines."""
+    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
     state = view.state
-    # Its zone does not answer: wait. Long after its maximum lifetime: lease over -> removing.
-    # Why: it may exist, and two must not be rented. After its lifetime, cloud or watcher have
-    # deleted it.
+    # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
+    # after the machine's maximum lifetime, the cloud or the watcher has deleted it -> removing.
     if view.is_silent:
         return wait_for_answer(view)
-    # The TPU's creation time has changed: adopt it as a new one -> creating, removing.
-    # Why: another machine of the run now has the name.
+    # The TPU's creation time has changed, so another machine of the run now has its name: adopt
+    # that machine -> creating, removing.
     if view.is_another:
         return adopt_or_remove(view)
-    # Absent in only one poll: poll again. Why: a single answer may be wrong.
+    # The machine was absent in only one poll: poll again, since a single answer may be wrong.
     if view.is_perhaps_absent:
         return wait(view)
-    # Deleted, with a report on the end of training: react to the report -> removing.
-    # Why: the machine may have deleted itself after a failure, which only the report shows.
+    # The machine is lost, and has reported the end of training: react to the report, since only the
+    # report shows whether the machine deleted itself after a failure -> removing.
     if view.is_gone and view.report is not None:
         return handle_exit(view)
-    # Dead or being deleted: preemption, or lease over at its limit -> removing.
-    # Why: in such a state a machine never becomes READY again.
+    # The machine is lost, and never becomes READY again: count a preemption, or the end of its
+    # lease if its maximum lifetime is reached -> removing.
     if view.is_gone:
         return count_loss(view)
-    # In repair or restarting for more than 20 minutes: preemption -> removing.
-    # Why: the service has not restored it.
+    # The machine has been in repair or restarting for more than 20 minutes: count a preemption,
+    # since the service has not restored it -> removing.
     if not view.is_ready and state.phase_seconds > CREATE_TIMEOUT:
         return count_preemption(state, view.service_state)
-    # In repair or restarting: wait. Why: the service may restore it.
+    # The machine is in repair or restarting: wait, since the service may restore it.
     if not view.is_ready:
         return watch_on(view)
-    # At its maximum lifetime: lease over -> removing. Why: deleting it now saves money.
+    # The machine has reached its maximum lifetime: delete it now, which saves money -> removing.
     if view.is_life_over:
         return count_lease_over(state, "READY")
     is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
-    # Training ended before the last step: preemption, lease over or failure, by its exit reason
-    # -> removing. Why: the run ends if the same failure occurs three times in a row, or would
-    # certainly occur again.
+    # Training ended before the last step: the exit reason decides whether this is a preemption, the
+    # end of a lease or a failure -> removing. The run ends if the same failure occurs three times
+    # in a row, or would certainly occur again.
     if view.report is not None or (is_stopped and state.quiet_seconds > SILENT_EXIT):
         return handle_exit(view)
-    # READY without a new step for 15 minutes (45 before the first): failure, "stalled" or
-    # "never_started" -> removing. Why: a VM whose trainer hangs is READY, and is billed.
+    # The machine is READY, but has completed no step for 15 minutes (45 before the first step):
+    # count a failure, since a machine whose trainer hangs is billed -> removing.
     if state.quiet_seconds > state.step_timeout:
         reason = "stalled" if state.has_stepped else "never_started"
         text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
         return handle_failure(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.run)
-    # READY: continue, and delete all other machines of the run.
+    # The machine trains: continue, and delete all other machines of the run.
     return watch_on(view)
 
 
@@ -91,7 +90,7 @@ def handle_exit(view: View) -> Decision:
     # The machine received no renewal, since this supervisor or the bucket was unavailable.
     if reason == "lease_over":
         return count_lease_over(state, reason)
-    # It finished before the target step, so `pretrain` ran with another number of steps.
+    # Training finished before the target step, so `pretrain` ran with another number of steps.
     if reason == "finished":
         reason = "bug"
     return handle_failure(state, reason, seen.log_tail, view.run)

@@ -70,30 +70,30 @@ class Tpu:
 
     @property
     def run(self) -> str:
-        """Name of its run, or "" without a label."""
+        """Name of the machine's run, or "" without a label."""
         return self.labels.get(RUN_LABEL, "")
 
     @property
     def run_id(self) -> str:
-        """Id of its run, or "" without a label."""
+        """Id of the machine's run, or "" without a label."""
         return self.labels.get(ID_LABEL, "")
 
     def belongs_to(self, run: LaunchedRun) -> bool:
-        """Return whether a run may adopt, count and delete it, by the run's id and folder.
+        """Return whether the machine belongs to a run, so that the run may adopt or delete it.
 
-        The id alone is not a proof, since a copy of the run's folder contains the same id.
+        Both id and folder must match, since a copy of the run's folder contains the same id.
         """
         return bool(run.run_id) and (self.run_id, self.run_dir) == (run.run_id, run.run_dir)
 
     @property
     def owner(self) -> str:
-        """Labels and folder, for a message."""
+        """Labels of the machine and folder of its run, for a message."""
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
     @property
     def attempt(self) -> int:
-        """Attempt of its run that requested it, or 0 if unknown."""
+        """Number of the run's attempt that requested the machine, or 0 if unknown."""
         text = self.labels.get(ATTEMPT_LABEL, "0")
         return int(text) if text.isdigit() else 0
 
@@ -154,7 +154,7 @@ def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
     """Verify before a deletion that a name still belongs to the listed machine.
 
     Raises:
-        ServiceFault: No machine has the name, or a machine of another run or creation time.
+        ServiceFault: No machine has the name, or it belongs to another run or to a newer machine.
     """
     tpu = service.find(expected.zone, expected.name)
     if tpu is None:

@@ -27,14 +27,14 @@ from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import SupervisorIO
 from bigbird_ja.process.console import log, outlive_reader, warn
-from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.checks import list_config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Layer, Override, echo_settings
 from bigbird_ja.settings.resolve import base_layers, given_layers, refuse_settings, resolve_config
 from bigbird_ja.settings.schema import EVALUATION_KEYS, Config
-from bigbird_ja.settings.values import changes
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.values import list_changes
+from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.storage.lease import LeaseLost
 
 
@@ -164,18 +164,18 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
         run, rental, more = next(prepare.offer(run, request, table, ""))
         warnings = [*warnings, *more]
         result = dry_run.make(run, rental, config, cloud.vm, table, warnings)
-        warn([*warnings, *config_warnings(config, not model)])
+        warn([*warnings, *list_config_warnings(config, not model)])
         log(backends.describe(run))
         return result
-    # With the data set, more settings of the model are known: its tokenizer is the model's.
+    # The data set contains the model's tokenizer, which determines more settings of the model.
     if model:
         manifest = manifest_lib.load(run.data_dir)
         known = run_settings.adopt_settings(model, manifest, run.data_dir)
         config, overrides = _resolve(request, known)
-    echo = echo_settings(config, overrides, used_by("launch"))
+    echo = echo_settings(config, overrides, list_used_settings("launch"))
     config, data = prepare.check_data(run, config, overrides)
     log(f"settings:\n{echo}")
-    warn([*warnings, *config_warnings(config, not model, overrides, data)])
+    warn([*warnings, *list_config_warnings(config, not model, overrides, data)])
     near, state = prepare.find_bucket_region(run.bucket), None
     for record, asked, warnings in prepare.offer(run, request, table, near):
         if state is not None:
@@ -201,9 +201,9 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
 
 
 def _describe_zones(rental: Rental, table: Prices) -> str:
-    """Format the zones that the table lists for a machine, for a run that every zone refused."""
+    """Return the end of the message for a run that every zone refused: zones with the machine."""
     zones, day = ", ".join(rental.zones), rental.as_of
-    return f"; zones that offer it according to the page {rental.zones_by} of {day}: {zones}"
+    return f"; the page {rental.zones_by} of {day} lists this machine in {zones}"
 
 
 def _find_model(request: Request) -> tuple[str, list[Layer]]:
@@ -225,7 +225,7 @@ def _resolve(request: Request, adopted: Iterable[Layer]) -> tuple[Config, list[O
     """
     steps = {"training.num_train_steps": request.num_train_steps}
     layers = [*base_layers(request.config), *adopted, *given_layers(request.overrides, steps)]
-    config, overrides = resolve_config(layers, used_by("launch"))
+    config, overrides = resolve_config(layers, list_used_settings("launch"))
     if request.mode != "train_and_eval":
         refuse_settings(overrides, EVALUATION_KEYS, "`mode` train_and_eval")
     return config, overrides
@@ -319,7 +319,8 @@ def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
     """
     before, files = read_run(run.bucket, run.name), RunFiles(run)
     path, state = run.supervisor("state.json"), files.load_state()
-    # The state is stored before the record. So a record without a state means that it was lost.
+    # The state is stored before the record. So a record without a state means that the state was
+    # lost. If both are missing, the run is new.
     if before is None and state is None:
         files.prepare()
         files.save_state(RunState())
@@ -343,7 +344,7 @@ def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data
     """Check that a run has the same model and config as at its first launch.
 
     Raises:
-        BadInput: They differ, or another process launched the run meanwhile.
+        BadInput: The model or the config differs, or another process launched the run meanwhile.
     """
     if before.run_id != run.run_id:
         raise BadInput(
@@ -352,13 +353,13 @@ def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data
     if before.init_from != run.init_from:
         raise BadInput(
             f"{run.run_dir} was launched with `init_from` {before.init_from or '(none)'}, not"
-            f" {run.init_from or '(none)'}: use the same one, or choose another `name`"
+            f" {run.init_from or '(none)'}: use the same model, or choose another `name`"
         )
     different = {}
     if storage.exists(run.config_path):
-        different = changes(read_config(run.config_path), (config, data))
+        different = list_changes(read_config(run.config_path), (config, data))
     if changed := [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]:
         raise BadInput(
             f"{run.run_dir} was launched with another config ({'; '.join(changed[:5])}): use the"
-            " same one, or choose another `name`"
+            " same config, or choose another `name`"
         )

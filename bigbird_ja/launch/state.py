@@ -218,7 +218,10 @@ class RunState:
         )
 
     def pause_before_next(self, run: LaunchedRun) -> RunState:
-        """Return the state with the pause before the next request: none within a round of zones."""
+        """Return the state with the pause before the next request.
+
+        The pause is 0 until every zone was tried.
+        """
         misses = self.misses + 1
         zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
         pause = 0.0 if misses % zones else compute_backoff(misses // zones, run)
@@ -382,7 +385,7 @@ class View:
 
     @property
     def is_another(self) -> bool:
-        """Whether the TPU's creation time differs from the watched one's."""
+        """Whether the TPU is not the watched machine, since its creation time differs."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
@@ -394,7 +397,7 @@ class View:
 
     @property
     def is_certainly_over(self) -> bool:
-        """Whether the run's TPU must be deleted by now, even if its zone does not answer."""
+        """Whether the cloud or the watcher must have deleted the run's TPU by now."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )

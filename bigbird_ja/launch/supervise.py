@@ -92,7 +92,7 @@ def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
 
 
 class _Supervisor:
-    """The loop with its variables.
+    """Supervisor of one run: the loop of `supervise` with its variables.
 
     Args:
         run: record of the run.
@@ -118,7 +118,7 @@ class _Supervisor:
         self._stores = True
         # Events that could not be stored yet.
         self._unsent: list[dict[str, Any]] = []
-        # Time of the next poll and fault of each zone that did not answer.
+        # For each zone that did not answer: when to poll it again, and the fault.
         self._silent: dict[str, tuple[float, ServiceFault]] = {}
 
     def supervise(self) -> RunState:

@@ -3,7 +3,8 @@
 A slice of several hosts is one node, which exists with all hosts or not at all.
 """
 
-# For `make mutants`, which copies methods. There, `list[Tpu]` would refer to `Client.list`.
+# `make mutants` copies methods inside the class. Without this import, `list[Tpu]` in an annotation
+# would then mean the method `Client.list`.
 from __future__ import annotations
 
 import datetime
@@ -129,8 +130,8 @@ def make_request(
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
     """Return the addresses at which a machine requests its own deletion (DELETE).
 
-    The node is also deleted by itself: this stops the bill even if the queued resource's deletion
-    is refused.
+    A queued machine also requests the deletion of its node, which stops the bill even if the
+    deletion of the queued resource is refused.
     """
     parent = f"{api or API}/projects/{run.project}/locations/{zone}"
     queue = [f"{parent}/queuedResources/{run.name}?force=true"] if run.queued else []
@@ -152,12 +153,12 @@ class Client:
         """List nodes and queued resources of all zones.
 
         Raises:
-            ServiceFault: As in all methods. Its `listed` contains the machines of an incomplete
-                list.
+            ServiceFault: The service failed or refused, as in all methods. If some zones did not
+                answer, `listed` contains the machines of the others.
         """
         parent = f"projects/{self._project}/locations/-"
-        # Queued resources are listed first. So the list of nodes contains the node of each ACTIVE
-        # one.
+        # Queued resources are listed before nodes, so that the later list contains the node of each
+        # ACTIVE queued resource.
         path, key = f"{parent}/queuedResources", "queuedResources"
         queues, missed = self._rest.list_items(path, key, list[_Queued])
         nodes, more = self._rest.list_items(f"{parent}/nodes", "nodes", list[_Node])

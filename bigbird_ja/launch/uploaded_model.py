@@ -49,7 +49,7 @@ def find(source: str, bucket: str) -> UploadedModel:
         bucket: bucket of the run. A local model is uploaded to its folder `encoders`.
 
     Raises:
-        BadInput: `source` is none of the three, or a rented machine cannot read its weights.
+        BadInput: `source` is not a model, or a rented machine cannot read its weights.
     """
     prefix = source.rstrip("/").removesuffix(".index")
     root, base = prefix, ""

@@ -4,7 +4,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 
 
 def count_model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
@@ -24,7 +24,7 @@ def count_model_flops(config: Config, data: Data, batch_per_core: int, share: fl
     """
     model = config.model
     hidden, length = model.hidden_size, data.seq_length
-    predictions = train_predictions(config, data)
+    predictions = count_train_predictions(config, data)
     is_gated = model.architecture == "modernbert"
     projections = model.num_layers * length * 2 * 4 * hidden**2
     visible = [count_visible_pairs(config, layer, length) for layer in range(model.num_layers)]

@@ -23,7 +23,7 @@ from bigbird_ja.process import console
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import change_of, changes, flatten
+from bigbird_ja.settings.values import flatten, get_accepted_changes, list_changes
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import create_scratch_directory
 from bigbird_ja.storage.lease import LOCK_NAME, Lease, keep_lease, read_holder
@@ -164,8 +164,8 @@ class ModelDir:
         Raises:
             BadInput: Another setting differs. The message contains its key.
         """
-        different = changes(self.settings, (config, data)) if self.settings else {}
-        is_change = {key: change_of(key) == "logged" for key in different}
+        different = list_changes(self.settings, (config, data)) if self.settings else {}
+        is_change = {key: get_accepted_changes(key) == "logged" for key in different}
         different = {k: v for k, v in different.items() if not (is_change[k] and k in stated)}
         if not different:
             return

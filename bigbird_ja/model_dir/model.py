@@ -21,7 +21,7 @@ from bigbird_ja.model_dir.variables import read_variables, select_parameters
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint
+from bigbird_ja.settings.values import compute_config_fingerprint
 from bigbird_ja.storage.disk import create_scratch_directory
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def check_config(
     Raises:
         BadInput: The fingerprints differ.
     """
-    ours = config_fingerprint(config, data)
+    ours = compute_config_fingerprint(config, data)
     if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"

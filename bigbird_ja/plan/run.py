@@ -18,8 +18,8 @@ from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import Budget, Plan, Row
 from bigbird_ja.preflight.results import PreflightResult, load_results
 from bigbird_ja.process.console import log, warn
-from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.checks import list_config_warnings
+from bigbird_ja.settings.data_facts import Data, derive_data
 from bigbird_ja.settings.provenance import list_decided_by_data
 from bigbird_ja.settings.resolve import (
     ConfigSource,
@@ -28,7 +28,7 @@ from bigbird_ja.settings.resolve import (
     given_layers,
     resolve_config,
 )
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 
 # Other rates of preemptions for which hours are shown, too.
 OTHER_PREEMPTIONS = (0.1, 1.0)
@@ -115,12 +115,12 @@ def plan(
         *run_settings.plan_settings(init_from, manifest, data_dir or ""),
         *given_layers(overrides, {"training.num_train_steps": num_train_steps}),
     ]
-    resolved, given = resolve_config(layers, used_by("plan"))
-    data: Data = manifest or requested_data(resolved)
+    resolved, given = resolve_config(layers, list_used_settings("plan"))
+    data: Data = manifest or derive_data(resolved)
     resolved = fit_to_data(resolved, data, given, data_dir or "")
     for line in list_decided_by_data(given, data) if manifest else ():
         log(line)
-    warn(config_warnings(resolved, not init_from, given, data))
+    warn(list_config_warnings(resolved, not init_from, given, data))
     run = Plan(resolved, data, preemptions_per_hour=preemptions_per_hour)
     if preflight:
         run = dataclasses.replace(run, results=_read_results(preflight, data.seq_length))

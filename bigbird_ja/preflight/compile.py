@@ -25,7 +25,7 @@ from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import cleanup, workers
 from bigbird_ja.process.extras import INSTALL
-from bigbird_ja.settings.suggestions import nearest
+from bigbird_ja.settings.suggestions import suggest_nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import create_scratch_directory
 from bigbird_ja.train.engines import compile_cache
@@ -81,7 +81,7 @@ def find_chip(name: str) -> Target:
         BadInput: The chip is unknown; the message suggests the nearest name.
     """
     if name not in CHIPS:
-        raise BadInput(f"`chips` {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
+        raise BadInput(f"`chips` {name}{suggest_nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
     return Target(name, CHIPS[name], CHIPS[name].topology)
 
 

@@ -28,7 +28,7 @@ from bigbird_ja.process.console import show_waiting
 from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
@@ -162,7 +162,7 @@ def _compute_figures(
         seq_length=data.seq_length,
         batch_per_core=batch,
         gradient_accumulation_steps=accumulated,
-        predictions_per_seq=train_predictions(config, data),
+        predictions_per_seq=count_train_predictions(config, data),
         attention_implementation=config.model.attention_implementation,
         model_flops=flops * accumulated,
         hbm_limit_bytes=target.chip.hbm_bytes,

@@ -18,7 +18,7 @@ from bigbird_ja.preflight import estimate
 from bigbird_ja.preflight.precompile import keep_programs
 from bigbird_ja.preflight.results import PreflightResult, StepResult
 from bigbird_ja.process.console import log, warn
-from bigbird_ja.settings.data_facts import requested_data
+from bigbird_ja.settings.data_facts import derive_data
 from bigbird_ja.settings.provenance import echo_settings
 from bigbird_ja.settings.resolve import (
     ConfigSource,
@@ -27,8 +27,8 @@ from bigbird_ja.settings.resolve import (
     given_layers,
     resolve_config,
 )
-from bigbird_ja.settings.values import config_fingerprint, flatten
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.values import compute_config_fingerprint, flatten
+from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.storage import outputs
 
 # Chips by default.
@@ -81,8 +81,8 @@ def preflight(
         *run_settings.plan_settings(init_from, manifest, data_dir or ""),
         *given_layers(overrides),
     ]
-    resolved, given = resolve_config(layers, used_by("preflight"))
-    data = manifest or requested_data(resolved)
+    resolved, given = resolve_config(layers, list_used_settings("preflight"))
+    data = manifest or derive_data(resolved)
     resolved = fit_to_data(resolved, data, given, data_dir or "")
     if keep and not (topology and data_dir and batch_per_core is None):
         raise BadInput(
@@ -95,7 +95,7 @@ def preflight(
     check_length(resolved, data.seq_length)
     batches = [batch_per_core or estimate.divide_batch(resolved, target) for target in targets]
     versions = compile_lib.read_versions()
-    log(f"settings:\n{echo_settings(resolved, given, used_by('preflight'))}")
+    log(f"settings:\n{echo_settings(resolved, given, list_used_settings('preflight'))}")
     warn(environment.list_compiler_warnings(versions))
     results = []
     with keep_programs(keep) if keep else contextlib.nullcontext("") as folder:
@@ -113,7 +113,7 @@ def preflight(
     found = PreflightResult(
         chips=[result for result in results if result.topology is None],
         topologies=[result for result in results if result.topology is not None],
-        config_fingerprint=config_fingerprint(resolved, data),
+        config_fingerprint=compute_config_fingerprint(resolved, data),
         config=flatten(resolved, data),
         versions=versions,
     )

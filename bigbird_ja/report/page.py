@@ -16,7 +16,7 @@ from bigbird_ja.process.console import format_time
 from bigbird_ja.report.charts import NUM_COLORS, Series, draw_bar_chart, draw_line_chart
 from bigbird_ja.report.run_logs import RunLogs, name_apart
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.settings.variants import OPTIONS, used_by
+from bigbird_ja.settings.variants import OPTIONS, list_used_settings
 from bigbird_ja.storage import outputs
 
 
@@ -237,6 +237,6 @@ def _list_changed_settings(run: RunLogs) -> dict[str, Any]:
     values = flatten(*run.settings) if run.settings else {}
     return {
         key: values[key]
-        for key in used_by("pretrain")
+        for key in list_used_settings("pretrain")
         if key in values and values[key] != OPTIONS[key].default
     }

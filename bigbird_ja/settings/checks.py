@@ -12,8 +12,9 @@ from bigbird_ja.settings.schema import Config
 
 # Learning rate for a hidden size of 768. BERT uses 1e-4, ModernBERT 8e-4.
 _USUAL_RATE = 5e-4
+# Warn about a learning rate that differs from the usual one by at least this factor.
 _FAR_OFF = 30
-# Factor between a run's and a preset's tokens per step from which a warning is shown.
+# Warn about tokens per step that differ from the preset's by at least this factor.
 _OTHER_LENGTH = 4
 
 
@@ -21,7 +22,7 @@ def validate_config(config: Config) -> None:
     """Check conditions between settings that do not depend on the data.
 
     Raises:
-        BadInput: A condition is violated; the message names the setting.
+        BadInput: A condition is violated. The message names the setting.
     """
     model, training = config.model, config.training
     if model.hidden_size % model.num_attention_heads:
@@ -48,7 +49,7 @@ def validate_on_data(config: Config, data: Data) -> None:
     """Check conditions between a run's settings and its data.
 
     Raises:
-        BadInput: A condition is violated; the message names the settings and the advice.
+        BadInput: A condition is violated. The message names the settings and a remedy.
     """
     model, training = config.model, config.training
     last = training.final_masked_lm_prob
@@ -60,7 +61,7 @@ def validate_on_data(config: Config, data: Data) -> None:
     if (model.max_position_embeddings or 0) < data.seq_length:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is less than"
-            f" the data's seq_length of {data.seq_length}: increase or remove it"
+            f" the data's seq_length of {data.seq_length}: increase or remove the setting"
         )
     if data.nsp and model.architecture == "modernbert":
         raise BadInput(
@@ -78,7 +79,7 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
     """Return the number of sequences per core and micro-batch.
 
     Raises:
-        BadInput: The batch is not divisible; the message contains the nearest batches that are.
+        BadInput: The batch cannot be divided evenly. The message suggests the nearest batch sizes.
     """
     unit = cores * micro_batches
     if global_batch % unit:
@@ -92,10 +93,10 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 
 
 def check_estimator(config: Config) -> None:
-    """Check that TPUEstimator supports the kernels of a config.
+    """Check that a config does not require kernels, which TPUEstimator does not support.
 
     Raises:
-        BadInput: The config requires a kernel, which TPUEstimator does not support.
+        BadInput: The config sets `model.attention_implementation` to `kernel`.
     """
     if config.model.attention_implementation == "kernel":
         raise BadInput(
@@ -104,7 +105,7 @@ def check_estimator(config: Config) -> None:
         )
 
 
-def config_warnings(
+def list_config_warnings(
     config: Config,
     from_scratch: bool = True,
     overrides: Iterable[Override] = (),
@@ -133,14 +134,14 @@ def config_warnings(
         side = "above" if rate > usual else "below"
         lines.append(
             f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} the usual rate of"
-            f" {usual:.1g} for this width. It is the same for AdamW and Muon, whose updates are"
-            " scaled to AdamW's (rates of 0.02 are for Muon without this scale)"
+            f" {usual:.1g} for this width. The usual rate is the same for AdamW and Muon, whose"
+            " updates are scaled to AdamW's (rates of 0.02 are for Muon without this scale)"
         )
     return lines
 
 
 def _check_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
-    """Return a warning if a preset's learning rate is used with far other tokens per step."""
+    """Return a warning if a preset's learning rate is used with too many or few tokens per step."""
     every = list(overrides)
     last = {override.key: override for override in every}
     preset = {override.key: override.value for override in every if override.is_of_preset}

@@ -10,51 +10,53 @@ import msgspec
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.checks import validate_config
-from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested_data
+from bigbird_ja.settings.data_facts import PAD_ID, Data, derive_data, get_data_entries
 from bigbird_ja.settings.option import shorten
 from bigbird_ja.settings.provenance import Layer, read_layer
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.suggestions import nearest
+from bigbird_ja.settings.suggestions import suggest_nearest
 from bigbird_ja.settings.values import replace_settings
 
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 _RESTORE = "restore the file from a copy of the run"
 
 
-def preset_names() -> list[str]:
+def list_presets() -> list[str]:
     """List the presets in alphabetical order."""
     return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
-def preset_purposes() -> dict[str, str]:
+def read_preset_purposes() -> dict[str, str]:
     """Return the purpose of each preset, which is the first line of its file."""
-    texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
+    texts = {
+        name: pathlib.Path(get_preset_path(name)).read_text("utf-8") for name in list_presets()
+    }
     return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
 
 
-def preset_path(name: str) -> str:
+def get_preset_path(name: str) -> str:
     """Return the path of a preset."""
     return str(_PRESETS / f"{name}.yaml")
 
 
 def locate(config: str) -> tuple[str, str]:
-    """Return the path of a preset or a file, and its name for messages.
+    """Return the path of a preset or of a user's file, and a name for messages.
 
-    A text without a folder and an extension is the name of a preset. A file with such a name must
-    be given as ./NAME.
+    A file with the name of a preset must be given as ./NAME.
 
     Raises:
-        BadInput: The text is empty, or the preset does not exist.
+        BadInput: The text is empty, or neither a preset nor a file.
     """
     if not config:
-        raise BadInput("`config` is empty: name a preset or a YAML file, or remove it")
-    if config in preset_names():
-        return preset_path(config), f"preset {config}"
+        raise BadInput("`config` is empty: name a preset or a YAML file, or remove the parameter")
+    if config in list_presets():
+        return get_preset_path(config), f"preset {config}"
     is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
     if is_name and not os.path.lexists(config):
+        presets = list_presets()
         raise BadInput(
-            f"`config` {config} is neither a preset{nearest(config, preset_names())} nor a file;"
-            f" the presets are {', '.join(preset_names())}"
+            f"`config` {config} is neither a preset{suggest_nearest(config, presets)} nor a file;"
+            f" the presets are {', '.join(presets)}"
         )
     if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
         return config, f"preset {pathlib.Path(config).stem}"
@@ -68,7 +70,7 @@ def config_to_yaml(config: Config, data: Data | None = None) -> str:
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
     values = msgspec.to_builtins(config)
-    for key, value in (data_entries(data) if data else {}).items():
+    for key, value in (get_data_entries(data) if data else {}).items():
         section, _, name = key.partition(".")
         values[section][name] = value
     values = {"format_version": FORMAT_VERSION, **values}
@@ -79,7 +81,7 @@ def read_config(path: str) -> tuple[Config, Data]:
     """Read a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
-        BadInput: The file is missing, not a config, or has another format.
+        BadInput: The file is missing, is not a config, or has another format version.
     """
     values, _ = _read(path, path, is_ours=True)
     pad_id = values.pop(PAD_ID, 0)
@@ -93,7 +95,7 @@ def read_config(path: str) -> tuple[Config, Data]:
     if type(pad_id) is not int or pad_id < 0:
         shown = f"{PAD_ID}={shorten(pad_id)}"
         raise BadInput(f"{path}: {shown} is not a token id. {_RESTORE.capitalize()}")
-    return config, requested_data(config, pad_id)
+    return config, derive_data(config, pad_id)
 
 
 def read_file(path: str, source: str) -> Layer:
@@ -118,7 +120,7 @@ def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any]
     Args:
         path: file, on disk or gs://.
         source: name of the file, for messages.
-        is_ours: whether the file must be a `config.yaml`, which contains its format's version.
+        is_ours: whether the file must be the `config.yaml` of a run. It contains a format version.
 
     Returns:
         The values by key, and whether the file contains all settings, as a `config.yaml` does.

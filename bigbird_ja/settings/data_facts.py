@@ -1,7 +1,7 @@
 """Facts of a data set on which models, steps and evaluation depend.
 
-A run is described by `Config` (`schema`), its settings, and `Data`, the facts of its data set. The
-types of facts that both contain are declared in `schema`.
+Two objects describe a run: `Config` (in `schema`) contains its settings, and `Data` the facts of
+its data set. Facts that are also settings have their types declared in `schema`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from bigbird_ja.settings import schema
 
-# Key of a fact of the data set that is not a setting.
+# Key of the padding's token id in `config.yaml`. It is the only fact there that is no setting.
 PAD_ID = "make_data.pad_id"
 
 
@@ -29,7 +29,7 @@ class Data:
         mask_unit: Unit that is masked as a whole.
         nsp: Whether records are pairs of segments.
         vocab_size: Number of tokens of the tokenizer.
-        special_ids: Token ids of special tokens by name, with `pad`.
+        special_ids: Token ids of the special tokens by name. It always contains `pad`.
     """
 
     seq_length: schema.SeqLength
@@ -52,7 +52,7 @@ _SHARED = [field.name for field in dataclasses.fields(Data) if field.name in _MA
 DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 
 
-def requested_data(config: schema.Config, pad_id: int = 0) -> Data:
+def derive_data(config: schema.Config, pad_id: int = 0) -> Data:
     """Return the facts of the data set that `make-data` would create from a config."""
     values = {name: getattr(config.make_data, name) for name in _SHARED}
     values["max_predictions_per_seq"] = count_predictions(config.make_data)
@@ -71,7 +71,7 @@ def count_masked(seq_length: int, rate: float) -> int:
     return max(1, math.ceil(round(seq_length * rate, 6)))
 
 
-def data_entries(data: Data) -> dict[str, Any]:
+def get_data_entries(data: Data) -> dict[str, Any]:
     """Return the facts by their keys in `config.yaml`, which are also used in fingerprints."""
     values = (data.vocab_size, *(getattr(data, name) for name in _SHARED))
     return {**dict(zip(DATA_KEYS, values, strict=True)), PAD_ID: data.pad_id}

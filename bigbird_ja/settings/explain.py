@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.config_file import preset_purposes
+from bigbird_ja.settings.checks import list_config_warnings
+from bigbird_ja.settings.config_file import read_preset_purposes
 from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import OPTIONS, get_default_of
@@ -23,7 +23,7 @@ class ExplainedSetting:
 
     Attributes:
         value: Value that a command would use.
-        source: Preset, file or parameter that set it, or "default".
+        source: Preset, file or parameter that set the value, or "default".
         default: Default for the chosen architecture, masks and schedule.
         meaning: Description.
         unit: Unit of the value, or "".
@@ -78,7 +78,7 @@ def config(
         )
         for key, value in flatten(resolved).items()
     }
-    return ConfigResult(settings, config_warnings(resolved), preset_purposes())
+    return ConfigResult(settings, list_config_warnings(resolved), read_preset_purposes())
 
 
 def format_yaml(result: ConfigResult) -> str:

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.suggestions import nearest
+from bigbird_ja.settings.suggestions import suggest_nearest
 
-# An upper bound from this value on is not shown, since it is never reached in practice.
+# Upper bounds of at least this value are not shown, since no run reaches them.
 _ENDLESS = 10**6
 
 
@@ -31,8 +31,8 @@ class Option:
         default: Default value.
         by: Commands in which a setting has an effect.
         change: Changes that a resumed run accepts (see `schema.about`).
-        only_with: Choices with which a setting exists: allowed values by the key of another
-            setting.
+        only_with: Other settings on which the existence of a setting depends: by key, the values
+            with which it exists.
     """
 
     key: str
@@ -101,7 +101,7 @@ class Option:
         return ", ".join(filter(None, (self.unit, self.allowed)))
 
     def _format_range(self, endless: float) -> str:
-        """Format the range. An upper bound from `endless` on is not shown."""
+        """Format the range. An upper bound of at least `endless` is not shown."""
         if self.span is None:
             return ""
         low, high = self.span
@@ -115,7 +115,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """Default, or the meaning of None."""
+        """Default value as a text. If it is None, the meaning of None."""
         return (self.none or "none") if self.default is None else format_value(self.default)
 
     def read(self, value: Any, source: str = "") -> Any:
@@ -140,7 +140,8 @@ class Option:
     def _format_refusal(self, value: Any) -> str:
         """Format the reason why a value is invalid."""
         if self.choices:
-            return f"{nearest(str(value), self.choices)}: one of {', '.join(self.choices)}"
+            hint = suggest_nearest(str(value), self.choices)
+            return f"{hint}: must be one of {', '.join(self.choices)}"
         try:
             msgspec.convert(value, self.kind, strict=False)
         except msgspec.ValidationError:
@@ -201,7 +202,7 @@ def shorten(value: Any) -> str:
 
 
 def summarize_keys(uses: Sequence[str], known: Iterable[str]) -> str:
-    """Format the settings that a command uses: `model.*` for a complete section, or keys."""
+    """Format the settings that a command uses: keys, or `model.*` for a complete section."""
     words = []
     for section, group in itertools.groupby(known, lambda key: key.partition(".")[0]):
         keys = list(group)

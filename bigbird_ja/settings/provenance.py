@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
+from bigbird_ja.settings.data_facts import DATA_KEYS, Data, get_data_entries
 from bigbird_ja.settings.option import format_value, shorten
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.suggestions import nearest
+from bigbird_ja.settings.suggestions import suggest_nearest
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import OPTIONS, get_default_of
 
@@ -50,12 +50,12 @@ class Override:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether a parameter of the command set it."""
+        """Whether a parameter of the command set the value."""
         return self.source.startswith("`")
 
     @property
     def is_of_preset(self) -> bool:
-        """Whether a preset set it."""
+        """Whether a preset set the value."""
         return self.source.startswith("preset ")
 
 
@@ -69,8 +69,8 @@ def read_layer(layer: Layer) -> list[Override]:
     for key in values:
         if key not in OPTIONS:
             raise BadInput(
-                f"{source}: unknown setting {shorten(key)}{nearest(str(key), OPTIONS)};"
-                " `bigbird-ja config` lists them"
+                f"{source}: unknown setting {shorten(key)}{suggest_nearest(str(key), OPTIONS)};"
+                " `bigbird-ja config` lists all settings"
             )
     return [
         Override(key, OPTIONS[key].read(value, source), source, is_complete)
@@ -91,7 +91,7 @@ def echo_settings(
         config: resolved config.
         overrides: values that were set, in order.
         uses: keys of the settings that the command uses; others are not shown.
-        run: `config.yaml` of a resumed run, which is then used in place of a preset.
+        run: path of a resumed run's `config.yaml`. Its values then replace those of a preset.
         data: facts of the run's data set, if there is one.
     """
     final = flatten(config, data)
@@ -114,7 +114,7 @@ def echo_settings(
 
 def list_decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
     """Format the values of a preset or file that the data set overrides, one line each."""
-    facts, said = data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
+    facts, said = get_data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
     return [
         f"{key} = {format_value(facts[key])}  ({o.source} {format_value(o.value)}; from the data)"
         for key, o in said.items()

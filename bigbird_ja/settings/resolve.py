@@ -1,8 +1,8 @@
 """Resolution of a command's config from defaults, a file, another model and parameters.
 
-The last source of a setting has priority. The data set determines its own facts (`Data`); a
-parameter with another value is an error (`fit_to_data`). Without a data set, the config's
-`make_data` describes the data set that will be created (`requested_data`).
+The last source of a setting has priority. If there is a data set, its facts (`Data`) replace the
+settings of `make_data`, and a parameter with another value is an error (`fit_to_data`). If there is
+none, `make_data` describes the data set that will be created (`derive_data`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
 from bigbird_ja.settings.checks import validate_config, validate_on_data
 from bigbird_ja.settings.config_file import locate, read_file
-from bigbird_ja.settings.data_facts import Data, data_entries
+from bigbird_ja.settings.data_facts import Data, get_data_entries
 from bigbird_ja.settings.option import format_value
 from bigbird_ja.settings.provenance import Layer, Override, read_layer
 from bigbird_ja.settings.schema import Config, Section
@@ -25,18 +25,18 @@ from bigbird_ja.settings.variants import (
     SELECTORS,
     VARIANTS,
     accepts,
-    default,
     find_conditions,
+    get_default,
     get_parameter,
     select,
 )
 
-# A preset's name, a file, or a config.
+# Name of a preset, path of a file, or a config.
 ConfigSource = str | os.PathLike[str] | Config
 
 
 def base_layers(config: ConfigSource | None) -> list[Layer]:
-    """Return the layer of a command's `config`, or no layer if it is None.
+    """Return a list with the layer of a command's `config`, or [] if `config` is None.
 
     Raises:
         BadInput: The preset or file does not exist, or is not a file of settings.
@@ -80,8 +80,8 @@ def resolve_config(
         The config, without facts of a data set, and all overrides in order.
 
     Raises:
-        BadInput: A key is unknown, or has no effect in the command or with the chosen architecture,
-            masks or schedule, or a value has the wrong type or is out of range.
+        BadInput: A key is unknown, a value has the wrong type or is out of range, or a setting has
+            no effect in the command or with the chosen architecture, masks or schedule.
     """
     overrides = [override for layer in layers for override in read_layer(Layer(*layer))]
     for override in overrides:
@@ -111,14 +111,16 @@ def _drop_final_rate(overrides: list[Override]) -> list[Override]:
 
 
 def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
-    """List the overrides of a section that a later choice of its class excludes, and log them.
+    """List and log the overrides to drop because a later source chose another class.
 
-    These are settings that the chosen class does not contain. If a preset was for another class,
-    they are also settings of the preset whose default depends on the class.
+    For example, `--set model.architecture=modernbert` replaces the class `BigBirdModel` of a
+    preset. Then two kinds of overrides are dropped: settings that the new class does not contain
+    (`block_size`), and settings of the preset whose default differs between the two classes
+    (`layer_norm_eps`).
 
     Raises:
-        BadInput: A setting that the chosen class does not contain was set by the source of the
-            choice, or by a later source.
+        BadInput: A parameter, the source that chose the class, or a later source sets something
+            that the class does not contain.
     """
     last = {override.key: override for override in overrides}
     chosen = select(section, {o.name: o.value for o in last.values()})
@@ -141,7 +143,7 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
             is_earlier
             and override.is_of_preset
             and name not in selectors
-            and default(earlier, name) != default(chosen, name)
+            and get_default(earlier, name) != get_default(chosen, name)
         ):
             left.append(override)
     if shown := [o for o in left if o.name not in selectors]:
@@ -160,7 +162,7 @@ def _make_no_effect_error(
         other = key.partition(".")[2]
         if other not in chosen.__struct_fields__:
             continue
-        value = last[key].value if key in last else default(chosen, other)
+        value = last[key].value if key in last else get_default(chosen, other)
         if value not in allowed:
             where = "" if override.is_explicit else f"{override.source}: "
             return BadInput(
@@ -171,7 +173,7 @@ def _make_no_effect_error(
 
 
 def refuse_settings(overrides: Iterable[Override], keys: Iterable[str], missing: str) -> None:
-    """Check that parameters set no settings that have no effect without another parameter.
+    """Refuse settings of a parameter that have no effect without another parameter.
 
     Args:
         overrides: values that were set.
@@ -179,7 +181,7 @@ def refuse_settings(overrides: Iterable[Override], keys: Iterable[str], missing:
         missing: missing parameter in backticks, with its value if required.
 
     Raises:
-        BadInput: A parameter set one of them.
+        BadInput: A parameter set one of these settings.
     """
     for override in overrides:
         if override.is_explicit and override.key in keys:
@@ -196,7 +198,7 @@ def fit_to_data(
 
     Args:
         config: result of `resolve_config`.
-        data: facts of the run's data set, or `requested_data` without one.
+        data: facts of the run's data set, or `derive_data` without one.
         overrides: values that were set.
         data_dir: folder of the data set for the message, or "" without one.
 
@@ -204,17 +206,17 @@ def fit_to_data(
         BadInput: The value of a parameter disagrees with the data set, or has no effect on it.
     """
     last = {override.key: override for override in overrides}
-    for key, value in data_entries(data).items():
+    for key, value in get_data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
         if data_dir and stated is not None and stated != value:
-            raise _make_disagreement_error(key, stated, last[key].source, data_dir, value)
+            raise _make_disagreement_error(key, stated, last[key].source, data_dir, fact=value)
     tokens, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
     vocab_size = config.model.vocab_size or tokens
     is_other = vocab_size != tokens and rows.is_explicit
-    # An encoder may have more rows than the tokenizer has tokens.
+    # The embedding table of an encoder may contain more rows than the tokenizer has tokens.
     if data_dir and (is_other or vocab_size < tokens):
         raise _make_disagreement_error(
-            "model.vocab_size", vocab_size, rows.source, data_dir, tokens
+            "model.vocab_size", vocab_size, rows.source, data_dir, fact=tokens
         )
     rates = [last[key] for key in _RATES if key in last]
     if data.masking != "dynamic":
@@ -247,9 +249,9 @@ def _refuse_rates(rates: Iterable[Override], data: Data) -> None:
 
 
 def _make_disagreement_error(
-    key: str, stated: Any, source: str, data_dir: str, value: Any
+    key: str, stated: Any, source: str, data_dir: str, fact: Any
 ) -> BadInput:
     return BadInput(
-        f"{key}={stated} ({source}) disagrees with {value} in {data_dir}/manifest.json: remove it,"
-        " or make the data again"
+        f"{key}={stated} ({source}) disagrees with {fact} in {data_dir}/manifest.json: remove the"
+        " setting, or make the data again"
     )

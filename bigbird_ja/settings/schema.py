@@ -1,12 +1,11 @@
 """Declarations of all settings: type, default, range or choices, unit and meaning.
 
-A new setting requires one field here. Flags, validation, `--help`, the documentation and
-`bigbird-ja config` are derived from it, and so are its commands and the changes that a resumed run
-accepts.
+To add a setting, add one field here. Flags, validation, `--help`, the documentation and
+`bigbird-ja config` are derived from the field.
 
 A section whose settings depend on a choice is a union of classes, such as `Model`. Each class
-declares its choices as a `Literal`. So a setting that has no effect is an unknown key of the chosen
-class, and a default that depends on a choice is the class's default.
+declares its choices as a `Literal`. So a setting without an effect is an unknown key of the chosen
+class, and each class can declare its own default of a setting.
 """
 
 from typing import Annotated, Literal
@@ -18,8 +17,8 @@ INT64_MAX = 2**63 - 1
 # More steps than any run needs, but exact in float64.
 MAX_STEPS = 10**12
 
-# Commands for `by`: those that train, those that use the compiled step, and those that use the
-# number of operations, the steps, or the work that is repeated after preemptions.
+# Commands for `by`. Those in `_RUN` train. `preflight` compiles a step, and `plan` uses the number
+# of operations, the steps, and the time between checkpoints.
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")
@@ -42,8 +41,8 @@ def about(
         span: minimum and maximum.
         unit: unit of the value.
         by: commands in which the setting has an effect; by default the section's.
-        change: changes that a resumed run accepts; by default the section's. "free": all changes;
-            "logged": changes by a parameter, which are logged as events; "fixed": no change.
+        change: changes that a resumed run accepts; by default the section's. "free": all changes.
+            "logged": changes by a parameter, which are logged as events. "fixed": none.
         none: meaning of None, if None is allowed.
     """
     extra = {"unit": unit, "by": by, "change": change, "none": none}
@@ -153,7 +152,7 @@ class MakeDataConfig(Section, frozen=True, kw_only=True):
         float, about("Share of documents held out for evaluation.", (0.0, 0.5))
     ] = 0.01
     num_shards: Annotated[
-        int, about("Train shards; 0: a multiple of 32, by size.", (0, 100_000))
+        int, about("Train shards; 0: a multiple of 32 that fits the data's size.", (0, 100_000))
     ] = 0
     seed: Annotated[Seed, about("Seed for shuffling, held-out documents and static masks.")] = (
         12_345
@@ -170,7 +169,9 @@ class StaticMasks(MakeDataConfig, frozen=True, kw_only=True):
     """Settings for making a data set whose records contain the masks."""
 
     masking: Literal["static"] = "static"
-    dupe_factor: Annotated[int, about("Copies, each masked anew.", (1, 1000))] = 10
+    dupe_factor: Annotated[
+        int, about("Copies of each sequence, with different masks.", (1, 1000))
+    ] = 10
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -226,8 +227,8 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     attention_implementation: Annotated[
         Literal["auto", "xla", "kernel"],
         about(
-            "Computation of attention. kernel: one kernel each way, without scores in memory; needs"
-            " the engine pjrt and a newer TPU. auto: if measured faster (v5e, v6e).",
+            "Computation of attention. kernel: Pallas kernels, which store no scores in memory and"
+            " require the engine pjrt and TPU v4 or later. auto: kernel on v5e and v6e, else xla.",
             by=_STEP,
             change="free",
         ),
@@ -452,7 +453,7 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     )
     keep_last: Annotated[int, about("Newest checkpoints to keep.", (1, 100_000), "checkpoints")] = 5
     keep_every_steps: Annotated[
-        StepsOrZero, about("Interval of checkpoints that stay; 0 disables it.")
+        StepsOrZero, about("Steps between checkpoints that are never deleted; 0 disables it.")
     ] = 100_000
 
 
@@ -462,9 +463,9 @@ class TpuConfig(Section, frozen=True, kw_only=True):
     num_cores: Annotated[
         int, about("Cores that share a step's sequences.", (1, 4096), "cores", by=_STEP)
     ] = 8
-    name: Annotated[Text, about("Name of the TPU; local: this TPU VM's own.", by=("pretrain",))] = (
-        "local"
-    )
+    name: Annotated[
+        Text, about("Name of the TPU; local: the TPU of this VM.", by=("pretrain",))
+    ] = "local"
     zone: Annotated[Text | None, about("Zone of the TPU.", none="the VM's own")] = None
 
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-# Settings of this package by their names in other trainers.
+# Names of settings, by the names that other trainers use for them.
 _ELSEWHERE = {
     "lr": "learning_rate",
     **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
@@ -14,12 +14,12 @@ _ELSEWHERE = {
 }
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest known names: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
-    return suggestion(near(name, known))
+    return format_suggestion(find_nearest(name, known))
 
 
-def near(name: str, known: Iterable[str]) -> list[str]:
+def find_nearest(name: str, known: Iterable[str]) -> list[str]:
     """Find at most two known names with a similar spelling, the most similar first."""
     by_name: dict[str, list[str]] = {}
     for key in known:
@@ -30,6 +30,6 @@ def near(name: str, known: Iterable[str]) -> list[str]:
     return [key for one in close for key in by_name[one]][:2]
 
 
-def suggestion(keys: list[str]) -> str:
+def format_suggestion(keys: list[str]) -> str:
     """Format suggestions: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
     return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.settings.data_facts import PAD_ID, Data, count_masked, data_entries
+from bigbird_ja.settings.data_facts import PAD_ID, Data, count_masked, get_data_entries
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.variants import OPTIONS, select
 
@@ -24,7 +24,7 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
         for section in config.__struct_fields__
         for key, value in msgspec.structs.asdict(getattr(config, section)).items()
     }
-    return values | data_entries(data) if data else values
+    return values | get_data_entries(data) if data else values
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
@@ -46,7 +46,7 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     return msgspec.structs.replace(config, **changed)
 
 
-def mask_rates(config: Config) -> tuple[float, float, int] | None:
+def get_mask_rates(config: Config) -> tuple[float, float, int] | None:
     """Return the mask rates at the first and last step, and the number of steps.
 
     Returns:
@@ -59,28 +59,29 @@ def mask_rates(config: Config) -> tuple[float, float, int] | None:
     return first, first if last is None else last, training.num_train_steps
 
 
-def train_predictions(config: Config, data: Data) -> int:
+def count_train_predictions(config: Config, data: Data) -> int:
     """Return the maximum number of masked tokens per sequence in training."""
-    rates = mask_rates(config)
+    rates = get_mask_rates(config)
     if rates is None:
         return data.max_predictions_per_seq
     return count_masked(data.seq_length, max(rates[:2]))
 
 
-def config_fingerprint(config: Config, data: Data) -> str:
+def compute_config_fingerprint(config: Config, data: Data) -> str:
     """Return the SHA-256 (hex) of the settings and facts that must not change when a run resumes.
 
-    Default values are excluded, so that a new setting does not change fingerprints of old runs.
+    Default values are excluded, so that adding a setting does not change fingerprints of old runs.
     """
     counted = {
         key: value
         for key, value in flatten(config, data).items()
-        if change_of(key) != "free" and value != (0 if key == PAD_ID else OPTIONS[key].default)
+        if get_accepted_changes(key) != "free"
+        and value != (0 if key == PAD_ID else OPTIONS[key].default)
     }
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
 
-def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
+def list_changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
     """Return the old and new value of each changed setting, except settings that may change freely.
 
     A missing value is None.
@@ -89,10 +90,13 @@ def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, 
     return {
         key: [old.get(key), new.get(key)]
         for key in {**old, **new}
-        if old.get(key) != new.get(key) and change_of(key) != "free"
+        if old.get(key) != new.get(key) and get_accepted_changes(key) != "free"
     }
 
 
-def change_of(key: str) -> str:
-    """Return the changes of a setting or fact that a resumed run accepts (see `schema.about`)."""
+def get_accepted_changes(key: str) -> str:
+    """Return "free", "logged" or "fixed": the changes that a resumed run accepts.
+
+    `schema.about` explains the three.
+    """
     return "fixed" if key == PAD_ID else OPTIONS[key].change

@@ -1,4 +1,4 @@
-"""Classes of the sections of settings, and their selection by choices."""
+"""Classes of each section of settings, and the choice of a class by the values of settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def _get_types(variant: type[Section]) -> dict[str, Any]:
 
 
 def _merge_types(section: str) -> dict[str, Any]:
-    """Return the most general types of a section's settings, from their first declarations."""
+    """Return the type of each setting of a section.
+
+    If classes declare a setting differently, the declaration in their base class is used, since it
+    is the most general one.
+    """
     types: dict[str, Any] = {}
     for variant in VARIANTS[section]:
         for base in reversed(variant.__mro__):
@@ -74,7 +78,11 @@ def accepts(variant: type[Section], name: str, value: Any) -> bool:
 
 
 def find_conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
-    """Return the choices of other settings with which a setting, or a value of it, exists."""
+    """Return the conditions under which a setting exists, or accepts a value.
+
+    Returns:
+        By key of another setting, the values that this setting must have.
+    """
     all_choices = SELECTORS[section]
     having = [
         variant
@@ -89,15 +97,15 @@ def find_conditions(section: str, name: str, value: Any = None) -> dict[str, tup
     return result
 
 
-def default(variant: type[Section], name: str) -> Any:
+def get_default(variant: type[Section], name: str) -> Any:
     """Return a setting's default in a class."""
     return getattr(variant(), name)
 
 
 def get_default_of(config: Config, key: str) -> Any:
-    """Return a setting's default in the class of a config's section."""
+    """Return the default of a setting in the class that a config uses for its section."""
     section, _, name = key.partition(".")
-    return default(type(getattr(config, section)), name)
+    return get_default(type(getattr(config, section)), name)
 
 
 def _make_options() -> dict[str, Option]:
@@ -109,7 +117,7 @@ def _make_options() -> dict[str, Option]:
             options[f"{section}.{name}"] = Option(
                 key=f"{section}.{name}",
                 type=of_setting,
-                default=default(first, name),
+                default=get_default(first, name),
                 by=about["by"],
                 change=about["change"],
                 only_with=find_conditions(section, name),
@@ -120,12 +128,12 @@ def _make_options() -> dict[str, Option]:
 OPTIONS: dict[str, Option] = _make_options()
 
 
-def used_by(command: str) -> tuple[str, ...]:
+def list_used_settings(command: str) -> tuple[str, ...]:
     """List the settings that have an effect in a command."""
     return tuple(key for key, option in OPTIONS.items() if command in option.by)
 
 
-# Parameters of commands whose name differs from the setting that they set.
+# Parameters of commands, by the key of the setting, if their names differ.
 PARAMETERS = {"training.global_batch_size": "batch_size", "tpu.name": "tpu_name"}
 
 

@@ -35,7 +35,7 @@ from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, log, show_waiting
 from bigbird_ja.settings.resolve import ConfigSource, base_layers, given_layers, resolve_config
 from bigbird_ja.settings.schema import TokenizeConfig
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import Corpus, open_corpus
@@ -126,7 +126,7 @@ def tokenize(
         "tokenize.max_sentences": max_sentences,
     }
     layers = [*base_layers(config), *given_layers(overrides, arguments)]
-    settings = resolve_config(layers, used_by("tokenize"))[0].tokenize
+    settings = resolve_config(layers, list_used_settings("tokenize"))[0].tokenize
     files = ModelFiles(os.fspath(output_prefix))
     record = make_model(corpus, settings, files, overwrite)
     return TokenizerResult(

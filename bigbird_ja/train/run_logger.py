@@ -20,7 +20,7 @@ from bigbird_ja.process import workers
 from bigbird_ja.process.console import escape_text
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import changes, config_fingerprint, flatten
+from bigbird_ja.settings.values import compute_config_fingerprint, flatten, list_changes
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.job import Job, PretrainResult
 from bigbird_ja.train.progress import TrainProgress
@@ -102,7 +102,7 @@ class RunLogger:
         self.record_event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
-            config=config_fingerprint(job.config, job.manifest)[:16],
+            config=compute_config_fingerprint(job.config, job.manifest)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
             environment={  # Host names, paths and variables are private, so they are not recorded.
@@ -137,14 +137,14 @@ class RunLogger:
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
         """Log and record the settings that differ from the run's config.yaml."""
         config, data = self._job.config, self._job.manifest
-        if changed := changes(before, (config, data)):
+        if changed := list_changes(before, (config, data)):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             self._deps.log(f"from step {self.step:,} on with {named}")
             self.record_event(
                 CONTINUED,
                 settings=changed,
-                was=config_fingerprint(*before),
-                now=config_fingerprint(config, data),
+                was=compute_config_fingerprint(*before),
+                now=compute_config_fingerprint(config, data),
             )
 
     def note_first_step(self) -> None:
@@ -277,7 +277,7 @@ class RunLogger:
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,
-            config_fingerprint=config_fingerprint(config, manifest),
+            config_fingerprint=compute_config_fingerprint(config, manifest),
             data_fingerprint=manifest.fingerprint,
             train_seconds=round(self.progress.train_seconds(), 3),
             tokens_seen=self._count_tokens(),

@@ -18,7 +18,7 @@ from bigbird_ja.model.flops import check_length
 from bigbird_ja.model_dir.folder import ModelDir
 from bigbird_ja.process import console
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.checks import list_config_warnings
 from bigbird_ja.settings.provenance import Layer, Override, echo_settings
 from bigbird_ja.settings.resolve import (
     ConfigSource,
@@ -30,7 +30,7 @@ from bigbird_ja.settings.resolve import (
 )
 from bigbird_ja.settings.schema import EVALUATION_KEYS, Config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.settings.variants import used_by
+from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.storage import outputs
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines.choose import ENGINES, choose
@@ -251,14 +251,16 @@ def _load_settings(
     config, overrides = _resolve(request, adopted)
     config = fit_to_data(config, manifest, overrides, data_dir)
     check_length(config, manifest.seq_length)
-    echo = echo_settings(config, overrides, used_by("pretrain"), settings_of_run, manifest)
+    echo = echo_settings(
+        config, overrides, list_used_settings("pretrain"), settings_of_run, manifest
+    )
     notices = [f"settings:\n{echo}"]
     if settings_of_run:
         own = f"no `config`: the run in {model_dir.path} continues with its own settings"
         notices.insert(0, own)
     if init_from and so_far is None:
         notices += filter(None, [make_attention_notice(init_from, config, manifest)])
-    warnings = config_warnings(config, not init_from, overrides, manifest)
+    warnings = list_config_warnings(config, not init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
     return config, overrides, manifest, notices
 
@@ -275,7 +277,7 @@ def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[
         *adopted,
         *given_layers(request.overrides, request.arguments),
     ]
-    config, overrides = resolve_config(layers, used_by("pretrain"))
+    config, overrides = resolve_config(layers, list_used_settings("pretrain"))
     if request.mode != "train_and_eval":
         refuse_settings(overrides, EVALUATION_KEYS, "`mode` train_and_eval")
     if not request.use_tpu:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bigbird_ja.settings.config_file import preset_names
+from bigbird_ja.settings.config_file import list_presets
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.settings.variants import OPTIONS
 from testkit.configs import resolve_config
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_the_output_is_a_file_of_the_same_settings(name, tmp_path, run):
     ended = run("config", name, "--set=training.adam_epsilon=1e-7")
     assert ended.status == 0 and ended.stderr == ""
@@ -29,7 +29,7 @@ def test_each_setting_has_its_meaning_and_source(run):
     assert "[heads, 1 to 1024] (preset tiny-cpu) num_attention_heads: 2" in text
     assert "(default) layer_norm_eps: 1.0e-12" in text and "[unigram | bpe] (default)" in text
     assert "small-1024: A small encoder of 1,024 tokens: a first run on your" in stated
-    assert all(f"{name}: " in stated for name in preset_names()), "the presets there are"
+    assert all(f"{name}: " in stated for name in list_presets()), "the presets there are"
 
 
 def test_json_has_all_declarations_and_warnings(run):

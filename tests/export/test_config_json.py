@@ -13,7 +13,7 @@ from bigbird_ja.huggingface import run_settings
 from bigbird_ja.huggingface.tokenizer import read_tokenizer
 from bigbird_ja.model_dir.checkpoints import Meta
 from bigbird_ja.model_dir.model import TrainedModel
-from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, derive_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.text import articles
 from bigbird_ja.train.warm_start import load_initial
@@ -58,7 +58,7 @@ def begun(folder, length, place, monkeypatch, **sets):
     """
     tokenizer = read_tokenizer(str(folder))
     about = [f"make_data.seq_length={length}", f"tokenize.vocab_size={tokenizer.vocab_size}"]
-    facts = vars(requested_data(resolve_config(None, about)[0], tokenizer.special.pad))
+    facts = vars(derive_data(resolve_config(None, about)[0], tokenizer.special.pad))
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
     (place / "data").mkdir(exist_ok=True)
     (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)

@@ -7,7 +7,7 @@ from bigbird_ja import storage
 from bigbird_ja.launch import package, session
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.launched_run import LaunchedRun
-from bigbird_ja.settings.data_facts import requested_data
+from bigbird_ja.settings.data_facts import derive_data
 from bigbird_ja.settings.schema import Config
 
 
@@ -15,7 +15,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
     bucket, monkeypatch, caplog
 ):
     caplog.set_level("INFO", logger="bigbird_ja")
-    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
+    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), derive_data(Config()))
     assert package.build() == package.build()
     first = session.store(run, *settings)
     assert first == read_run(bucket, "run-1") and not caplog.messages

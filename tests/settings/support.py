@@ -1,6 +1,6 @@
 """Functions that build the settings of a run, for the tests of settings."""
 
-from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, derive_data
 from bigbird_ja.settings.resolve import fit_to_data
 from testkit.configs import resolve_config
 
@@ -29,7 +29,7 @@ def run(*sets, path=None, data=None):
     """
     config, overrides = resolve_config(path, sets)
     where = "data" if data else ""
-    data = data or requested_data(config)
+    data = data or derive_data(config)
     return fit_to_data(config, data, overrides, where), data
 
 

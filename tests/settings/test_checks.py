@@ -2,8 +2,8 @@
 
 import pytest
 
-from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.data_facts import requested_data
+from bigbird_ja.settings.checks import list_config_warnings
+from bigbird_ja.settings.data_facts import derive_data
 from bigbird_ja.settings.resolve import fit_to_data
 from testkit.configs import resolve_config
 from tests.settings.support import completed
@@ -13,14 +13,14 @@ from tests.settings.support import completed
 def test_an_unusual_learning_rate_is_warned_of_for_any_optimizer(optimizer):
     def warnings(rate, width=768):
         sets = [f"training.learning_rate={rate}", f"training.optimizer={optimizer}"]
-        return config_warnings(completed(*sets, f"model.hidden_size={width}"))
+        return list_config_warnings(completed(*sets, f"model.hidden_size={width}"))
 
     for rate, side in (("0.02", "above"), ("1e-5", "below")):
         (line,) = warnings(rate)
         assert f"learning_rate={float(rate):g} is 30 times or more {side}" in line
     assert not warnings("5e-5") and not warnings("5e-3") and not warnings("0.02", width=96)
     low = completed("training.learning_rate=1e-5")
-    assert not config_warnings(low, from_scratch=False), "training goes on from a model"
+    assert not list_config_warnings(low, from_scratch=False), "training goes on from a model"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_an_unusual_learning_rate_is_warned_of_for_any_optimizer(optimizer):
 )
 def test_a_presets_learning_rate_at_another_length_is_warned_of(sets, warned):
     config, overrides = resolve_config("continue-8192", sets)
-    data = requested_data(config)
-    lines = config_warnings(fit_to_data(config, data), False, overrides, data)
+    data = derive_data(config)
+    lines = list_config_warnings(fit_to_data(config, data), False, overrides, data)
     assert bool(lines) == warned
     if lines:
         (line,) = lines

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.errors import BadInput
-from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.checks import list_config_warnings
 from bigbird_ja.settings.config_file import config_to_yaml, read_config
 from bigbird_ja.settings.resolve import fit_to_data
-from bigbird_ja.settings.values import config_fingerprint, flatten
+from bigbird_ja.settings.values import compute_config_fingerprint, flatten
 from testkit.configs import resolve_config, with_data
 from tests.settings.support import DATA, completed, write
 
@@ -39,7 +39,7 @@ def test_a_run_is_read_back_from_its_file(tmp_path):
     config = completed(data=data)
     path = write(tmp_path, config_to_yaml(config, data))
     assert flatten(*read_config(path)) == flatten(config, data) and read_config(path)[1] == data
-    assert config_fingerprint(config, data) != config_fingerprint(config, DATA)
+    assert compute_config_fingerprint(config, data) != compute_config_fingerprint(config, DATA)
     assert resolve_config(path)[0].model == config.model, "a file that states all may state it"
     stated = write(tmp_path, "make_data: {pad_id: 3}")
     with pytest.raises(BadInput, match=r"unknown setting .make_data\.pad_id"):
@@ -49,7 +49,7 @@ def test_a_run_is_read_back_from_its_file(tmp_path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_presets_resolve_and_have_a_header(path):
     config, overrides = resolve_config(str(path))
-    assert overrides and config_warnings(config) == []
+    assert overrides and list_config_warnings(config) == []
     fitted_config = fit_to_data(*with_data(config))
     assert fitted_config.model.vocab_size == config.tokenize.vocab_size
     header = path.read_text(encoding="utf-8").split("\n\n")[0]

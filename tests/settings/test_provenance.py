@@ -5,7 +5,7 @@ from dataclasses import replace
 from bigbird_ja.settings.config_file import config_to_yaml
 from bigbird_ja.settings.provenance import echo_settings
 from bigbird_ja.settings.resolve import fit_to_data
-from bigbird_ja.settings.variants import OPTIONS, used_by
+from bigbird_ja.settings.variants import OPTIONS, list_used_settings
 from testkit.configs import resolve_config
 from tests.settings.support import DATA, write
 
@@ -18,7 +18,7 @@ def test_the_echo_has_effective_settings_that_differ_from_the_preset(tmp_path):
     assert echoed("configs/base-4096.yaml") == echoed("base-4096") == ["  preset base-4096"]
     same, other = "training.num_train_steps=400", "training.num_train_steps=40"
     assert echoed("tiny-cpu", same) == ["  preset tiny-cpu"]
-    assert echoed("tiny-cpu", other, uses=used_by("make-data")) == ["  preset tiny-cpu"]
+    assert echoed("tiny-cpu", other, uses=list_used_settings("make-data")) == ["  preset tiny-cpu"]
     changed = "  training.num_train_steps = 40  (preset 400; from `overrides`)"
     assert echoed("tiny-cpu", other) == ["  preset tiny-cpu", changed]
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")

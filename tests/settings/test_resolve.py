@@ -6,8 +6,13 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.settings.schema import FullBigBirdModel, ModernBertModel
-from bigbird_ja.settings.values import flatten, mask_rates, replace_settings, train_predictions
-from bigbird_ja.settings.variants import OPTIONS, used_by
+from bigbird_ja.settings.values import (
+    count_train_predictions,
+    flatten,
+    get_mask_rates,
+    replace_settings,
+)
+from bigbird_ja.settings.variants import OPTIONS, list_used_settings
 from testkit.configs import resolve_config
 from tests.settings.support import DATA, completed, run, write
 
@@ -32,7 +37,7 @@ REFUSED = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
 
 def preset_rates(*sets, **data):
     """Return the mask rates of a run with a preset, whose rates change from 0.3 to 0.15."""
-    return mask_rates(completed(*sets, path="tiny-cpu", data=replace(DATA, **data)))
+    return get_mask_rates(completed(*sets, path="tiny-cpu", data=replace(DATA, **data)))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
         preset_rates(*RATES, masking="static")
     with pytest.raises(BadInput, match=REFUSED):
         completed(*RATES, "make_data.masking=static", path="base-4096")
-    assert train_predictions(*run("make_data.masking=static", path="base-4096")) == 615
+    assert count_train_predictions(*run("make_data.masking=static", path="base-4096")) == 615
 
 
 @pytest.mark.parametrize("key", CONDITIONAL)
@@ -113,7 +118,7 @@ def test_a_config_is_a_layer_of_its_own():
 
 def test_settings_that_a_command_does_not_use_are_refused_from_parameters_only(tmp_path):
     """Refuse `make_data.eval_fraction` as a parameter of `pretrain`, but accept it in a file."""
-    path, uses = write(tmp_path, "make_data: {eval_fraction: 0.2}"), used_by("pretrain")
+    path, uses = write(tmp_path, "make_data: {eval_fraction: 0.2}"), list_used_settings("pretrain")
     resolve_config(path, uses=uses)
     with pytest.raises(BadInput, match=r"`overrides`: make_data\.eval_fraction has no effect"):
         resolve_config(path, ["make_data.eval_fraction=0.2"], uses=uses)

@@ -8,7 +8,7 @@ from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
 from bigbird_ja.settings.data_facts import DATA_KEYS, count_predictions
-from bigbird_ja.settings.values import change_of, flatten
+from bigbird_ja.settings.values import flatten, get_accepted_changes
 from bigbird_ja.settings.variants import OPTIONS, VARIANTS
 from testkit.configs import resolve_config
 
@@ -44,14 +44,14 @@ def test_the_preset_of_the_original_run_has_its_settings():
 
 
 def test_data_model_seed_and_optimizer_of_a_run_are_fixed():
-    sections = {key.partition(".")[0] for key in OPTIONS if change_of(key) == "logged"}
+    sections = {key.partition(".")[0] for key in OPTIONS if get_accepted_changes(key) == "logged"}
     assert sections == {"training"}
     kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
-    assert all(change_of(key) == "fixed" for key in kept)
+    assert all(get_accepted_changes(key) == "fixed" for key in kept)
 
 
 # Code that checks, copies, shows or compares configs reads all settings, so it is not counted.
-# Reading by `config_warnings` counts, since a setting with a warning has an effect.
+# Reading by `list_config_warnings` counts, since a setting with a warning has an effect.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 
 

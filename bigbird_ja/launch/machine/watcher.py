@@ -51,9 +51,10 @@ GET_BYTES = 256 << 20
 RENEWAL_LENGTH = 32
 # Maximum time without a new step.
 STALLED_SECONDS = 5400.0
-# Maximum duration of a reboot. It is measured by the wall clock, which may have been set.
+# A reboot counts for at most this time, since the wall clock that measures it may have been set.
 REBOOT_SECONDS = 900.0
-# Maximum time from request to boot. It is the difference of two clocks, which may disagree.
+# The time from request to boot counts up to this maximum. It is the difference of the times of two
+# clocks, which may disagree.
 CREATION_SECONDS = 1800.0
 # Exit status of a stalled command.
 STALLED = 76
@@ -162,8 +163,9 @@ def must_go(counters: Counters, terms: Terms) -> str:
 def compute_age_at_boot(terms: Terms, wall: float) -> float:
     """Return the age of a machine at its first boot.
 
-    The age includes its creation, up to `CREATION_SECONDS`. For a queued machine with --max_hours,
-    it is the time in the queue by which its limit would exceed the hours that are left.
+    The age includes the time of creation, up to `CREATION_SECONDS`. For a queued machine with
+    --max_hours, the time in the queue reduces the hours that are left. If `limit` exceeds the rest,
+    the age is the excess.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:

@@ -11,7 +11,7 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model_dir.folder import ModelDir, Resumption
 from bigbird_ja.settings.checks import check_divides
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.compile_cache import CompileCache
 from bigbird_ja.train.engines.first_state import make_first_state
@@ -27,7 +27,7 @@ def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
     training = config.training
     check_divides(training.global_batch_size, choice.replicas, training.gradient_accumulation_steps)
     # This raises if static data was masked with another unit or rate.
-    manifest.make_rule(config.data.mask_unit, train_predictions(config, manifest))
+    manifest.make_rule(config.data.mask_unit, count_train_predictions(config, manifest))
 
 
 def make_engine(

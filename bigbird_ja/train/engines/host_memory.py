@@ -26,7 +26,7 @@ from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.process.console import format_bytes
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 
 GROWTH = 2
 OVERHEAD = 1.1
@@ -56,7 +56,7 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
     kept = sum(dense + until_backward for until_backward, _ in scores)
     if config.training.gradient_checkpointing:
         kept = model.num_layers * tokens * hidden + dense + most
-    predicted = 3 * sequences * train_predictions(config, data) * (model.vocab_size or 0)
+    predicted = 3 * sequences * count_train_predictions(config, data) * (model.vocab_size or 0)
     return _FLOAT * (parameters * (2 + slots) + kept + most + predicted)
 
 

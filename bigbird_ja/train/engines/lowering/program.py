@@ -30,7 +30,7 @@ from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.model_dir.variables import name_slot
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.settings.values import count_train_predictions
 from bigbird_ja.train import optimizer
 from bigbird_ja.train import step as step_lib
 from bigbird_ja.train.engines.lowering.lowered import (
@@ -82,7 +82,7 @@ class Program:
     def batch(self) -> dict[str, Spec]:
         """One replica's part of a batch, as `data.pipeline.read_batches` yields it."""
         return make_batch_specs(
-            self.data, self.sequences, train_predictions(self.config, self.data)
+            self.data, self.sequences, count_train_predictions(self.config, self.data)
         )
 
     @property
