@@ -67,7 +67,8 @@ __all__ = ["Config", "errors", *FUNCTIONS]
 
 def __getattr__(name: str) -> Any:
     """Import a function, `Config` or `errors` when it is first used."""
-    if name == "__version__":  # in a checkout it runs git
+    # In a checkout, the version is found by running git.
+    if name == "__version__":
         from bigbird_ja.version import find_version
 
         return find_version()
@@ -76,7 +77,8 @@ def __getattr__(name: str) -> Any:
     if module := FUNCTIONS.get(name) or _OTHERS.get(name):
         from bigbird_ja.process.tensorflow_setup import configure_gcs
 
-        configure_gcs(os.environ)  # before TensorFlow is imported
+        # TensorFlow reads these variables when it is imported.
+        configure_gcs(os.environ)
         return getattr(importlib.import_module(f"bigbird_ja.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

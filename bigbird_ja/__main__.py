@@ -1,4 +1,4 @@
-"""Starts `bigbird-ja`, also as `python -m bigbird_ja`."""
+"""Entry point of `python -m bigbird_ja`, which is the same as `bigbird-ja`."""
 
 from bigbird_ja.cli import main
 

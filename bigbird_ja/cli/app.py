@@ -70,7 +70,7 @@ _JSON_FLAG = re.compile(r"--?json(=(true|1))?", re.I)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its status: the console script."""
+    """Run one command and exit with its status. This is the console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams.prepare()
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
@@ -121,7 +121,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Return a context manager for the line of `--json`, or for None."""
+    """Return a context manager that yields the line of `--json`, or None if it is not wanted."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
@@ -168,7 +168,7 @@ def _report(
         signals: signal handling of the process, if this is the console script.
         translate: function that replaces parameters in a message by flags.
     """
-    # Free the memory of the failed frames, which is required below.
+    # Free the memory of the failed frames, since the code below needs memory.
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
@@ -197,7 +197,10 @@ def _report(
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
-    """End the process from the thread that receives signals, with a timeout for each part."""
+    """Clean up and end the process, from the thread that receives signals.
+
+    Each step has a timeout.
+    """
 
     def flush_message() -> None:
         if not signals.is_settled:

@@ -40,15 +40,15 @@ class Flag(Option):
     """Flag of a command.
 
     Attributes:
-        setting: Key of the setting that it sets, or "".
+        setting: Key of the setting that the flag sets, or "".
         form: Placeholder for the value in `--help`; by default the type.
         group: Heading in `--help`.
-        many: Whether it may be repeated.
-        commas: Whether its value is a list separated by commas.
-        required: Whether it is required.
+        many: Whether the flag may be repeated.
+        commas: Whether the value is a list separated by commas.
+        required: Whether the flag is required.
         unless: Flag with which this flag is not required.
         needs: Flag, or flag=value, without which this flag has no effect.
-        excludes: Flags that cannot be combined with it.
+        excludes: Flags that cannot be combined with this flag.
         uses: For --set and --config, keys of settings that have an effect in the command.
     """
 
@@ -316,7 +316,7 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
 
 
 def check_given(args: flags.FlagValues, what: str, need: str) -> None:
-    """Check that a flag is given without which another flag or setting has no effect."""
+    """Check that the flag `need` is given, since `what` has no effect without it."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
         raise BadInput(
@@ -331,7 +331,7 @@ def format_need(need: str) -> str:
 
 
 def _suggest_names(args: flags.FlagValues, name: str) -> str:
-    """Return a text that suggests the nearest flag and the nearest settings."""
+    """Return a hint for a misspelled flag: the flag and the settings with similar names."""
     nearest = [f"--{known}" for known in find_nearest(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses

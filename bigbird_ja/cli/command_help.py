@@ -62,7 +62,7 @@ def format_meaning(flag: flags.Flag) -> str:
     """Format a flag's description, unit, range, setting and conditions."""
     option = declared(flag)
     notes = [
-        # Choices are shown next to the name.
+        # The choices already follow the flag's name, so only the unit is added.
         option.unit if option.choices else option.values,
         f"sets {option.setting}" if option.setting else "",
         f"with {format_need(option.needs)}" if option.needs else "",

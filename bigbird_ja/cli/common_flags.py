@@ -7,7 +7,7 @@ from typing import Any
 from bigbird_ja.cli.command_flags import Args, Flags
 
 _WEIGHTS = (
-    " SRC=WEIGHT: an epoch has each of its documents WEIGHT times, 0.0001 to 1000 (default 1);"
+    " SRC=WEIGHT: an epoch contains each document of SRC WEIGHT times, 0.0001 to 1000 (default 1);"
     " weighted corpora are packed separately."
 )
 
@@ -37,8 +37,8 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
     )
     flags.text(
         "text_field",
-        "Field or column of text; not for .txt and tfds:. Repeatable: of each record or table the"
-        " first that it has is read.",
+        "Field or column that contains the text; not for .txt and tfds:. Repeatable: the first one"
+        " that a record or table contains is read.",
         many=True,
         none="text",
     )
@@ -52,7 +52,7 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         "txt_documents",
         ("auto", "file", "blank_line", "line"),
         "Document in a .txt file: the whole file, the text between blank lines, or a line. auto:"
-        " the file if a folder or glob has several of at most 8 MB, else blank lines.",
+        " the file if a folder or glob contains several files of at most 8 MB, else blank lines.",
     )
 
 

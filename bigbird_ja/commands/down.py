@@ -5,7 +5,8 @@
 Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
 in --project and, with --bucket, in the projects that its runs have used last; asks, deletes them,
 and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
-minute or two per TPU. The TPU of a running `launch` is left: it would create it again.
+minute or two per TPU. The TPU of a running `launch` is not deleted, since `launch` would create it
+again.
 """
 
 import sys
@@ -23,7 +24,7 @@ POSITIONAL = "name"
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
-    flags.text("name", "One run.", none="all of `launch`'s")
+    flags.text("name", "Name of one run.", none="all runs of `launch`")
     flags.path("bucket", "gs://BUCKET[/FOLDER] whose runs' TPUs are deleted.", none="any")
     flags.switch("yes", "Delete without asking.")
 

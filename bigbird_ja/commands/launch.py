@@ -8,12 +8,12 @@ r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at 
 Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/model (checkpoints,
 metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
 BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
-run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, rerun the same
-command: it adopts the machine. A TPU without supervisor deletes itself after --lease_hours;
-none lives longer than --max_hours and --max_cost allow. Whatever the TPU would refuse is checked
-before it is rented. A zone that refuses the request is left out, which bills nothing. --dry_run
-needs no credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an
-empty project to here.
+run is finished, which takes days: run it in tmux, or on a small VM. If it is killed, rerun the same
+command, which adopts the machine. A TPU without a supervisor deletes itself after --lease_hours,
+and no TPU lives longer than --max_hours and --max_cost allow. Settings and data that the TPU would
+refuse are refused before it is rented. A zone that refuses the request is skipped, and bills
+nothing. --dry_run needs no credentials, no project and no data, and takes a second.
+docs/cloud-setup.md explains the set-up of an empty project.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _PARAMETERS = (
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
-    flags.text("name", "Name of run, TPU and folder.", **needed)
+    flags.text("name", "Name of the run, its TPU and its folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
-    about = {"default": [], "commas": True, "none": "those known for the type"}
+    about = {"default": [], "commas": True, "none": "the zones known for the type"}
     flags.text("zones", "Zones to try in this order.", **about)
     flags.text(
         "accelerator_type",
-        "v5e-8, v6e-8, v5p-8, v4-8, v3-8, ..., and slices of several hosts such as v5e-32.",
+        "TPU type: v5e-8, v6e-8, v5p-8, v4-8, v3-8, ..., or a slice of several hosts such as"
+        " v5e-32.",
         default="v5e-8",
     )
     flags.text("bucket", "gs://BUCKET[/FOLDER] of all files of the run.", **needed)
@@ -61,13 +62,13 @@ def define_flags(flags: Flags) -> None:
     evaluates = "Mode; train_and_eval also evaluates every training.eval_every_steps steps."
     flags.choice("mode", ("train", "train_and_eval"), evaluates)
     flags.setting("training.num_train_steps")
-    engine = "Engine, as for `pretrain`; pjrt brings its own Python, TensorFlow, jax and libtpu."
+    engine = "Engine, as for `pretrain`; pjrt installs its own Python, TensorFlow, jax and libtpu."
     flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
     flags.choice(
         "service",
         ("auto", "compute", "tpu"),
         "Service that rents the TPU: Compute Engine (v5p, v6e, v7x) or the Cloud TPU API (all but"
-        " v7x; the one where TRC grants count). auto: the first of them that offers it.",
+        " v7x; TRC grants are valid only here). auto: the first of the two that offers the TPU.",
     )
     flags.choice(
         "pricing",
@@ -82,13 +83,13 @@ def define_flags(flags: Flags) -> None:
     hours: dict[str, Any] = {"unit": "hours", "low": 0.0001}
     usd: dict[str, Any] = {"unit": "US dollars", "high": 1e9}
     limit = {"none": "no limit"}
-    end = "Maximum time from the start of the run, which ends then. This or --max_cost is required."
+    end = "Maximum time from the start of the run to its end. This or --max_cost is required."
     lease = "Lifetime of a TPU without supervisor; then it deletes itself."
     flags.number("max_hours", None, end, high=1e6, **limit, **hours)
     cost = "Maximum cost of TPU time; then the run ends. This or --max_hours is required."
     flags.number("max_cost", None, cost, low=0.01, **limit, **usd)
     price = "Price of the TPU an hour, in place of the table's; 0 for a grant such as TRC's."
-    flags.number("price_per_hour", None, price, low=0, none="the dearest zone's", **usd)
+    flags.number("price_per_hour", None, price, low=0, none="the most expensive zone's", **usd)
     flags.number("lease_hours", 12.0, lease, high=168, **hours)
     poll = {"low": 0.05, "high": 86_400}
     flags.number("poll_seconds", 30.0, "Time between polls of the service.", unit="seconds", **poll)

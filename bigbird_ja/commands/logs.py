@@ -2,8 +2,8 @@
 
   bigbird-ja logs base-1 --bucket gs://MY-BUCKET
 
-Reads the machine's copy of it, BUCKET/NAME/supervisor/training.log, and prints each line once, as
-it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it is.
+Reads BUCKET/NAME/supervisor/training.log, to which the machine copies the log, and prints new lines
+until the run has ended. Changes nothing; the run continues after Ctrl-C.
 """
 
 from bigbird_ja.cli.command_flags import Args, Flags

@@ -5,20 +5,20 @@
   bigbird-ja plan --config continue-8192 --init_from encoder --max_cost 5
 
 Reads a config and, if given, the config.json of --init_from, a data set's manifest, results of
-`preflight --output` and a table of prices. Writes nothing. Takes a second. Successive runs take a
-call each. With --init_from the run has the sizes of that encoder. --max_cost also shows how many
-steps, tokens and epochs that budget pays for on each machine.
+`preflight --output` and a table of prices. Writes nothing. Takes a second. To plan several runs in
+a row, plan each of them. With --init_from the run has the sizes of that encoder. --max_cost also
+shows how many steps, tokens and epochs that budget pays for on each machine.
 
 Hours are rented time, including saves, restarts and work that is repeated after preemptions. The
-time of a step is computed from what the compiler generates, of the run's own step with --preflight,
-and fitted to published times of steps on real chips (docs/lab/clock.md). The interval is the one
-that covers 80 % of those. Costs are the machine's only: the storage of a base model costs less than
-a dollar a month, and traffic within a region is free.
+time of a step is computed from the compiler's output, and fitted to published times of steps on
+real chips (docs/lab/clock.md). With --preflight, the run's own step was compiled. The interval
+covers 80 % of the published times. Costs include only the machine: the storage of a base model
+costs less than a dollar a month, and traffic within a region is free.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
 of Kaggle and Colab. Zones are those that `launch` tries by default: the region and the continent of
 --data_dir, or the US without it, since traffic from another continent costs more than a cheaper
-zone saves. The price is that of the most expensive of them.
+zone saves. The price is that of the most expensive of these zones.
 """
 
 from __future__ import annotations

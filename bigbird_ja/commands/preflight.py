@@ -11,8 +11,8 @@ config, the manifest of --data_dir and the config.json of --init_from; needs no 
 Writes only --output, --dump_hlo and --keep. A 12-layer step takes three to five minutes per chip on
 one CPU core; --search_batch compiles three or four times. With libtpu 0.0.42 or newer, cycles are
 also counted in the machine code, which takes some minutes more. With --keep a machine with the same
-slice, settings, data set and packages loads the step in seconds; any other compiles its own, and
-logs that. Needs pip install 'bigbird-ja[preflight]'.
+slice, settings, data set and packages loads the step in seconds. Any other machine compiles its own
+step, and logs that. Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def define_flags(flags: Flags) -> None:
         "init_from",
         "Hugging Face folder to start from, as in `pretrain`: its sizes replace the config's.",
     )
-    kept = "Run of `launch`, BUCKET/NAME: gets the compiled steps of each --topology."
+    kept = "BUCKET/NAME of a run of `launch`, to which the step of each --topology is written."
     flags.path("keep", kept)
     flags.path("output", "JSON file for the results, which `plan --preflight` reads.")
 

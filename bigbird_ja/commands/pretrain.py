@@ -57,8 +57,8 @@ def define_flags(flags: Flags) -> None:
     flags.number(
         "max_train_minutes",
         None,
-        "Saves and stops (status 75) this many minutes after the command started, start-up and"
-        " compilation included.",
+        "Time from the start of the command, start-up and compilation included, after which it"
+        " saves and stops (status 75).",
         unit="minutes",
         low=0.01,
         high=1e6,

@@ -3,8 +3,8 @@
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
 Reads the runs' states, heartbeats and events from the bucket and, with --project, lists the TPUs
-of both services. Shows for each run its state, step, rate, ETA, preemptions and money
-so far; `report` draws its curves. Changes nothing; takes a second or two.
+of both services. Shows for each run its state, step, rate, ETA, preemptions and cost so far;
+`report` draws its curves. Changes nothing; takes a second or two.
 """
 
 from bigbird_ja.cli.command_flags import Args, Flags
@@ -31,7 +31,7 @@ POSITIONAL = "name"
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
-    flags.text("name", "One run.", none="all")
+    flags.text("name", "Name of one run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
 
 

@@ -20,7 +20,7 @@ from bigbird_ja.process.console import escape_text, shorten
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.process.redact import redact
 
-# Beginning of the input pipeline's message about a shard without the manifest's records.
+# Beginning of the input pipeline's message if the records of a shard are not those in the manifest.
 SHARD_CHANGED = "shard ended early or was changed:"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -96,7 +96,7 @@ def classify(error: BaseException) -> CommandError | None:
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names) and re.search(pattern, text):
             line = summarize_error(error)
-            # The rest of the message are links and advice.
+            # The rest of the message consists of links and advice.
             if names == _CREDENTIALS:
                 line = line.partition(". ")[0]
             return kind(f"{what} ({line.rstrip('.')}): {advice}")

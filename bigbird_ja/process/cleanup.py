@@ -1,7 +1,7 @@
 """Registry of child processes and temporary files that must not outlive this process.
 
-Context managers usually remove them. If a process is stopped while its main thread is in native
-code, the end of the blocks is never reached. Then `clean_up` removes them, from any thread.
+Usually, the context managers here remove them on exit. If a process is stopped while its main
+thread is in native code, the context managers never exit. Then another thread calls `clean_up`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 def remove_on_exit(path: str) -> Iterator[None]:
     """Context manager: register a file or directory with `clean_up`.
 
-    On exit, the path is not removed; only its registration ends.
+    On exit, the caller removes the path. Only its registration ends here.
     """
     path = os.path.abspath(path)
     _paths.add(path)
@@ -52,7 +52,7 @@ def clean_up() -> None:
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()
-    # Not imported here, since the import takes longer than most commands.
+    # `multiprocessing` is not imported here, since the import takes longer than most commands.
     pools = sys.modules.get("multiprocessing")
     for worker in pools.active_children() if pools else ():
         with contextlib.suppress(OSError, ValueError):

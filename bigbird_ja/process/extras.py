@@ -1,10 +1,10 @@
-"""Optional packages, which some machines provide in their own version or few users need."""
+"""Optional packages: some machines provide their own version, or few users need the package."""
 
 import importlib.util
 
 from bigbird_ja.errors import BadInput
 
-# Installation of each module.
+# Advice by missing module: the command that installs it.
 INSTALL = {
     "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] with Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
@@ -28,7 +28,7 @@ def require(*modules: str) -> None:
         modules: names in `INSTALL`.
 
     Raises:
-        BadInput: A package is missing; the message contains the command that installs it.
+        BadInput: A package is missing. The message contains the command that installs it.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:

@@ -1,7 +1,7 @@
 """Masking of credentials in text before it is logged or written.
 
-It recognizes only common forms, as an additional protection. In the first place, messages do not
-contain credentials: they consist of known values, and environment variables are never printed.
+The rules recognize only common forms of credentials. They are an additional protection, since
+messages consist of known values, and environment variables are never printed.
 """
 
 import re

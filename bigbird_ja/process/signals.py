@@ -28,11 +28,11 @@ from bigbird_ja.errors import format_interruption
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Seconds after the first signal until a thread ends the process. The main thread may not do it
-# because of native code, a library that catches the exception, or a thread that it joins.
+# Seconds after the first signal until a thread ends the process. The main thread may be unable to
+# exit, since it is in native code, joins a thread, or a library catches the exception.
 LEAVE_SECONDS = 5.0
-# Minimum seconds between two signals of a user who does not want to wait. Closing a terminal may
-# send two signals at once.
+# A second signal within this time is ignored, since closing a terminal may send two at once. A
+# later one ends the process.
 _AGAIN_SECONDS = 0.3
 # Maximum seconds to finish a step. A spot machine is stopped about 30 s after SIGTERM.
 SAVING_SECONDS = 25.0
@@ -97,8 +97,9 @@ class Listener:
     def __enter__(self) -> Self:
         self._outer_wakeup = _start_listening()
         _listeners.append(self)
-        # If the parent process ignores SIGHUP (`nohup`), it stays ignored. SIGINT does not, since
-        # shells ignore it for all background jobs. From this statement on, the handler may raise.
+        # If the parent process ignores SIGHUP (`nohup`), this process ignores it, too. An ignored
+        # SIGINT is handled, since shells ignore it for all background jobs. From this statement on,
+        # the handler may raise.
         self._outer_handlers = {
             number: signal.signal(number, self._handler)
             for number in SIGNALS
@@ -150,7 +151,7 @@ class CommandSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:
             return
-        # As in `_receive`, which may run only after the exception is handled.
+        # `_receive` also sets this, but may run only after the exception is handled.
         self.number = self.number or number
         raise KeyboardInterrupt(name_of(number))
 

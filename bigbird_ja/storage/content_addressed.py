@@ -1,8 +1,8 @@
 """Folders whose name is the SHA-256 of their content.
 
 `SHA256SUMS` lists the files, in the format of `sha256sum --check`, and its SHA-256 is the folder's
-name. So a changed or added file is detected. It is written last, so a folder without it is
-incomplete.
+name. So a changed or added file is detected. `SHA256SUMS` is written last, so a folder without
+`SHA256SUMS` is incomplete.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # PyYAML reads about 100 kB per second. The largest preset has 3 kB.
 MAX_YAML_BYTES = 256 << 10
 
-# Types of many files' fields.
+# Types for the fields of files.
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Amount = Annotated[float, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]

@@ -1,7 +1,7 @@
 """Files on disk, which are written under a temporary name, synced, and renamed.
 
-So a reader sees the old file or the new one, never a part. After a kill, a temporary file may be
-left, which listings exclude.
+So a reader sees the old file or the new one, never a file that is partly written. After a kill, a
+temporary file may be left, which listings exclude.
 """
 
 import contextlib
@@ -42,7 +42,9 @@ class Disk:
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Read a file, and return its content and the token of this version for `replace_if`.
+        """Read a file, and return its content and its token.
+
+        `replace_if` accepts the token, which changes with every write.
 
         Raises:
             BadInput: The file has more than `limit` bytes.
@@ -53,7 +55,7 @@ class Disk:
             return data, _make_token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
-        """Return size and version of a file."""
+        """Return the size and the token of a file."""
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return _make_stat(os.stat(path))
@@ -79,7 +81,7 @@ class Disk:
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
             path = os.path.join(directory, name)
             if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
-                # It may be a broken link, or removed meanwhile.
+                # The path may be a broken link, or the file may have been removed meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     stats[name] = _make_stat(os.stat(path))
         return stats
@@ -120,12 +122,17 @@ class Disk:
             _sync_directory(path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replace a file if its version is still `token` ("" for a missing file).
+        """Replace a file, unless it was written since `token` was read.
 
         Calls in one directory are serialized.
 
+        Args:
+            path: file to replace.
+            data: new content.
+            token: token of the file when it was read, or "" if it did not exist.
+
         Returns:
-            The new token, or None if the version differs.
+            The new token, or None if another process has written or deleted the file.
         """
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
@@ -266,8 +273,8 @@ def create_scratch_directory(parent: str | None = None, prefix: str = "") -> Ite
 
     Args:
         parent: parent folder, by default the system's folder for temporary files.
-        prefix: prefix of the folder's name. If given, the caller must own a lease for it. Other
-            folders with that prefix belong to killed processes, and are removed.
+        prefix: prefix of the folder's name. If it is given, the caller must own a lease, so that
+            other folders with that prefix belong to killed processes. They are removed.
     """
     parent = parent or tempfile.gettempdir()
     for name in os.listdir(parent) if prefix else ():

@@ -42,7 +42,7 @@ def is_finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> boo
     """Return whether `output_dir` already contains this export.
 
     Raises:
-        BadInput: It contains another export, and `overwrite` is false.
+        BadInput: The folder contains another export, and `overwrite` is false.
     """
     owned = Owned.load(output_dir)
     path = storage.join(output_dir, RECORD)

@@ -38,7 +38,7 @@ def _get_bucket() -> Bucket:
 
 
 def find_place(path: str) -> Disk | Bucket:
-    """Return the object for the disk or the bucket of a path.
+    """Return the `Disk` or `Bucket` that stores a path.
 
     Raises:
         BadInput: The path is invalid, such as s3://bucket/name.

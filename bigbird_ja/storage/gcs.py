@@ -263,7 +263,7 @@ class Bucket:
         """Replace one generation, or create a missing object.
 
         The reply to an earlier try may have been lost after the object was stored. A random word in
-        its metadata distinguishes this write from another writer's.
+        the object's metadata shows whether this call has written the object.
         """
         mark = secrets.token_hex(8)
         with contextlib.suppress(PreconditionFailed):

@@ -38,7 +38,7 @@ _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
 # A lock file on a disk is padded to this size with spaces.
 _FILE_BYTES = 1024
-_ADVICE = "if no process works here, remove it"
+_ADVICE = "remove it if no process uses this folder"
 
 
 def read_boot_clock() -> float:
@@ -129,11 +129,11 @@ class Lease:
         """Acquire the lease, and return the dead holder from which it was taken over, or None.
 
         Raises:
-            BadInput: Another process owns it, or the file is not a lock file.
+            BadInput: Another process owns the lease, or the file is not a lock file.
         """
         before = self._acquire_object() if self._is_object else self._acquire_file()
         if before is not None:
-            self._log(f"took over the stale lock of {before.name} ({self._path}): it has ended")
+            self._log(f"took over the stale lock of {before.name}, which has ended ({self._path})")
         if self._is_object:
             self._token = self._read_own_token()
             fences.add_fence(self._path, self)
@@ -168,10 +168,14 @@ class Lease:
         return None
 
     def _write_object(self, token: str) -> str | None:
-        """Replace one version of the object, and return the new token or None."""
+        """Replace the object if its token is `token`, and return the new token.
+
+        Returns:
+            The new token, or None if the object has changed.
+        """
         began = self._clock()
         new = storage.replace_if(self._path, self._encode(), token)
-        # Another process takes over only if this version does not change for `stale_seconds`.
+        # Another process takes over only if the object does not change for `stale_seconds`.
         if new is not None:
             self._end = began + self._stale_seconds
         return new
@@ -181,7 +185,7 @@ class Lease:
 
         Raises:
             LeaseLost: Another process has taken over.
-            StorageError: The bucket fails; a later call may succeed.
+            StorageError: The bucket fails. A later call may succeed.
         """
         with self._lock:
             if not self._is_object:
@@ -208,7 +212,11 @@ class Lease:
         return LeaseShare(self._path, self.owner.id, self._stale_seconds)
 
     def expect(self, versions: Mapping[str, str]) -> None:
-        """Set the versions of files that may be replaced. Other files must not exist."""
+        """Set the objects that this process may replace. Other objects must not exist yet.
+
+        Args:
+            versions: generation by path. On disk, they are ignored.
+        """
         if self._is_object:
             self.generations.update((path, int(token)) for path, token in versions.items())
 
@@ -251,7 +259,7 @@ class Lease:
         """Return whether the object still exists after `stale_seconds` without a renewal.
 
         Raises:
-            BadInput: The holder renewed it.
+            BadInput: The holder renewed the lease.
         """
         self._log(
             f"{self._path}: leased by {holder.name}; waiting {self._stale_seconds:.0f} s to see"
@@ -315,7 +323,9 @@ class LeaseShare:
             self.check()
             if self._ends_soon():
                 if read_boot_clock() >= give_up:
-                    raise StorageError(f"{self.path} was not renewed: rerun the same command")
+                    raise StorageError(
+                        f"the lease {self.path} was not renewed in time: rerun the same command"
+                    )
                 time.sleep(min(_POLL_SECONDS, self.stale_seconds / 8))
 
     def check(self) -> None:
@@ -382,7 +392,7 @@ def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
 
 def _make_lost_error(path: str, name: str) -> LeaseLost:
     return LeaseLost(
-        f"{path}: {name} has taken over, since this process did not renew its lease in time: this"
+        f"{path}: {name} has taken over, since this process did not renew its lease in time. This"
         " process stops writing"
     )
 
@@ -413,7 +423,7 @@ def lease_folder(folder: str) -> contextlib.AbstractContextManager[Lease]:
     """Context manager: own the lease of a folder, for its only writer.
 
     Raises:
-        BadInput: Another process owns it.
+        BadInput: Another process owns the lease.
     """
     busy = f"{{owner}} is writing to {folder}: wait until it has ended, or choose another folder"
     return keep_lease(Lease(storage.join(folder, LOCK_NAME), busy, log))
@@ -426,7 +436,7 @@ def keep_lease(lease: Lease) -> Iterator[Lease]:
     The block calls `lease.check()` before it writes important files.
 
     Raises:
-        BadInput: Another process owns it.
+        BadInput: Another process owns the lease.
     """
     stop = threading.Event()
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bigbird_ja import storage
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, Owned, describe_owner
+from bigbird_ja.storage.ownership import FILES, MANIFEST_NAME, Owned
 
 _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
@@ -95,7 +95,8 @@ def check_folder(
     if owned is not None and owned.kind == kind:
         return owned
     if owned is not None and owned.kind != FILES:
-        raise paths.make_refusal(path, flag, f"{describe_owner(owned)}: {advice}")
+        reason = f"contains the output of another command of bigbird-ja ({owned.kind}): {advice}"
+        raise paths.make_refusal(path, flag, reason)
     ours = {MANIFEST_NAME, *owned.files} if owned else set()
     foreign = [name for name in _list_names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
     if foreign:
@@ -116,7 +117,7 @@ def _list_names(path: str) -> list[str]:
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> None:
-    """Check that an output is not an input, contains none, and is not inside one.
+    """Check that an output and an input are different paths, and that neither contains the other.
 
     Args:
         inputs: path by parameter; None if the parameter was not given.
@@ -138,7 +139,8 @@ def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> 
 def create_folder(path: str) -> Iterator[None]:
     """Context manager: create a folder with parents, and remove them if the block writes nothing.
 
-    A new manifest does not count, and is removed, too. For example, the disk may be full.
+    A new ownership manifest is also removed if the block writes nothing else, for example because
+    the disk is full.
     """
     if storage.is_remote(path):
         yield
@@ -147,15 +149,15 @@ def create_folder(path: str) -> Iterator[None]:
     while not os.path.isdir(folder):
         made.append(folder)
         folder = os.path.dirname(folder)
-    mark = os.path.join(path, MANIFEST_NAME)
-    is_marked = os.path.lexists(mark)
+    manifest = os.path.join(path, MANIFEST_NAME)
+    has_manifest = os.path.lexists(manifest)
     storage.make_directory(path)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if not is_marked and os.listdir(path) == [MANIFEST_NAME]:
-                os.unlink(mark)
+            if not has_manifest and os.listdir(path) == [MANIFEST_NAME]:
+                os.unlink(manifest)
             # This raises OSError for a folder that is not empty.
             for folder in made:
                 os.rmdir(folder)

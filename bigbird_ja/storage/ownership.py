@@ -33,29 +33,33 @@ MANIFEST_NAME = ".bigbird-ja.json"
 # Kind of a user's folder that contains single files of this program.
 FILES = "files"
 _MAX_BYTES = 64 << 20
-_ADVICE = "restore it from a copy, or remove it, after which all files in the folder are yours"
+_ADVICE = "restore it from a copy, or remove it, so that all files in the folder count as yours"
 
 
 @dataclass(frozen=True)
 class FileVersion:
-    """Version of a file: its size and its CRC-32C in base64, as in Cloud Storage."""
+    """Size and CRC-32C of a file, which identify one version of its content.
+
+    The CRC-32C is in base64, as in Cloud Storage.
+    """
 
     size: decode.Count
     crc32c: str
 
     @classmethod
     def from_bytes(cls, data: bytes) -> FileVersion:
-        """Return the version of a content."""
+        """Compute the size and checksum of a file with these bytes."""
         return cls(len(data), storage.compute_crc32c(data))
 
     @classmethod
     def from_file(cls, path: str) -> FileVersion:
-        """Return the version of a file. On disk, the file is read."""
+        """Return the size and checksum of a file. On disk, the file is read to compute them."""
         info = storage.stat(path)
         return cls(info.size, info.crc32c or storage.compute_file_crc32c(path)[0])
 
 
-# Listed versions of a file: one, or two from version 0.1.0. None stands for any content.
+# Size and checksum that a listed file may have. Version 0.1.0 listed two of them for some files.
+# None stands for any content.
 Versions = tuple[FileVersion, ...] | None
 
 
@@ -117,8 +121,8 @@ class Owned:
         """
         if (owned := cls.load(path)) is None:
             raise StorageError(
-                f"{storage.join(path, MANIFEST_NAME)} was removed by another process, so this one"
-                " stopped"
+                f"{storage.join(path, MANIFEST_NAME)} was removed by another process, so this"
+                " process stops"
             )
         return owned
 
@@ -142,7 +146,10 @@ class Owned:
             storage.create_exclusive(storage.join(path, MANIFEST_NAME), msgspec.json.encode(new))
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
-                raise BadInput(f"{path} {describe_owner(owned)}: choose another folder")
+                raise BadInput(
+                    f"{path} contains the output of another command of bigbird-ja ({owned.kind}):"
+                    " choose another folder"
+                )
             owned._change(kind=kind)
         return owned
 
@@ -153,7 +160,10 @@ class Owned:
 
     @property
     def place_id(self) -> str:
-        """Id of the folder at its path, which differs from that of a copy with the same `id`."""
+        """Id of the folder together with its path.
+
+        A copy of the folder has the same `id`, but another `place_id`.
+        """
         place = self.path if storage.is_remote(self.path) else os.path.realpath(self.path)
         return hashlib.sha256(os.fsencode(f"{self.id} {place}")).hexdigest()[:16]
 
@@ -174,14 +184,14 @@ class Owned:
         return False
 
     def has_version(self, name: str, made: FileVersion) -> bool:
-        """Return whether the manifest lists this version of a file."""
+        """Return whether the manifest lists a file with this size and checksum."""
         return made in (self._manifest.files.get(name) or ())
 
     def note(self, files: Mapping[str, FileVersion | None]) -> None:
         """Add files to the manifest before they are written.
 
         Args:
-            files: version by name; None for any content.
+            files: size and checksum by name, or None for any content.
 
         Raises:
             BadInput: A file of the user has one of the names.
@@ -240,7 +250,10 @@ class Owned:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Context manager: open a file that becomes NAME on exit, as by `write`."""
+        """Context manager: open a file that is listed and becomes `name` on exit.
+
+        As by `write`, an old version is kept.
+        """
         path = storage.join(self.path, name)
         self.refuse_foreign([name])
         with storage.writing(path) as file:
@@ -346,11 +359,6 @@ class Owned:
                 fresh = Owned.load(self.path)
                 if fresh is None or fresh.id != self.id:
                     raise StorageError(
-                        f"{where} was removed or replaced by another process, so this one stopped"
+                        f"{where} was removed or replaced by another process, so this process stops"
                     )
                 self._manifest, self._token = fresh._manifest, fresh._token
-
-
-def describe_owner(owned: Owned) -> str:
-    """Return the second half of an error message about a folder of another command."""
-    return f"contains the output of another command of bigbird-ja ({owned.kind})"

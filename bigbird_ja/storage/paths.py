@@ -28,7 +28,7 @@ _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Stat:
-    """Size and version of a file.
+    """Size and token of a file.
 
     Attributes:
         size: Size in bytes.
