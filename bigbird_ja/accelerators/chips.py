@@ -86,7 +86,7 @@ class Accelerator:
         chip: Name of its chip in `CHIPS`.
         chips: Number of chips, the unit of prices.
         units: Number of `Chip.unit`, which are cores on v2, v3, v4 and v7x.
-        devices: Number of devices, which divide the global batch.
+        devices: Number of devices, over which the global batch is divided.
         peak_flops: Peak rate of the whole slice in bfloat16 FLOP/s.
     """
 
@@ -142,7 +142,7 @@ def find(name: str) -> Accelerator:
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
     count = int(match[2])
     chips = count // per_chip
-    # Slices start at four chips; of v5e and v6e there are also machines with one.
+    # The smallest slice has four chips. Of v5e and v6e there are also machines with one chip.
     small = [1] if chip in _COUNTS_CHIPS else []
     if chips * per_chip != count or (chips not in small and chips < 4) or chips & (chips - 1):
         sizes = ", ".join(f"{chip}-{per_chip * chips}" for chips in (*small, 4, 8, 16))

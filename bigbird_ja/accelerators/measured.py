@@ -32,16 +32,17 @@ SHARES: dict[str, dict[str, float]] = {
     "bigbird": {**_OTHERS, "v5e": 0.52, "v6e": 0.24},
     "modernbert": {**_OTHERS, "v5e": 0.47, "v6e": 0.20},
 }
-# Hidden size of these models.
+# Hidden size of the models in `SHARES`.
 WIDTH = 768
-# Fraction of their time that is linear in the hidden size. The rest is quadratic.
+# Fraction of a step's time that is linear in the hidden size, for these models. The rest is
+# quadratic.
 BY_WIDTH = 0.59
 
 
 def predict_step_seconds(
     kernels: float, code: float | None, estimate: float, links: float
 ) -> tuple[float, str]:
-    """Return the expected seconds of a step, and the name of their basis.
+    """Return the expected seconds of a step, and a text about the basis of the prediction.
 
     Args:
         kernels: seconds of kernels by machine code.

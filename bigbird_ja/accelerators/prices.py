@@ -1,7 +1,4 @@
-"""Prices of TPUs and the services that rent them: `prices.yaml`, and a user's own file.
-
-They are read without network access.
-"""
+"""Prices of TPUs and the services that rent them: `prices.yaml`, and a user's own file."""
 
 import datetime
 import importlib.resources
@@ -68,7 +65,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         on_demand: On-demand price; None if it is unknown or not offered.
         spot: Spot price; None if it is unknown or not offered.
         most_chips: Maximum number of chips at this price, or None for no limit.
-        zones: Zones; None for all of the chip's zones that the table names.
+        zones: Zones, or None for all zones of the earlier offers of the chip.
         as_of: Date of the price; None for the date of the file.
     """
 

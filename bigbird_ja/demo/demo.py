@@ -37,7 +37,7 @@ class DemoResult:
         first_loss: loss of the first logged step, in nats.
         last_loss: loss of the last logged step.
         eval_loss: masked-LM loss on held-out records.
-        eval_accuracy: fraction of their masked tokens that the model predicts correctly.
+        eval_accuracy: fraction of the masked tokens in these records that are predicted correctly.
         masks: candidates at each mask, the likeliest first.
         seconds: duration.
     """
@@ -109,7 +109,7 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     pretrain += ["--set", f"checkpoints.save_every_steps={steps // 4}"]
     print_headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     killed = storage.join(work_dir, _KILLED)
-    # The file exists if an earlier, interrupted demo has done this.
+    # If the file exists, an earlier demo was interrupted after this stage.
     if not storage.exists(killed):
         at = steps * 3 // 8
         run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)

@@ -28,7 +28,7 @@ def run_command(
         kill_when: condition that is polled; when it is true, the command is killed with SIGKILL.
 
     Raises:
-        CommandError: The command failed; the error contains its exit status and message.
+        CommandError: The command failed. The error contains its exit status and message.
         RuntimeError: The command ended before `kill_when` was true.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)

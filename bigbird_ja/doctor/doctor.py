@@ -53,7 +53,7 @@ def doctor(*, on_check: Callable[[Check], None] = lambda check: None) -> DoctorR
         on_check: callback for each result, called as soon as it is known.
 
     Raises:
-        BadInput: This machine cannot train; the error's `results` contain the checks.
+        BadInput: This machine cannot train. The error's `results` contain the checks.
     """
     checks = []
     for check in itertools.chain(
@@ -81,7 +81,7 @@ def _check_packages() -> Iterator[Check]:
     yield Check("bigbird-ja", True, f"{bigbird_ja.__version__}, Python {platform.python_version()}")
     by_module = importlib.metadata.packages_distributions()
     for module, advice in INSTALL.items():
-        # `_check_engines` checks this one.
+        # `_check_engines` checks this module.
         if module == "tensorflow_estimator":
             continue
         if importlib.util.find_spec(module) is None:

@@ -19,12 +19,12 @@ SECONDS_PER_HOUR = 3600.0
 
 # Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), which is assumed without a data set.
 WIKI40B_JA_BYTES = 1.9e9
-# Two characters of Japanese UTF-8 text, with a vocabulary of 32,000.
+# With a vocabulary of 32,000, a token is two Japanese characters, which are 3 bytes each in UTF-8.
 BYTES_PER_TOKEN = 6.0
 
-# Assumed preemptions per hour of a spot machine. Seven spot v2 and v3 had 42 in 677 hours of 2022,
-# 0.04 to 0.12 per hour (github.com/skypilot-org/skypilot/pull/1500). No figures of v5e and v6e are
-# published.
+# Assumed preemptions per hour of a spot machine. In 2022, seven spot machines (v2, v3) had 42
+# preemptions in 677 hours, 0.04 to 0.12 per hour (github.com/skypilot-org/skypilot/pull/1500). No
+# figures of v5e and v6e are published.
 PREEMPTIONS_PER_HOUR = 0.25
 # Further assumptions, explained in docs/design/launch.md.
 # Pause of training for a checkpoint.
@@ -76,8 +76,8 @@ class MachineRate:
 
     Attributes:
         tokens_per_second: Tokens per second on the whole machine.
-        slower: Factor to a step's time at the slow end of its interval.
-        faster: Factor to a step's time at the fast end of its interval.
+        slower: Ratio of a step's time at the slow end of its interval to the expected time.
+        faster: Ratio of a step's time at the fast end of its interval to the expected time.
         source: Origin of the figure, for users.
         fits: Whether the step fits in memory by preflight; None without a result for the machine.
     """
@@ -308,7 +308,7 @@ def make_row(
 def _scale_figures(
     times: Sequence[RunTime | None], name: str, factor: float | None = 1.0
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Return a figure and the ends of its interval, times a factor.
+    """Multiply a figure and the ends of its interval by a factor.
 
     Args:
         times: expected times, then those at the fast and slow end of a step's interval.
@@ -344,13 +344,15 @@ class Budget:
 
 
 def make_budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) -> list[Budget]:
-    """Compute the training that a budget pays for on each rented machine, most first.
+    """Compute how much of a run a budget pays for on each rented machine.
+
+    The machine that can train most comes first.
 
     Args:
-        run: run of the rows.
-        rows: rows of machines.
-        budget: US dollars.
-        epochs: epochs of the run.
+        run: planned run.
+        rows: one estimate for each machine and pricing.
+        budget: budget in US dollars.
+        epochs: number of epochs of the complete run.
     """
     steps = run.config.training.num_train_steps
     shares = [(compute_affordable_share(run, row, budget), row) for row in rows if not row.is_free]
@@ -366,7 +368,11 @@ def make_budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: floa
 def list_hours_by_preemptions(
     run: Plan, row: Row | None, rates: Sequence[float]
 ) -> dict[str, float | None]:
-    """Return the rented hours by preemptions per hour for a spot machine, or {} for others."""
+    """Return the rented hours of a spot machine at several rates of preemptions.
+
+    Returns:
+        The hours by rate (preemptions per hour), or {} if the machine is not a spot machine.
+    """
     if row is None or row.pricing != "spot":
         return {}
     times = [estimate_run_time(row.training_hours, run.checkpoint_interval, rate) for rate in rates]
@@ -380,16 +386,16 @@ def compute_affordable_share(run: Plan, row: Row, budget: float) -> float | None
     """Return the fraction of a run's training that a budget pays for.
 
     Args:
-        run: run of the row.
-        row: row of a rented machine.
-        budget: US dollars.
+        run: planned run.
+        row: estimate for a rented machine.
+        budget: budget in US dollars.
 
     Returns:
         The fraction of the run's steps, above 1 if the budget exceeds the cost; None if the price
         is unknown or preemptions are too frequent.
     """
     rate = run.preemptions_per_hour if row.pricing == "spot" else 0.0
-    # Rented hours are linear in the hours of training. This is the constant part.
+    # Rented hours are a linear function of the hours of training, with this constant term.
     start = estimate_run_time(0.0, run.checkpoint_interval, rate)
     if not row.usd_per_hour or row.hours is None or start is None:
         return None
@@ -406,9 +412,10 @@ def _describe_remainder(run: Plan, machine: Accelerator) -> str:
 
 
 def find_cheapest(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row that can finish, the fastest of equal prices, or None.
+    """Return the cheapest row whose machine can finish the run, or None.
 
-    Free machines are excluded, as their time of completion is unknown.
+    Of several rows with the lowest cost, the fastest is chosen. Free machines are excluded, as
+    their time of completion is unknown.
     """
     able = [
         row

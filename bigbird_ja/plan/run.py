@@ -147,7 +147,7 @@ def plan(
 
 
 def _describe(run: Plan, manifest: Manifest | None) -> dict[str, Any]:
-    """Return the part of the result that doesn't depend on machines."""
+    """Return the fields of the result that do not depend on machines."""
     data, training = run.data, run.config.training
     if manifest:
         sequences, assumption = sum(shard.records for shard in manifest.train_shards), None

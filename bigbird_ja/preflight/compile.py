@@ -33,7 +33,7 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
 PACKAGES = ("jax", "jaxlib", "libtpu")
-# Seconds. A 12-layer step takes one to four minutes on one CPU core.
+# Maximum seconds of a compilation. A 12-layer step takes one to four minutes on one CPU core.
 TIMEOUT = 3600.0
 
 # Set in the child before jax is imported. The first two keep libtpu from asking a metadata server
@@ -78,10 +78,11 @@ def find_chip(name: str) -> Target:
     """Return one device of a chip.
 
     Raises:
-        BadInput: The chip is unknown; the message suggests the nearest name.
+        BadInput: The chip is unknown. The message suggests a similar name.
     """
     if name not in CHIPS:
-        raise BadInput(f"`chips` {name}{suggest_nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
+        hint = suggest_nearest(name, CHIPS)
+        raise BadInput(f"`chips` {name}{hint}: must be one of {', '.join(CHIPS)}")
     return Target(name, CHIPS[name], CHIPS[name].topology)
 
 
@@ -194,7 +195,7 @@ def read_versions() -> dict[str, str]:
     """Return the versions of the compiler's packages.
 
     Raises:
-        BadInput: The extra is not installed; the message contains the command that installs it.
+        BadInput: A package is not installed. The message contains the command that installs it.
     """
     try:
         return {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -230,7 +231,7 @@ def compile_for(
         The program, or the memory that it requires if it does not fit.
 
     Raises:
-        BadInput: The extra is not installed, or this libtpu does not know the chip or slice.
+        BadInput: libtpu or jax is not installed, or this libtpu does not know the chip or slice.
         CompilerFailed: A crash, a timeout, or any error except insufficient memory.
     """
     libtpu = read_versions()["libtpu"]

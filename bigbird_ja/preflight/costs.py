@@ -3,8 +3,8 @@
 The compiler writes `estimated_cycles` on most fusions, but not on relayouts, gathers, scatters and
 concatenations. An instruction without an estimate is priced at 2 x its padded output bytes / 200
 bytes per cycle, the compiler's own rate for relayout copies. The price of a collective is computed
-in the same way, from the larger of its input and output; it is a price of memory traffic, not of
-links. The body of a `while` counts once per trip.
+in the same way, from the larger of its input and output. It includes memory traffic, but no traffic
+on links. The body of a `while` counts once per trip.
 
 Asynchronous copies and slices run during other ops and are free. So are instructions that move no
 data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that joins the adjacent parts
@@ -21,9 +21,9 @@ from bigbird_ja.preflight.hlo import Instruction, Module
 PRICE_BYTES_PER_CYCLE = 200.0
 CONTROL = frozenset({"while", "conditional", "call"})
 
-# Instructions that start work, which runs during other ops. Newer compilers write
-# `custom-call-start` for work on the chip's SparseCores (gathers, sums); the operands are those of
-# its `custom-call-update`.
+# Instructions that start asynchronous work. Newer compilers start work on the chip's SparseCores
+# (gathers, sums) with `custom-call-start`. Its operands are listed at the matching
+# `custom-call-update`.
 _STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
 _FREE = _ENDS | {
@@ -42,7 +42,7 @@ class Cost:
 
     Attributes:
         instruction: The instruction.
-        trips: Number of its runs in one step.
+        trips: Number of times that the instruction runs in one step.
         estimated: Cycles by the compiler's estimate.
         priced: Cycles by `price`; 0 if there is an estimate.
         trips_known: Whether every enclosing loop's trip count is known.
@@ -79,7 +79,7 @@ def _walk(instructions: Iterable[Instruction], trips: int, known: bool) -> Itera
                 # The shapes of an asynchronous call are in its inner instruction.
                 size = moving.padded_bytes if op.opcode in _STARTS else _count_moved_bytes(op)
             elif op.opcode == "custom-call-start":
-                # It has no shape; the computation that it starts has one.
+                # This opcode has no shape, but the computation that it starts has one.
                 size = sum(one.instructions[-1].padded_bytes for one in op.called)
             estimate = op.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
@@ -105,8 +105,8 @@ def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
 def count_trips(loop: Instruction) -> int | None:
     """Return how often a `while` runs its body, or None if that is unknown.
 
-    Known are loops with a counter that starts at a constant, grows by one, and is compared with a
-    constant. (The TPU compilers' programs do not contain XLA's note `known_trip_count`.)
+    It is known for a loop with a counter that starts at a constant, grows by one, and is compared
+    with a constant. (The TPU compilers' programs do not contain XLA's note `known_trip_count`.)
     """
     for compare in loop.list_called("condition"):
         direction = compare.get_attribute("direction")
@@ -157,7 +157,7 @@ def _find_collective(op: Instruction) -> Instruction | None:
     """Return the instruction that moves data between devices: this one, or one that it calls."""
     # The compiler may overlap a collective with computations. Then one fusion starts it, fusions
     # with bodies of this name compute meanwhile, and one fusion ends it. All of them contain the
-    # collective; it counts at the start.
+    # collective, which is counted only at the start.
     if any(one.name.startswith("async_collective_fusion") for one in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
@@ -166,7 +166,7 @@ def _find_collective(op: Instruction) -> Instruction | None:
 
 
 def _count_moved_bytes(op: Instruction) -> int:
-    """Count the bytes of the larger of input and output, padded."""
+    """Return the padded bytes of the input or the output of a collective, if that is larger."""
     given = sum(operand.padded_bytes for operand in op.operands)
     # The output of these instructions contains their input, too.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
@@ -214,9 +214,10 @@ def _count_dot_products(op: Instruction) -> int:
 def _count_convolution_products(op: Instruction) -> int:
     """Count the products in the sum of each output element of a matmul written as a convolution.
 
-    A spatial dimension of the kernel is summed over, unless the window picks one element of it.
-    It does for a batch dimension, where the input is dilated by the window's size, and for a
-    dimension of only the kernel, where the input is padded by the window's size less one.
+    The sum includes a spatial dimension of the kernel, unless the window selects one element of it.
+    The window does so in two cases: for a batch dimension, the input is dilated by the window's
+    size. For a dimension that only the kernel has, the input is padded by the window's size less
+    one.
     """
     kernel, labels = op.operands[1], _DIM_LABELS.match(op.get_attribute("dim_labels"))
     assert labels is not None

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _LARGEST_TRIED = 1024
 # Kind of the folder of `dump_hlo`, for its ownership manifest.
 DUMP = "compiled programs"
-# Number of documents of [2**i, 2**(i + 1)) tokens, counted on 9,954 documents of Japanese text at
-# 1.5 characters per token (docs/lab/kernel.md).
+# At index i, the number of documents with 2**i to 2**(i + 1) - 1 tokens. They were counted in 9,954
+# documents of Japanese text, at 1.5 characters per token (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
 # Maximum number of documents and of tokens in `average_trips`.
 _MAX, _TOKENS = 4000, 1 << 22
@@ -66,8 +66,8 @@ def divide_batch(config: Config, target: Target) -> int:
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on `devices` devices.
 
-    For one device, trace its part of the step on `tpu.num_cores` devices, without collectives.
-    (libtpu compiles the complete program only for a slice with as many devices.)
+    If `devices` is 1, trace one device's part of the step on `tpu.num_cores` devices, without
+    collectives. (libtpu compiles the complete program only for a slice with as many devices.)
 
     Raises:
         BadInput: The step does not support these shapes.
@@ -87,7 +87,7 @@ def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
 
     Args:
         stack: [n, rows, columns], the matrices.
-        devices: Number of devices that divide the stack.
+        devices: Number of devices over which the stack is divided.
 
     Returns:
         [n, rows, columns], in which the other devices' matrices are unchanged.
@@ -268,11 +268,11 @@ def _sum_collectives(target: Target, priced: list[costs.Cost]) -> dict[str, Any]
 def find_largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
     """Return the largest batch per core that fits, or 0 if one sequence does not.
 
-    Each try compiles the whole step. To need few, the next batch is extrapolated from the memory
-    peaks, which are nearly linear in the batch.
+    Each try compiles the whole step. To keep tries few, the next batch is extrapolated from the
+    memory peaks, which are nearly linear in the batch.
 
     Args:
-        measure: Function that returns the result for a batch; called at most once for each.
+        measure: Function that returns the result for a batch. It is called at most once per batch.
         first: Result for some batch.
     """
     results = {first.batch_per_core: first}
@@ -297,7 +297,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
         slope = (peaks[b] - peaks[a]) / (b - a)
         if slope > 0:
             guess = int(a + (limit - peaks[a]) / slope)
-            # `low` is known to fit, so try the next one.
+            # `low` is known to fit, so try the next larger batch.
             guess = guess + 1 if guess <= low else guess
     return min(max(guess, low + 1), high - 1)
 
@@ -359,7 +359,7 @@ def find_skipping_layers(config: Config, data: Data) -> LayerShape | None:
 
 @functools.lru_cache(maxsize=4)
 def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the mean trip count of each loop in `LayerShape.loops`, and the used key tiles' share.
+    """Return the mean trip counts of `LayerShape.loops`, and the fraction of key tiles in use.
 
     The documents are spread evenly over the histogram, so that the result is deterministic.
     """

@@ -18,7 +18,8 @@ CODE_KEYS = (
     "code_waiting_cycles",
 )  # fmt: skip
 
-# The innermost of these name scopes decides; the first in this order breaks ties.
+# Kind of an op by a scope in its name. Of several scopes, the innermost decides. Of two that begin
+# at the same character, the first in this order decides.
 _SCOPES: dict[str, str] = {
     "dropout": "dropout",
     "softmax": "softmax",
@@ -85,7 +86,7 @@ def list_top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            # Layers may be bound by different units. Report that of the costliest layer.
+            # Layers may be bound by different resources. Report that of the costliest layer.
             op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
@@ -123,7 +124,7 @@ def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str,
         "code_cycles": round(total),
         "code_coverage": 1.0 - priced / total if total else 1.0,
         "code_waiting_cycles": round(waiting),
-        # If every op ran at the limit of HBM or of the matrix units, and copies at HBM's limit.
+        # Cycles if every op ran at the limit of HBM or the matrix units, and copies at HBM's limit.
         "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": _round_sums(kinds),
         "code_bound_by": _round_sums(bound),

@@ -41,7 +41,8 @@ class Shape:
         kind: Element type in HLO, such as "bf16".
         dimensions: Sizes, major to minor.
         minor_to_major: Layout, as indices of dimensions.
-        in_hbm: Whether it is in HBM; False for the core's own memory (`S(n)` in its layout).
+        in_hbm: Whether the array is in HBM. Otherwise it is in the core's own memory (`S(n)` in the
+            layout).
     """
 
     kind: str

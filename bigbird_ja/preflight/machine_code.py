@@ -60,8 +60,8 @@ class Code:
         """Whether `cycles` can be trusted.
 
         A small share of bundles in loops of unknown trip count is normal: the copies of uneven
-        tiles contain some. In a scatter, they are the majority. A unit that is used more than
-        fully also means a wrong count.
+        tiles contain some. In a scatter, they are the majority. A used fraction above 1 also means
+        a wrong count.
         """
         return self.unknown_share <= _MAX_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 
@@ -135,12 +135,12 @@ class _Branch:
     """A loop (a branch back to its first bundle) or a skip (a branch forward over bundles).
 
     Attributes:
-        regions: Names of its target.
+        regions: Names of the branch's target.
         first: Index of the first bundle in the loop, or of the first skipped one.
         end: Index after the last such bundle.
-        predicate: Predicate on which it is taken.
-        negated: Whether it is taken if the predicate is false.
-        loops: Loops that contain a skip, the innermost last.
+        predicate: Predicate that decides whether the branch is taken.
+        negated: Whether the branch is taken if the predicate is false.
+        loops: For a skip, the loops that contain it, the innermost last.
         trips: Trip count of a loop, if known.
     """
 
@@ -214,7 +214,8 @@ def _find_branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], lis
     for place, match in enumerate(bundles):
         label, body = match[1], match[2]
         if label == "PF":
-            # It ends the skips to this region, or the last one if it does not name any.
+            # This bundle is the target of the skips to its regions. If it names no region, it is
+            # the target of the last skip.
             targets = frozenset(_NAMED.findall(body))
             for skip in [s for s in open_skips if s.regions & targets] or open_skips[-1:]:
                 open_skips.remove(skip)

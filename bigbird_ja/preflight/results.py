@@ -63,9 +63,9 @@ class StepResult:
         code_bound_by: Cycles by machine code, by the resource that bounds them.
         code_not_counted: Reason why cycles are unknown.
         collectives: Number of collectives in a step.
-        collective_bytes: Bytes that they move.
-        collective_cycles: Part of `priced_cycles` for them.
-        collective_link_ms: Time of their traffic on the links between chips.
+        collective_bytes: Bytes that the collectives move.
+        collective_cycles: Part of `priced_cycles` for collectives.
+        collective_link_ms: Time of the collectives' traffic on the links between chips.
         top_ops: Costliest ops.
         trace_seconds: Wall-clock time of tracing on this machine.
         lowering_seconds: Wall-clock time of lowering on this machine.

@@ -23,7 +23,7 @@ from bigbird_ja.preflight.costs import CONTROL, Cost, count_flops, count_trips
 from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
-# Minimum used fraction of a resource that an op is said to be bound by.
+# An op is called bound by a resource only if it uses at least this fraction of the resource.
 _MIN = 0.25
 NONE_FULL = "latency"
 # libtpu's names of a bundle's slots, for each unit.
@@ -174,8 +174,8 @@ def count_hbm_cycles(size: float, chip: Chip) -> float:
 def count_hbm_bytes(op: Instruction) -> int:
     """Count the padded bytes that an instruction reads from HBM and writes to it, each array once.
 
-    Of an operand of which a fusion reads only slices or rows, only those count. Of an output that
-    it updates in place, only the update counts.
+    If a fusion reads only slices or rows of an operand, only these count. If a fusion updates its
+    output in place, only the update counts.
     """
     total = sum(_read_bytes(op.inside, place, one) for place, one in enumerate(op.operands))
     written = _count_bytes_in_hbm(op)
@@ -270,12 +270,12 @@ class StepTime:
 
 
 def sum_step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime:
-    """Sum the cycles of a step and simulate its waits.
+    """Compute the time of a step in cycles: the sum of its ops, and its simulated waits for copies.
 
     Args:
-        module: Scheduled module.
-        costs: Costs of its ops.
-        chip: Chip for which it was compiled.
+        module: Optimized HLO, in the order in which it runs.
+        costs: Costs of the module's ops.
+        chip: Chip for which the module was compiled.
     """
     by_op = {code.instruction: code for code in costs}
     return _run(module.entry.instructions, by_op, chip)
@@ -324,7 +324,7 @@ def _time_op(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip)
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
-    """Use `cycles` of HBM for the copies."""
+    """Spend `cycles` of HBM on the unfinished copies, first on the one that is required first."""
     while cycles > 0 and copies:
         needed, left = heapq.heappop(copies)
         if left > cycles:

@@ -31,7 +31,7 @@ from bigbird_ja.settings.values import compute_config_fingerprint, flatten
 from bigbird_ja.settings.variants import list_used_settings
 from bigbird_ja.storage import outputs
 
-# Chips by default.
+# Chips for which the step is compiled by default.
 CHIPS = ("v5e",)
 
 

@@ -117,7 +117,9 @@ class Scalars:
         if not name.startswith(("%", "#")):
             return _parse_literal(name)
         if name not in known:
-            # Unknown during the evaluation, so a value that depends on itself is unknown.
+            # The value is unknown during its evaluation, so a value that depends on itself, other
+            # than as a counter, is unknown.
+            known[name] = None
             known[name] = self._compute(name, iteration, known)
         return known[name]
 

@@ -122,6 +122,11 @@ def test_an_unknown_bound_is_reported():
     assert _runs(_loop(twice, 12))[0][1] == 12
 
 
+def test_a_value_that_depends_on_itself_is_unknown():
+    lines = _loop("%s20_s2 = sadd.s32 1, %s20_s2", "%s98_s9")
+    assert _runs(lines) == ([1.0] * 5, 0.6)
+
+
 def _with_skip(predicate):
     """Return the loop with two bundles that are skipped if %p9_p1 is true."""
     first, head, compare, back, last = _loop(PHI, 18)
