@@ -231,7 +231,7 @@ def compile_for(
         The program, or the memory that it requires if it does not fit.
 
     Raises:
-        BadInput: libtpu or jax is not installed, or this libtpu does not know the chip or slice.
+        BadInput: A package is not installed, or this libtpu does not know the chip or slice.
         CompilerFailed: A crash, a timeout, or any error except insufficient memory.
     """
     libtpu = read_versions()["libtpu"]
