@@ -57,7 +57,7 @@ CASES = (
     (_TOKENIZE + " --input={w}/corpus.jsonl --encoding=cp99", "--encoding 'cp99': Python has no"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --text_field=body", "text. Add one to --text_field"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --tfds_data_dir={w}", "none of --input is tfds:"),
-    (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data. Leave =2 out"),
+    (_TOKENIZE + " --input={w}/corpus.jsonl=2", "only make-data accepts weights. Leave =2 out"),
     (_MAKE + "=0", "Write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no field text"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),

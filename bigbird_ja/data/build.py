@@ -106,7 +106,7 @@ def _load_finished(request: Request, work: Work) -> Manifest | None:
         if differing := spec.list_differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} contains a data set of other settings ({', '.join(differing)}): choose"
-                " another `output_dir`, or `overwrite`"
+                " another `output_dir`, or use `overwrite`"
             )
         manifest = check.check_files(output)
     except BadInput:
@@ -130,7 +130,7 @@ def _begin(request: Request, work: Work) -> None:
         if not request.overwrite:
             raise BadInput(
                 f"{work.folder} contains unfinished work of other settings"
-                f" ({', '.join(spec.list_differences(begun))}): use the same settings, or"
+                f" ({', '.join(spec.list_differences(begun))}): use the same settings, or set"
                 " `overwrite`"
             )
         begun = None

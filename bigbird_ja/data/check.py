@@ -281,5 +281,5 @@ def _compare_totals(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
             number, expected = counted[name], getattr(stated, name)
             if number != expected:
                 words = name.replace("_", " ")
-                problems.append(f"{split}: {number} {words}, the manifest states {expected}")
+                problems.append(f"{split}: {number} {words} instead of {expected}")
     return problems

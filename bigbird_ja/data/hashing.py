@@ -63,7 +63,6 @@ def seed_key(seed: int, purpose: int) -> int:
 def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
     """Return the indices that sort `ids` (int, unique, below 2**31) by their hashes."""
     ids = np.asarray(ids, dtype=np.int64)
-    keys = (
-        fold(key, ids).astype(np.int64) << 31
-    ) | ids  # The id in the lower bits makes keys unique.
+    # The id in the lower bits makes the keys unique.
+    keys = (fold(key, ids).astype(np.int64) << 31) | ids
     return np.argsort(keys, kind="stable")

@@ -158,8 +158,9 @@ def _format_limits(
         limits.append(f"**Do not use it as it is**: {problem}.")
     elif not (ids := report.get("tokenizer", {"agrees": True}))["agrees"]:
         limits.append(
-            f"`{ids['class']}` gives other token ids than training's in"
-            f" {ids['texts'] - ids['identical_texts']} of {ids['texts']} texts, all of them odd."
+            f"`{ids['class']}` gives other token ids than training's tokenizer in"
+            f" {ids['texts'] - ids['identical_texts']} of {ids['texts']} texts, all of them"
+            " unusual."
         )
     if license == "other":
         limits.append("No license was stated when it was exported.")

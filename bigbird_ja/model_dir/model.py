@@ -119,7 +119,7 @@ def check_config(
     if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
-            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): undo the changes of the file"
+            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): undo the changes to the file"
         )
 
 

@@ -27,7 +27,10 @@ class RunLogs:
         self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
         self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
         if self.settings is None and not self.metrics and not self.events:
-            raise BadInput(f"{model_dir} contains no run (no config.yaml, no metrics.jsonl)")
+            raise BadInput(
+                f"{model_dir} contains no run (no config.yaml, no metrics.jsonl): give the folder"
+                " of a run"
+            )
         newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
         self.evaluations = [newest[step] for step in sorted(newest)]
         self.heartbeat = beat = run_log.read_heartbeat(model_dir)

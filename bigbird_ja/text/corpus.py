@@ -201,7 +201,7 @@ def open_corpus(
     for source in sources:
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
-            raise BadInput(f"{source}: weights are for make-data. Leave ={weight:g} out")
+            raise BadInput(f"{source}: only make-data accepts weights. Leave ={weight:g} out")
         if place.startswith("tfds:"):
             parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
         elif place.startswith("hf:"):

@@ -102,9 +102,9 @@ class Pod:
             BadInput: The processes do not meet.
         """
         never_met = BadInput(
-            f"JAX_COORDINATOR_ADDRESS={address}: the {self.count} processes did not meet there"
-            f" within {seconds:.0f} s (`pod_wait_seconds`): start the same command on every host,"
-            " each with a JAX_PROCESS_ID of its own, and check the address"
+            f"the {self.count} processes did not meet at JAX_COORDINATOR_ADDRESS={address} within"
+            f" {seconds:.0f} s (`pod_wait_seconds`): start the same command on every host, each"
+            " with its own JAX_PROCESS_ID, and check the address"
         )
         end = time.monotonic() + seconds
 

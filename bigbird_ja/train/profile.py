@@ -57,7 +57,7 @@ class Profile:
         self._is_over = model_dir.lease is None or not self._steps
         self._begun = 0  # The first step of the profile.
         if steps and not self._steps:
-            self._log(f"`profile_steps`: step {steps[-1]} is already finished, so none is profiled")
+            self._log(f"no step is profiled, as step {steps[-1]} (`profile_steps`) is finished")
 
     def find_next_due(self, step: int) -> int:
         """Return the next step after which the profile begins or ends, or 1 << 62 if none."""

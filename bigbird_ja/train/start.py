@@ -154,7 +154,7 @@ def pretrain(
         if is_main:
             at_end.enter_context(stop)
         else:
-            deps.log("not in the main thread, so an interrupt saves nothing")
+            deps.log("training is not in the main thread, so an interrupt saves no checkpoint")
             at_end.callback(stop.confirm)
         if max_train_minutes is not None:
             limit = f"`max_train_minutes` {max_train_minutes:g}"

@@ -124,7 +124,7 @@ class Trainer:
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""
             self.deps.log(
                 f"{self.model_dir.path} is already at step {step:,}{past}: nothing left to do (a"
-                " larger `num_train_steps` continues)"
+                " larger `num_train_steps` continues the run)"
             )
             # If a kill came before the last evaluation, the evaluation is due now. If a kill came
             # before the outcome was recorded, the outcome is recorded now. If only the length of

@@ -47,4 +47,4 @@ class WandbLog:
             return act()
         except Exception as failure:
             self._failed = True
-            self._log(f"Weights & Biases gets no more of this run: {failure}")
+            self._log(f"nothing more of this run is sent to Weights & Biases: {failure}")

@@ -133,7 +133,7 @@ def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count
         ours = getattr(config.model, name)
         if theirs not in (None, ours) and name != "max_position_embeddings":
             difference = f"the source has model.{name}={theirs}, this config {ours}"
-            lines.append(f"{difference}: use the source's")
+            lines.append(f"{difference}: use the source's value")
     return "".join(f"\nwarning: {line}" for line in lines)
 
 

@@ -37,7 +37,7 @@ def test_a_whole_data_set_has_no_problems_unless_the_manifest_states_other_total
     for count in ("sequences", "used_positions", *["predictions"] * has_targets):
         other = dataclasses.replace(manifest.train, **{count: 7})
         problems = check.check(dataclasses.replace(manifest, train=other), directory)
-        assert "the manifest states 7" in "\n".join(problems)
+        assert "instead of 7" in "\n".join(problems)
 
 
 def test_damaged_missing_extra_and_swapped_shards_are_found(data):
