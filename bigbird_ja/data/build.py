@@ -62,8 +62,8 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         The manifest, and whether the data set was finished before.
 
     Raises:
-        BadInput: The text is invalid, or the directory contains foreign files, or another process
-            writes to it.
+        BadInput: The text is invalid, the directory contains foreign files, or another process
+            writes to the directory.
     """
     _check_places(request)
     with outputs.create_folder(request.output_dir), lease_folder(request.output_dir) as lease:

@@ -173,8 +173,8 @@ class Work:
             spec: spec of the data set.
 
         Returns:
-            The output's ownership manifest. A new one's id is a hash of the spec, so that equal
-            data sets contain equal bytes.
+            The output's ownership manifest. The id of a new manifest is a hash of the spec, so that
+            equal data sets contain equal bytes.
 
         Raises:
             BadInput: A foreign file has the name of a shard.

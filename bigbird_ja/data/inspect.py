@@ -155,7 +155,8 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
         data_dir: folder of the data set, on disk or gs://.
 
     Raises:
-        BadInput: There is no data set, or it has problems, which `results` of the error lists.
+        BadInput: There is no data set, or the data set has problems. `results` of the error
+            contains them.
     """
     place = os.fspath(data_dir)
     manifest = manifest_lib.load(place)

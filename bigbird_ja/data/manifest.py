@@ -172,7 +172,8 @@ class Split:
         tokens: tokens of these documents, without [CLS], [SEP] and padding.
         sequences: number of records. Each copy of static data is a record.
         used_positions: positions without padding.
-        predictions: positions to predict, for dynamic data the targeted number in one epoch.
+        predictions: number of positions to predict. For dynamic data it is the number in one epoch,
+            by the masking rate.
     """
 
     documents: Count = 0

@@ -35,7 +35,7 @@ class Layout:
 
     Attributes:
         counts: number of records of each shard, in the manifest's order. With more than one reader
-            they differ by one at most.
+            the numbers differ by one at most.
         num_readers: number of virtual readers, which divides the number of shards.
         seed: seed of the order (`data.seed`).
         window: number of shards that one reader mixes (`data.shuffle_window`).

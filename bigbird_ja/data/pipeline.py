@@ -135,7 +135,7 @@ def _read_records(
     skip: tf.Tensor,
     end: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Return the records of one reader, from window `window` to before window `end`."""
+    """Return the records of one reader in the windows [window, end), without the first `skip`."""
     numbers = tf.data.Dataset.range(window, end)
     windows = numbers.map(lambda w: _read_window(layout, paths, w, reader)).prefetch(1)
     records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))

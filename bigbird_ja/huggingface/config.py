@@ -109,7 +109,8 @@ def read_config(folder: str) -> Encoder:
     """Read config.json.
 
     Raises:
-        BadInput: The file is missing, or no run can start from its architecture, head or variant.
+        BadInput: The file is missing, or no run can start from a model of this architecture, head
+            or variant.
     """
     path = storage.join(folder, "config.json")
     with decode.convert_errors(path, "a model's config", _ADVICE):

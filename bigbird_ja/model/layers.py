@@ -159,7 +159,8 @@ def dense_attention(
         value: [b, S, heads, size].
         tokens: tokens of the keys, [b, S].
         static_mask: bool [heads or 1, Q, S], keys that queries see, or None for all.
-        query_documents: int32 [b, Q], documents of the queries, or None if they are the keys' ones.
+        query_documents: int32 [b, Q], documents of the queries, or None if the queries and the keys
+            are the same tokens.
 
     Returns:
         Context [b, Q, heads, size], which is zero for a query that sees no key.

@@ -155,7 +155,7 @@ class CheckpointStore:
 
         Raises:
             Damaged: The file is missing or damaged.
-            BadInput: Another version of this program wrote it.
+            BadInput: Another version of this program wrote the checkpoint.
         """
         path = self._join(_name_metadata(step))
         try:
@@ -178,7 +178,7 @@ class CheckpointStore:
 
         Raises:
             Damaged: The checkpoint is missing, incomplete or damaged.
-            BadInput: Another version of this program wrote it.
+            BadInput: Another version of this program wrote the checkpoint.
         """
         meta = self.read_meta(step)
         if meta.files.keys() != set(_list_names(step)):

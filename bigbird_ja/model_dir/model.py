@@ -127,7 +127,7 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     """Load MODEL_DIR's tokenizer, and check that the checkpoint was trained with it.
 
     Raises:
-        BadInput: The tokenizer is missing, or is not the one that the checkpoint was trained with.
+        BadInput: The tokenizer is missing, or the checkpoint was trained with another one.
     """
     from bigbird_ja.text.load import parse_tokenizer
 

@@ -186,13 +186,13 @@ def open_corpus(
         tfds_data_dir: folder of prepared TFDS data sets.
         txt_documents: unit of a document in a .txt file. The choice of `auto` is logged.
         text_fields: fields or columns of text, by default `TEXT_FIELDS`. The first one in a record
-            or table is read. They do not apply to .txt files and tfds:.
+            or table is read. They have no effect on .txt files and tfds:.
         encoding: encoding of files of lines, as Python names it.
         takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
         BadInput: There is no source, or one is missing, unreadable or given twice, or none contains
-            text. A weight is invalid or not accepted. No source uses an argument.
+            text. A weight is invalid or not accepted. An argument has no effect on any source.
     """
     if not sources:
         raise BadInput("`inputs` is empty: give a corpus, such as corpus.jsonl")

@@ -426,7 +426,7 @@ class ModelFiles:
         return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
-        """Write all three files.
+        """Write PREFIX.json, PREFIX.vocab and PREFIX.model.
 
         `record` contains the other fields of `ModelRecord`.
         """

@@ -52,12 +52,12 @@ def join_pod(
         shared: parameters that must be equal in all processes, by name in backticks.
         config: config of the run, which must be equal in all processes.
         manifest: manifest of the data set, which must be equal in all processes.
-        stop: request to stop this process, set when any process of the pod is to stop.
+        stop: request to stop. If one process is asked to stop, it is set in all processes.
         exit_process: callback that ends this process when another one has failed.
         log: callback for messages to the user.
 
     Raises:
-        BadInput: Not all processes have joined in time, or they differ.
+        BadInput: Not all processes have joined in time, or the processes differ.
         Interrupted: A stop was requested.
     """
 

@@ -46,7 +46,7 @@ def train(
         job: the run.
         model_dir: MODEL_DIR, not yet locked.
         stop: request to stop.
-        exit_process: callback that ends the process if its main thread does not answer.
+        exit_process: callback that ends the process if its main thread is stuck.
 
     Raises:
         CommandError: The run is not finished. The outcome is recorded in MODEL_DIR, if the run has

@@ -11,7 +11,7 @@ class WandbLog:
 
     Args:
         library: the wandb package.
-        run_id: id of MODEL_DIR and its path.
+        run_id: identifier of MODEL_DIR, which is different for a copy at another path.
         name: displayed name, the last part of MODEL_DIR.
         settings: settings of the run, without credentials.
         log: callback for failures.

@@ -72,7 +72,7 @@ def fall_back_to_xla(requested: Config, taken: Config, error: Exception) -> Conf
         error: error of the compiler.
 
     Raises:
-        Exception: `error` itself, if kernels are not its reason, or were requested by name.
+        Exception: `error` itself, if kernels are not its reason, or if the user requested kernels.
     """
     text = str(error)
     is_ours = _REFUSAL.search(text) and _OTHER_MEMORY not in text

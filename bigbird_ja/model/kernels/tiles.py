@@ -32,19 +32,22 @@ LN_2 = math.log(2.0)
 
 
 def make_sequence_spec(shape: LayerShape) -> Any:
-    """Return the spec of one group's part of an array of the shape `LayerShape.sequence`."""
+    """Return the block spec of one group's part of an array of shape `LayerShape.sequence`."""
     block = (shape.tiles, shape.group * shape.size, shape.rows)
     return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
 def make_statistics_spec(shape: LayerShape) -> Any:
-    """Return the spec of one group's part of an array of the shape `LayerShape.statistics`."""
+    """Return the block spec of one group's part of an array of shape `LayerShape.statistics`."""
     groups = shape.groups
     return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
 
 
 def make_mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the specs of key marks, and of query marks, bounds and shifts, if a layer has them."""
+    """Return the block specs of key marks, query marks, bounds and shifts.
+
+    A layer always has key marks. The other specs are left out if the layer does not need them.
+    """
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))

@@ -236,8 +236,8 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceSta
 
     Args:
         values: whole variables by name.
-        step: program that uses the state.
-        mesh: mesh of its devices.
+        step: lowered step that uses the state.
+        mesh: mesh of the devices.
     """
     state, _ = make_shapes(step, mesh)
 

@@ -66,9 +66,10 @@ class LoweredStep:
     """Lowered step of one config, as traced by `program`.
 
     Args:
-        gradients: function of one replica.
-        update: function of one replica. If the state is sharded, its arguments are one replica's
-            parts, and there are two additional arguments (`program`).
+        gradients: function that computes one replica's gradients.
+        update: function that updates parameters and slots on one replica. If the state is sharded,
+            its arguments are the replica's parts, and there are two additional arguments
+            (`program`).
         parameters: whole parameters, in the order of the functions' arguments.
         slots: whole slots, in the order of the functions' arguments.
         batch: one replica's part of a batch.
