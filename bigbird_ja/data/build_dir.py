@@ -1,6 +1,6 @@
 """Folders of the unfinished work of `make-data`.
 
-`OUTPUT_DIR/.make-data` contains `settings.json`, which identifies it. Packed blocks and the records
+`OUTPUT_DIR/.make-data` contains `settings.json` with the spec. Packed blocks and the records
 of finished shards are stored on this machine: in the same folder, or in the user's cache if the
 output is on gs://. Shards are written under their final names, so an output without a manifest is
 unfinished. Before the first shard is written, an old data set is renamed to OUTPUT_DIR.replaced-N,

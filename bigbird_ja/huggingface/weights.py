@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face folder by this package's names."""
+"""Read the weights of a Hugging Face folder, by this package's names of parameters."""
 
 import re
 from collections.abc import Mapping

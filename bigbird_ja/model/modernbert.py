@@ -2,8 +2,8 @@
 
 It is pre-norm, with rotary positions and gated MLPs.
 
-Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbors.
-Values and gradients equal the ones of transformers' `ModernBertModel`.
+Every `global_attn_every_n_layers`-th layer attends to all tokens, and the other layers attend to
+neighboring tokens. transformers' `ModernBertModel` computes the same values and gradients.
 """
 
 import functools
