@@ -95,7 +95,7 @@ class Flags:
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare a choice flag, whose default is its first choice unless it is given."""
+        """Declare a flag with choices. The default is the first one, unless `about` has another."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 

@@ -71,7 +71,7 @@ def demo(
     """
     work_dir = os.fspath(work_dir)
     if storage.is_remote(work_dir):
-        raise BadInput(f"`work_dir` {work_dir}: the demo needs a local folder")
+        raise BadInput(f"`work_dir` {work_dir} is on a bucket: name a local folder")
     if num_train_steps < _MIN_STEPS:
         raise BadInput(f"`num_train_steps` {num_train_steps}: must be at least {_MIN_STEPS}")
     outputs.check_folder(work_dir, "`work_dir`", "demo", "name another folder")

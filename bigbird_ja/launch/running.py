@@ -80,7 +80,7 @@ def decide(view: View) -> Decision:
 
 
 def handle_exit(view: View) -> Decision:
-    """Decide after training that ended before the last step, by its exit reason."""
+    """Return the decision after training that ended before the last step."""
     state, seen = view.state, view.seen
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"

@@ -181,7 +181,7 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
         if state is not None:
             log(
                 f"{state.ending_message}; falling back to {backends.NAMES[record.service]}, where"
-                " only a program on the machine limits its lifetime: check it now and then"
+                " only a program on the machine limits its lifetime: check the machine now and then"
             )
         run, rental = record, asked
         warn(warnings)
@@ -269,7 +269,7 @@ def _watch(
     except supervise.Detached:
         log(
             "detached: rerun the same command to watch again; `bigbird-ja down` deletes the TPU;"
-            f" if nothing watches it, it deletes itself after {run.lease / 3600:g} hours"
+            f" a TPU that nothing watches deletes itself after {run.lease / 3600:g} hours"
         )
         return None
     except LeaseLost as error:

@@ -327,7 +327,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision about one poll: the new state, and actions after it is stored.
+    """Decision for one poll: the new state, and the actions to take after the state is stored.
 
     Attributes:
         state: New state.
@@ -346,7 +346,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class View:
-    """State, observation and record of one poll, and conditions on them."""
+    """Input of a decision: state, observation and record of the run, with conditions on them."""
 
     state: RunState
     seen: Observation

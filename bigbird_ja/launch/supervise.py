@@ -79,7 +79,7 @@ class SupervisorIO:
 def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
     """Supervise a run until it has ended.
 
-    A new supervisor continues from the run's files and machines.
+    If an earlier supervisor has stopped, this one continues with the run's state and machines.
 
     Returns:
         The last state.
@@ -208,9 +208,9 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _report_failures(self) -> Iterator[None]:
-        """Context manager: log any failure of the bucket, unless another supervisor took over.
+        """Context manager: log a failure of the bucket, but raise LeaseLost.
 
-        Files on the bucket must not end the loop, since a machine may be billed.
+        Other failures must not end the loop, since a machine may be billed.
         """
         try:
             yield

@@ -47,7 +47,7 @@ def wait(view: View, maximum: float = math.inf) -> Decision:
 
 
 def wait_for_answer(view: View) -> Decision:
-    """Wait for a zone that does not answer, until its TPU must be deleted."""
+    """Wait for a zone that does not answer, until the cloud or the watcher has deleted its TPU."""
     is_over = view.is_certainly_over
     return count_lease_over(view.state, "no answer") if is_over else wait(view)
 
@@ -55,7 +55,7 @@ def wait_for_answer(view: View) -> Decision:
 def adopt_or_remove(view: View) -> Decision:
     """Adopt the TPU that was requested last, if it is alive, and remove all others.
 
-    Earlier TPUs are not adopted, since the state contains only the last one's service and price.
+    Earlier TPUs are not adopted, since the state contains only the service and price of the last.
     """
     state, alive = view.state, view.alive
     tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)

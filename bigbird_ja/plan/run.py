@@ -180,8 +180,8 @@ def _read_results(path: str, seq_length: int) -> PreflightResult:
     for step in (*results.chips, *results.topologies):
         if step.seq_length != seq_length:
             raise BadInput(
-                f"`preflight` {path} is for sequences of {step.seq_length} tokens, but the config's"
-                f" are of {seq_length}: run preflight with this config"
+                f"`preflight` {path} is for sequences of {step.seq_length} tokens, but the config"
+                f" is for {seq_length}: run preflight with this config"
             )
     warn(f"{path}: {each}" for each in environment.list_compiler_warnings(results.versions))
     return results

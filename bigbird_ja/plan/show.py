@@ -117,7 +117,7 @@ def _format_ages(rows: Sequence[Row]) -> list[str]:
 
 
 def _format_table(rows: Sequence[Row]) -> str:
-    """Format one line per machine, with spot and on-demand cost in one line."""
+    """Format a table with a line per machine, which contains its spot and on-demand cost."""
     demanded = [row for row in rows if row.pricing == "on_demand"]
     on_demand = {row.accelerator: _format_range(row.cost_usd_range) for row in demanded}
     cells = []

@@ -75,7 +75,7 @@ class Target:
 
 
 def find_chip(name: str) -> Target:
-    """Return one device of a chip.
+    """Return the target for one device of a chip.
 
     Raises:
         BadInput: The chip is unknown. The message suggests a similar name.
@@ -87,7 +87,7 @@ def find_chip(name: str) -> Target:
 
 
 def find_slice(name: str) -> Target:
-    """Return a whole slice, such as "v5e:2x4".
+    """Return the target for a whole slice, such as "v5e:2x4".
 
     Raises:
         BadInput: The name has another form, or Google builds no such slice.

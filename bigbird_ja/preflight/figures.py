@@ -1,4 +1,4 @@
-"""Figures of a step by kind of op, and their text."""
+"""Figures of a step by kind of op, and their format for users."""
 
 import re
 from collections import defaultdict
@@ -11,7 +11,7 @@ from bigbird_ja.preflight.results import StepResult
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import format_bytes, format_count, table
 
-# Name of the time between ops (`roofline.sum_step_time`), next to the kinds of ops.
+# Name of the cycles in which the core waits for copies, in tables of cycles by kind of op.
 WAITING = "waiting for copies"
 CODE_KEYS = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",

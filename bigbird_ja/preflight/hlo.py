@@ -98,7 +98,7 @@ class Instruction:
 
     @property
     def inside(self) -> list[Instruction]:
-        """Instructions of the computations that this one calls."""
+        """Instructions of the computations that this instruction calls."""
         return [inner for computation in self.called for inner in computation.instructions]
 
     @cached_property

@@ -252,9 +252,9 @@ class StepTime:
     """Cycles of one run of a computation.
 
     Attributes:
-        cycles: Cycles without waiting.
-        hbm: Cycles with HBM busy.
-        waiting: Cycles of waiting for copies.
+        cycles: Cycles of the ops, without waits for copies.
+        hbm: Cycles in which HBM is busy.
+        waiting: Cycles in which the core waits for copies.
         copied: Part of `hbm` for copies that run during other ops.
     """
 
@@ -308,7 +308,7 @@ def _run(
 
 
 def _time_op(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> StepTime:
-    """Sum the cycles of one op, with all trips of a loop."""
+    """Return the cycles of one op, in all trips if it is a loop."""
     if op.opcode in CONTROL:
         is_loop = op.opcode == "while"
         trips = (is_loop and count_trips(op)) or 1

@@ -175,7 +175,7 @@ class Scalars:
         return start + step * iteration
 
     def _find_origin(self, name: str) -> str:
-        """Return the name of which this one is a copy, through registers and memory."""
+        """Return the name of the scalar that was copied to this name, by registers or memory."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:

@@ -55,7 +55,7 @@ _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
     (("ResourceExhaustedError",), "", OutOfMemory, "out of memory",
      "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
      " training.gradient_checkpointing"),
-    ((), _NO_MEMORY, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    ((), _NO_MEMORY, OutOfMemory, "out of memory", "free some memory, or use a larger machine"),
     (("PermissionDeniedError",), "", BadInput, "permission denied",
      "check the path and your credentials"),
     (("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), "",
@@ -143,9 +143,9 @@ def summarize_error(error: BaseException) -> str:
 
 def _classify_os_error(error: OSError) -> CommandError | None:
     number, why = error.errno, error.strerror or "not accessible"
-    # The file name is a string, bytes or a descriptor.
+    # `filename` is a string, bytes or a descriptor.
     file = error.filename
-    # Libraries wrap errors of connections, so this is an error of `print`.
+    # Libraries wrap the errors of their connections, so a BrokenPipeError comes from `print`.
     if isinstance(error, BrokenPipeError):
         return StorageError(f"{file or 'standard output'}: its reader has ended")
     if file in STREAMS:
@@ -156,7 +156,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         return StorageError(f"disk full ({about}): free some space and rerun the same command")
     if number == errno.ENOMEM:
         return OutOfMemory(
-            f"out of memory on this machine ({about}): free some and rerun the same command"
+            f"out of memory on this machine ({about}): free some memory and rerun the same command"
         )
     if number in (errno.EMFILE, errno.ENFILE):
         return BadInput(f"{about}: raise the limit with `ulimit -n`")

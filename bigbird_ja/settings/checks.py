@@ -28,20 +28,21 @@ def validate_config(config: Config) -> None:
     if model.hidden_size % model.num_attention_heads:
         raise BadInput(
             f"model.hidden_size={model.hidden_size} is not divisible by"
-            f" model.num_attention_heads={model.num_attention_heads}"
+            f" model.num_attention_heads={model.num_attention_heads}: change one of them"
         )
     if model.initializer == "subspaces" and (
         model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
     ):
         raise BadInput(
             f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
-            " requires at least 2 heads, and an even number of dimensions per head"
-            f" (model.hidden_size={model.hidden_size})"
+            " requires at least 2 heads, and an even number of dimensions per head, which is"
+            f" model.hidden_size={model.hidden_size} divided by the heads"
         )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"
-            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}: change"
+            " one of them"
         )
 
 

@@ -20,7 +20,7 @@ from bigbird_ja.settings.variants import OPTIONS, get_default_of
 
 
 class Layer(NamedTuple):
-    """Values from one source.
+    """Values of settings from one source.
 
     Attributes:
         source: "preset NAME", the path of a file, or a parameter's name in backticks.

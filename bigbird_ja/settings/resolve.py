@@ -149,7 +149,8 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
     if shown := [o for o in left if o.name not in selectors]:
         chosen_by = [o for o in last.values() if o.name in selectors and o not in left]
         by = ", ".join(f"{o.key}={o.value}" for o in chosen_by)
-        log(f"{by}: ignored settings of {shown[0].source}: {', '.join(o.key for o in shown)}")
+        keys = ", ".join(o.key for o in shown)
+        log(f"because of {by}, these settings of {shown[0].source} are ignored: {keys}")
     return left
 
 

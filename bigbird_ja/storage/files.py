@@ -86,7 +86,7 @@ def read_text(path: str, limit: int = MAX_BYTES) -> str:
     try:
         return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"{path} is not UTF-8 (byte {error.start}): convert the file") from error
 
 
 def write_text(path: str, text: str) -> None:

@@ -99,7 +99,10 @@ class ObjectReader(BlobReader):
             if len(data) < count:
                 data += self._read(count - len(data))
         if len(data) < count:
-            raise DamagedError(f"{self._path}: truncated replies ({len(data)} of {count} bytes)")
+            raise DamagedError(
+                f"{self._path}: the bucket sent only {len(data)} of {count} bytes, so rerun the"
+                " same command"
+            )
         if start == self._checked:
             self._checked += count
             self._checksum = google_crc32c.extend(self._checksum, data)
@@ -235,7 +238,7 @@ class Bucket:
         return _make_stat(load_current(path))
 
     def exists(self, path: str) -> bool:
-        """Return whether an object with this name exists, or one below it."""
+        """Return whether an object has this name, or is in a folder with this name."""
         prefix = _format_prefix(path)
         if prefix:
             with contextlib.suppress(FileNotFoundError):

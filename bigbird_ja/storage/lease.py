@@ -80,7 +80,7 @@ class Lease:
     Args:
         path: lock file. On disk, its folder must exist.
         busy: error message if another process owns the lease, with `{owner}` for that process.
-        log: callback for a line when another holder is watched, or a stale lease is taken over.
+        log: callback for a line while another holder is watched, or after a takeover.
         stale_seconds: seconds without a renewal on a bucket after which a holder counts as dead.
         clock: monotonic clock in seconds, which also counts during suspension.
         sleep: callback that waits some seconds.
@@ -420,7 +420,7 @@ def read_holder(path: str) -> Holder | None:
 
 
 def lease_folder(folder: str) -> contextlib.AbstractContextManager[Lease]:
-    """Context manager: own the lease of a folder, for its only writer.
+    """Context manager: acquire the lease of a folder, so that only this process writes to it.
 
     Raises:
         BadInput: Another process owns the lease.

@@ -87,8 +87,8 @@ def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplo
     model = resolve_config("base-4096", modernbert)[0].model
     assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0
     assert (
-        "model.architecture=modernbert: ignored settings of preset base-4096: model.hidden_d"
-        in caplog.text
+        "because of model.architecture=modernbert, these settings of preset base-4096 are ignored:"
+        " model.hidden_d" in caplog.text
     )
     stated = write(tmp_path, "model: {hidden_dropout_prob: 0.2, block_size: 8}")
     assert resolve_config(stated, modernbert)[0].model.hidden_dropout_prob == 0.2

@@ -129,7 +129,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Seen:
-    """Result of one poll of bucket and disk. A value is None if it could not be read."""
+    """Values that one poll read from bucket and disk. None stands for a failed read."""
 
     step: int | None = None
     renewal: str | None = None
@@ -353,7 +353,7 @@ def watch(
     sleep: Callable[[float], None],
     boot: str,
 ) -> None:
-    """Count and compare with the limits until the machine is deleted.
+    """Count seconds and compare them with the limits, until the machine is deleted.
 
     Args:
         terms: limits of the machine.
