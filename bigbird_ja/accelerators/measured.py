@@ -6,19 +6,21 @@ The constants are fitted to published times of steps: docs/lab/clock.md.
 # Seconds per hop, and bytes per second of one link in one direction, measured with `ppermute`
 # (marin-community/marin#6736). v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
 LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
-# If machine code covers less of a step, the step's time is computed from the compiler's estimate.
+# Minimum fraction of a step's cycles that are counted in machine code. Below it, the step's time is
+# computed from the compiler's estimate.
 COUNTED = 0.9
 # Seconds of a step in which the device waits for the host.
 HOST_SECONDS = 0.005
 # The time of ops other than kernels is a weighted geometric mean of machine code and the compiler's
-# estimate. `POWER` is the weight of the estimate, `REACHED` the ratio of published times to it.
+# estimate. `POWER` is the weight of the estimate, `REACHED` the ratio of published times to the
+# mean.
 POWER, REACHED = 0.25, 1.1
 # Ratio of a step's time to the compiler's estimate, if there is no machine code. It is 0.70 for
 # base-4096 with XLA's attention on v5e and v6e, and 0.80 for a BERT on v3.
 BY_ESTIMATE = 0.75
 # Interval that covers 80 % of published times, relative to the predicted ones.
 INTERVAL = (0.8, 1.4)
-# The same for a step that was not compiled.
+# Such an interval for a step that was not compiled.
 UNCOMPILED_INTERVAL = (0.75, 1.5)
 # Fraction of the peak that a step is predicted to reach on a slice, with two sequences of 4,096
 # tokens per device and without `HOST_SECONDS`. It is computed as follows.

@@ -14,7 +14,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import format_bytes
 from bigbird_ja.process.extras import INSTALL, require
 
-# Six checkpoints of a base model at 1.3 GB, and logs.
+# Disk space for six checkpoints of a base model, 1.3 GB each, and for logs.
 _DISK_BYTES = 10e9
 
 

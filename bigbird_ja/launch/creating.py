@@ -127,8 +127,9 @@ def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> De
         quota_refusals = {**state.quota_refusals, zone: count}
         state = replace(state, quota_refusals=quota_refusals, excluded_zones=excluded)
     event = Event(name, {**state.place, "error": fault.message})
-    # Otherwise the name is in use, or the service fails. The run waits for hours
-    # (`decide.SERVICE_TIMEOUT`), and no failure of the run is counted.
+    # After a stock-out, lack of quota, a name in use or a failure of the service, the run requests
+    # again, perhaps after a pause. `decide.SERVICE_TIMEOUT` limits failures of the service. None of
+    # these faults counts as a failure of the run.
     return Decision(state.pause_before_next(run), events=(event,))
 
 

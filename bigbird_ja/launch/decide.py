@@ -23,7 +23,7 @@ from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Decision, Ending, Observation, Phase, RunState, View
 from bigbird_ja.launch.transitions import end
 
-# Maximum seconds during which a service or the bucket always fails.
+# The run ends if the service or the bucket has failed at every poll for this many seconds.
 SERVICE_TIMEOUT = 24 * 3600.0
 
 PHASES = {

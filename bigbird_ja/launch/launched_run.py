@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import Accelerator, find
 from bigbird_ja.storage.decode import Amount, Count
 
-# The Cloud TPU API and Compute Engine.
+# "tpu" is the Cloud TPU API, "compute" is Compute Engine.
 Service = Literal["tpu", "compute"]
 
 

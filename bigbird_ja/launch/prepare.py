@@ -327,7 +327,7 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
         BadInput: A machine of another owner has the name. The message contains its labels.
     """
     for zone in run.zones:
-        # The supervisor reacts to a zone that does not answer.
+        # A zone that does not answer is skipped here, since the supervisor handles it.
         with contextlib.suppress(ServiceFault):
             tpu = tpus.find(zone, run.name)
             if tpu is not None and not tpu.belongs_to(run):

@@ -27,7 +27,7 @@ from bigbird_ja.launch.transitions import (
 SILENT_EXIT = 60.0
 # Number of successive equal failures after which the run ends.
 SAME_FAILURES = 3
-# Seconds of training after which the next failure counts as the first one.
+# After this many seconds of training, the next failure counts as the first one.
 HEALTHY = 3600.0
 
 

@@ -33,9 +33,9 @@ STARTUP_TIMEOUT = 2700.0
 MAX_LIFETIME = 7 * 86_400.0
 # Successive polls without a machine after which it counts as absent.
 ABSENT_POLLS = 2
-# Seconds after the end of a machine's lifetime by which watcher or service have deleted it.
+# This many seconds after a machine's maximum lifetime, the watcher or the service has deleted it.
 OVERTIME = 900.0
-# Minimum and maximum pause in seconds after a round over all zones without a TPU.
+# Minimum and maximum pause, in seconds, after every zone was tried and none provided a TPU.
 BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0
 
 

@@ -107,7 +107,7 @@ class _Supervisor:
         # Seconds since the first poll.
         self._watched = 0.0
         self._is_first = True
-        # Step and attempt in the last line about progress.
+        # Step and attempt in the progress line that was logged last.
         self._shown_step = self._shown_attempt = 0
         self._saved: RunState | None = None
         # Time of the last renewal of the machine's lease.

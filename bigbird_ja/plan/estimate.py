@@ -26,12 +26,12 @@ BYTES_PER_TOKEN = 6.0
 # preemptions in 677 hours, 0.04 to 0.12 per hour (github.com/skypilot-org/skypilot/pull/1500). No
 # figures of v5e and v6e are published.
 PREEMPTIONS_PER_HOUR = 0.25
-# Further assumptions, explained in docs/design/launch.md.
-# Pause of training for a checkpoint.
+# Assumed pause of training for each checkpoint. docs/design/launch.md explains this and the next
+# two assumptions.
 SAVE_SECONDS = 15.0
-# From READY to the first step: boot, installation, compilation, restore.
+# Assumed time from READY to the first step: boot, installation, compilation, restore.
 RESTART_SECONDS = 360.0
-# Time without a machine after a preemption, which is not billed.
+# Assumed time without a machine after a preemption. It is not billed.
 ABSENT_SECONDS = 300.0
 
 

@@ -36,9 +36,9 @@ PACKAGES = ("jax", "jaxlib", "libtpu")
 # Maximum seconds of a compilation. A 12-layer step takes one to four minutes on one CPU core.
 TIMEOUT = 3600.0
 
-# Set in the child before jax is imported. The first two keep libtpu from asking a metadata server
-# about this machine. Without the third, a second compiler on this machine fails on libtpu's lock
-# file.
+# Environment variables of the child, which are set before jax is imported. The first two keep
+# libtpu from asking a metadata server about this machine. Without the third, a second compiler on
+# this machine fails on libtpu's lock file.
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -280,7 +280,7 @@ def _run(job: Job, who: str) -> Program:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# The compiler's messages with the memory that the program requires.
+# Patterns of the compiler's messages that state the memory that a program requires.
 _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),

@@ -95,7 +95,7 @@ def combine_costs(
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         if listed and is_kernel(cost):
-            # A kernel's copies wait in addition to its bundles or products.
+            # The waits for a kernel's copies add to the time of its bundles or products.
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else find_bottleneck(listed, hbm, matrix)

@@ -71,7 +71,7 @@ def _listen(reader: int) -> None:
     while numbers := os.read(reader, 64):
         for number in numbers:
             if number in SIGNALS:
-                # A copy, since the main thread may remove the listener meanwhile.
+                # Iterate over a copy, since the main thread may remove the listener meanwhile.
                 for listener in _listeners[-1:]:
                     listener.receive(number)
 

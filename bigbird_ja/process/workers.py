@@ -65,7 +65,8 @@ def run_tasks(
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    # Not "fork", since this process has threads (storage, progress), so a fork may hang.
+    # The method "fork" is not used, since a fork of a process with threads (storage, progress) may
+    # hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
     # Workers are started by a thread that blocks Ctrl-C and SIGHUP, since a worker inherits the

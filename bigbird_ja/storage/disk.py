@@ -215,7 +215,7 @@ def _open_temporary(path: str) -> Iterator[BinaryIO]:
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
     try:
-        # Not `mkstemp`, whose mode 0600 would prevent other users from reading the data.
+        # `mkstemp` is not used, as its mode 0600 would prevent other users from reading the data.
         with _name_errors(path), cleanup.remove_on_exit(temporary), open(temporary, "xb") as file:
             yield file
     finally:

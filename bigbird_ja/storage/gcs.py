@@ -144,7 +144,7 @@ def make_options(path: str, is_write: bool = False) -> dict[str, Any]:
         return policy(call_fenced, on_error=log_retry)
 
     policy = DEFAULT_RETRY.with_delay(seconds / 600, _MAX_DELAY).with_timeout(seconds)
-    # At least three tries are possible before the deadline.
+    # With this timeout of a request, at least three tries are possible before the deadline.
     silence = min(60.0, max(seconds / 3, 0.2))
     if fence is not None:
         silence = min(silence, fence.request_seconds)

@@ -71,7 +71,7 @@ def fill(run: LaunchedRun, vm: Vm, terms: watcher.Terms) -> str:
     }
     words = {name: shlex.quote(str(value)) for name, value in values.items()}
     words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
-    # A single pass, so that text like a placeholder in a value is not replaced.
+    # All placeholders are replaced in one pass, so that a value like a placeholder stays unchanged.
     return _PLACE.sub(lambda match: words[match[1]], read_packaged("machine/startup.sh"))
 
 

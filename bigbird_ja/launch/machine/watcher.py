@@ -42,7 +42,7 @@ DEADLINE_SECONDS = 60.0
 GET_SECONDS = 600.0
 # Fixed size of the file of counters.
 RECORD_BYTES = 1024
-# Size of the end of the log that is copied to the bucket.
+# Bytes at the end of the log that are copied to the bucket.
 LOG_BYTES = 65536
 # Maximum size of an answer, and of a download by `get`.
 ANSWER_BYTES = 65536
