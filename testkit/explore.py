@@ -1,17 +1,20 @@
-"""Every interleaving, within bounds, of two supervisors of a run, their lock, machines and bucket.
+"""Explore every interleaving, within bounds, of two supervisors of a run.
 
-The code that runs is the real one: `_Supervisor` with all of `decide`, and `Lease`. Each request is
-an act of a `_Turn`, which may answer, fail, answer late (it happened, and the answer is lost) or
-lie; before an act that others see the process may fall asleep, perhaps for ever. A turn that sleeps
-is replayed from the answers that it has had, so a state is plain data: it is hashed, and none is
-visited twice. Breadth first: the trace of a violation is a shortest one.
+The supervisors run the real code: `_Supervisor` with all of `decide`, and `Lease`. They share a
+lock, machines and a bucket, which are simulated. Each request of a supervisor is an act of a
+`_Turn`. An act may succeed, fail, succeed while its answer is lost ("late"), or return a wrong
+answer ("lies"). Before an act that others can see, the process may fall asleep, perhaps forever. A
+turn that sleeps is later replayed from its previous answers, so that a state is plain data. States
+are hashed, and none is visited twice. The search is breadth-first, so that the trace of a violation
+is as short as possible.
 
-A walk takes one random way through the same world, with any number of faults, for days.
+`walk` instead follows a single random path through the same world for days, with any number of
+faults.
 
-Time goes in ticks of one poll. `faults` bounds what goes wrong in a history: with the above also
-answers of another form, deletions that are confirmed and never made, interrupts, preemptions, lost
-files, and machines of others (a copied folder's, too) that have the run's name. The second
-supervisor may begin at any tick, with another record; its clocks are hours off.
+Time advances in ticks of one poll. `faults` limits the number of faults on a path. Other faults are
+malformed answers, deletions that are confirmed but not made, interrupts, preemptions, lost files,
+and machines of other owners (also of a copied folder) with the run's name. The second supervisor
+may start at any tick, possibly with another record. Its clocks are wrong by hours.
 """
 
 import collections
@@ -40,37 +43,38 @@ from testkit.explored import POLL, Cloud
 from testkit.simulated_cloud import InProject, TrainerModel
 
 ZONES = ("zone-a", "zone-b")
-# Labels of other owners' machines that have the run's name.
+# Labels of machines that have the run's name but another owner.
 FOREIGN = {
     "another's": {"owner": "someone-else"},
     "a copied folder's": make_labels(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("find", "create", "delete", "get_operation")
-# Reads of files that are parsed.
+# Requests that read a file and parse it.
 _READ = ("read_heartbeat", "read_exit_report", "load_state", "read_with_token")
 _WRITTEN = ("save_state", "renew_machine", "replace_if")
 _ACTS = (*_SERVICE, *_READ, *_WRITTEN)
 _LIES = {"find": None, "time": None, "get_operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "monotonic": ()}
-# None at a creation: of a request that is on its way no check can know any more.
+# A process does not fall asleep before a creation, since no check can detect a request that is
+# already on its way.
 _SLEEPS = ("delete", *_WRITTEN)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of an exploration."""
+    """Bounds of an exploration, and settings of the run."""
 
     faults: int = 1
     ticks: int = 12
-    # One step a second. The budget of `polls` ends the run long before this step.
+    # The trainer makes one step per second. The budget ends the run long before this step.
     target_step: int = 600
     polls: float = 6.0  # polls that --max_cost pays for
     processes: int = 2
     service: str = "tpu"
-    queued: float = 0.0  # polls that a request waits in line
+    queued: float = 0.0  # polls for which a request waits in a queue
     hours: float = 12.0  # polls that --max_hours allows
-    changes: bool = False  # the second supervisor has another record
+    changes: bool = False  # whether the second supervisor has another record
 
     @cached_property
     def other(self):
@@ -100,12 +104,21 @@ class Bounds:
 
 @dataclass
 class Process:
-    """A supervisor: its memory between two turns, and the answers of this turn."""
+    """Supervisor between two acts.
+
+    Attributes:
+        offset: error of its clocks in seconds.
+        status: "away", "runs", "sleeps" or "over".
+        memory: its variables between two turns, None before it owns the lock.
+        token: token of its lock.
+        past: answers to the acts of the current turn.
+        has_looked: whether it has polled in this tick.
+    """
 
     name: str
-    offset: float  # error of its clocks in seconds
-    status: str = "away"  # away | runs | sleeps | over
-    memory: dict[str, Any] | None = None  # None before it owns the lock
+    offset: float
+    status: str = "away"
+    memory: dict[str, Any] | None = None
     token: str | None = None
     past: tuple[Any, ...] = ()
     has_looked: bool = False
@@ -115,7 +128,7 @@ class Process:
 
 @dataclass
 class System:
-    """State of the world and of its processes."""
+    """State of the world and of the supervisors."""
 
     bounds: Bounds
     cloud: Cloud
@@ -123,12 +136,12 @@ class System:
     faults: int
 
     def changed(self, cost):
-        """Return a copy to change."""
+        """Return a copy, with `cost` fewer faults left."""
         processes = [copy.copy(process) for process in self.processes]
         return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
     def key(self):
-        """Hash all values on which the successors depend."""
+        """Return a hash of all values on which the next states depend."""
         names = ("lifetime", "interfere", "trainer", "run", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
@@ -136,21 +149,22 @@ class System:
 
 
 class _Asleep(BaseException):
-    """Suspension of a process in the middle of a turn."""
+    """Raised to suspend a process in the middle of a turn."""
 
 
 class _TurnOver(BaseException):
-    """Pause of a process."""
+    """Raised when a process pauses, which ends its turn."""
 
 
 class _Turn:
-    """One turn of a process: the services, files and clocks that it sees.
+    """One turn of a process, with the services, files and clocks that it uses.
 
     Args:
-        system: changed by it.
-        process: one of the system's.
-        script: how the next acts go; those after them are answered.
-        pick: in place of the script, chooses how an act goes by its name, of words.
+        system: state that the turn changes.
+        process: process of this system.
+        script: outcomes of the next acts. All later acts succeed.
+        pick: function in place of the script that chooses an outcome. Its arguments are the name of
+            the act and the possible outcomes.
     """
 
     def __init__(self, system, process, script=(), pick=None):
@@ -215,7 +229,7 @@ class _Turn:
         process.token = lease._token
 
     def __getattr__(self, name):
-        """Return a request to the service or the bucket."""
+        """Return the method `name` of the service or the bucket. Its call is an act."""
         return partial(self._act, name)
 
     def _act(self, name, *arguments, **more):
@@ -229,7 +243,7 @@ class _Turn:
         return answer
 
     def _choose(self, name, arguments):
-        """Return the script's outcome of an act, and record the other possible outcomes."""
+        """Choose the outcome of an act, and record its other possible outcomes."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
         words += ["fails", "late"] if name not in ("stop", "monotonic", "time") else []
@@ -270,7 +284,7 @@ class _Turn:
         return fault if word in ("late", "malformed") else answer
 
     def _has_version(self, name, word):
-        """Return whether a process may save its state, by the version that it knows."""
+        """Return whether the process knows the current version of the state that it saves."""
         process, system = self._process, self._system
         if name == "save_state":
             if process.version == "old" and system.cloud.state is not None:
@@ -285,7 +299,7 @@ class _Turn:
         return self._act("monotonic") + self._process.offset
 
     def _wait(self, seconds):
-        """Wait for the next tick, while it takes the lock."""
+        """Suspend the process until the next tick, while it acquires the lock."""
         if not self._past:
             self._log.append(None)
             raise _Asleep
@@ -296,7 +310,7 @@ class _Turn:
 
     def _stop(self):
         self._looks += 1
-        # Without a pause it polls again at once.
+        # The supervisor polls again in this tick, since it did not pause.
         if self._looks > 1:
             self._process.has_looked = False
             raise _TurnOver
@@ -304,7 +318,7 @@ class _Turn:
 
 
 def _turns(system, index):
-    """Yield every possible turn of a process."""
+    """Yield every possible turn of a process, with the state after it."""
     scripts: list[tuple[str, ...]] = [()]
     while scripts:
         script = scripts.pop()
@@ -319,7 +333,10 @@ def _turns(system, index):
 
 
 def _incidents(cloud):
-    """Yield the events without a supervisor: preempted machines, lost files, taken names."""
+    """Yield the events without a supervisor, each with a function that changes the cloud.
+
+    These are preemptions, lost files, and machines of others with the run's name.
+    """
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
             dies = {"dies_at": max(cloud.now, node.ready_at)}
@@ -333,7 +350,7 @@ def _incidents(cloud):
 
 
 def successors(system):
-    """Yield all possible next events, each with the state after it."""
+    """Yield all possible next events, each with the state after it, and count their faults."""
     is_ready = True
     for index, process in enumerate(system.processes):
         if process.status == "runs" and not process.has_looked:
@@ -356,24 +373,24 @@ def successors(system):
 
 
 def begin(bounds):
-    """Return the first state: the first supervisor runs, and nothing is rented."""
+    """Return the first state, in which the first supervisor runs and nothing is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
-    cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
+    cloud = Cloud(trainer, lease=bounds.run.lease, ended_timeout=POLL, run=bounds.run)
     cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
-    # `launch` stores this state.
+    # `launch` stores this state before the supervisor starts.
     cloud.state = RunState()
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)
 
 
 def walk(bounds, seed):
-    """Take a random way of `ticks`, and then let every lease expire.
+    """Follow a random path of `ticks`, and then let every lease expire.
 
-    Acts fail for a while or now and then; supervisors come, go, are killed between two turns and
-    come back.
+    Some acts fail for a while, others at random. Supervisors start, end, are killed between two
+    turns, and start again.
 
     Returns:
-        The names of the violated invariants, and what went wrong on the way.
+        The names of the violated invariants, and the faults on the path.
     """
     rng, system, trace = random.Random(seed), begin(bounds), []
     cloud, system.faults = system.cloud, 10**9
@@ -387,7 +404,7 @@ def walk(bounds, seed):
     def pick(name, words):
         if any(name == act and start <= cloud.now < end for act, start, end in troubles):
             return "fails"
-        # The exploration tries these, one at a time.
+        # Only the exploration includes these outcomes, one at a time.
         words = [word for word in words if word not in ("asleep", "lies")]
         return rng.choice(words) if words and rng.random() < rarely else "ok"
 
@@ -396,7 +413,7 @@ def walk(bounds, seed):
             for process in system.processes:
                 if process.status == "over" or rng.random() < sometimes / 2:
                     fresh = Process(process.name, process.offset)
-                    vars(process).update(vars(fresh))  # ended, or killed
+                    vars(process).update(vars(fresh))  # The process has ended, or is killed.
                 if process.status in ("away", "sleeps") and rng.random() < 0.05:
                     process.status = "runs"
                 if process.status == "runs":
@@ -420,7 +437,7 @@ def walk(bounds, seed):
 
 @contextlib.contextmanager
 def _patched():
-    """Restore the lease's storage, and format no lines, which are only displayed, and slow."""
+    """Restore the lease's storage afterwards, and replace the slow formatting of log lines."""
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""
     try:
@@ -431,7 +448,7 @@ def _patched():
 
 @dataclass
 class Found:
-    """What an exploration has visited, and the shortest trace to each broken invariant."""
+    """Result of an exploration, with a shortest trace to each violated invariant."""
 
     states: int = 0
     edges: int = 0
@@ -440,7 +457,7 @@ class Found:
 
 
 def explore(bounds, stop_at_first=False):
-    """Visit every state within the bounds, or those before the first broken invariant."""
+    """Visit every state within the bounds, or stop at the first violated invariant."""
     found, began, first = Found(), time.process_time(), begin(bounds)
     waiting = collections.deque([(b"", first)])
     parents: dict[bytes, tuple[bytes, str]] = {b"": (b"", "")}

@@ -1,4 +1,4 @@
-"""The world outside the supervisors of `explore`, and its invariants."""
+"""World outside the supervisors for `explore`, and the invariants that it must satisfy."""
 
 import copy
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from bigbird_ja.launch.state import Phase
 from testkit.simulated_cloud import SimulatedCloud
 
 POLL = 300.0
-# Seconds of the watcher's turn and of the service's deletion.
+# Tolerance in seconds: one poll of the watcher, and a deletion by the service.
 SLACK = 60.0 + 30.0 + 1.0
 INVARIANTS = (
     "nothing foreign is touched",
@@ -25,13 +25,21 @@ INVARIANTS = (
 
 @dataclass
 class Cloud(SimulatedCloud):
-    """The world outside the supervisors: the simulated cloud, with the lock's file."""
+    """Simulated cloud with the file of the lock, and figures for the invariants.
 
-    lock: tuple[bytes, str] | None = None  # content and token
+    Attributes:
+        lock: content and token of the lock.
+        tokens: number of tokens so far.
+        two_for: seconds for which there have been two machines.
+        paused: seconds without billing after the end of a run or before its first poll.
+        allowed: maximum lifetime of each machine in seconds, by attempt.
+    """
+
+    lock: tuple[bytes, str] | None = None
     tokens: int = 0
-    two_for: float = 0.0  # seconds with two machines
-    paused: float = 0.0  # Unbilled seconds after an end of the run, or before its first poll.
-    allowed: dict[int, float] = field(default_factory=dict)  # lifetime in seconds, by attempt
+    two_for: float = 0.0
+    paused: float = 0.0
+    allowed: dict[int, float] = field(default_factory=dict)
 
     def copy(self):
         new = copy.copy(self)
@@ -43,7 +51,7 @@ class Cloud(SimulatedCloud):
     def tick(self):
         state = self.state
         has_ended = state is not None and state.phase is Phase.ENDED and not state.billing
-        # Hours count from the first poll of a supervisor. The one that began the run may have died.
+        # Hours count from a supervisor's first poll, before which the first supervisor may die.
         has_begun = state is None or bool(state.saved_at) or bool(self.nodes)
         self.paused += POLL if has_ended or not has_begun else 0.0
         self.advance(self.now + POLL)
@@ -53,7 +61,7 @@ class Cloud(SimulatedCloud):
     def broken(self, run):
         """Return the names of the violated invariants.
 
-        No later record of the run is dearer.
+        The limits are those of `run`. Later records of the run have no higher price.
         """
         hours = run.max_seconds + self.paused + 2 * POLL + SLACK
         is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)
@@ -110,7 +118,7 @@ class Cloud(SimulatedCloud):
         return self.lock
 
     def replace_if(self, path, content, token):
-        there = self.lock[1] if self.lock is not None else ""  # "": create what is not there
+        there = self.lock[1] if self.lock is not None else ""  # "" is the token of no file.
         return self._put(content) if there == token else None
 
     def delete_if(self, path, token):

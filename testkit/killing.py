@@ -1,4 +1,4 @@
-"""Tiny runs to kill, and the comparison of their results."""
+"""Inputs for tiny runs that tests kill, and a comparison of their results."""
 
 import hashlib
 import json
@@ -27,11 +27,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 def write_inputs(directory, seq_length=64):
-    """Write a tiny config and a tiny data set.
-
-    Returns:
-        Their paths.
-    """
+    """Write a tiny config and a tiny data set, and return their paths."""
     config, data = directory / "tiny.yaml", directory / "data"
     directory.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(CONFIG))
@@ -42,7 +38,7 @@ def write_inputs(directory, seq_length=64):
 
 
 def digest(model_dir):
-    """Hash step and files of the newest checkpoint, optimizer state included."""
+    """Return a hash of the newest checkpoint: its step and files, which include the slots."""
     from bigbird_ja.model_dir.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)
@@ -52,10 +48,10 @@ def digest(model_dir):
 
 
 def interrupt_storage(patch, kill):
-    """Interrupt change number `kill` of a file by this process, and all later ones.
+    """Raise KeyboardInterrupt in all changes of files by this process after the first `kill`.
 
     Returns:
-        The list of changes, which grows.
+        The list of the changes, to which each change is added.
     """
     changes: list[str] = []
 

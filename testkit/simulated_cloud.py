@@ -1,7 +1,7 @@
-"""TPUs, trainer and bucket in virtual time, for the supervisor to run against.
+"""Simulate TPUs, a trainer and a bucket in virtual time.
 
-It stands behind the same interfaces as the real service, so the tests run the supervisor that
-`launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
+The simulation implements the interfaces of the real service, so that tests can run the supervisor
+of `launch`. Scripts cause faults (see `SimulatedCloud.script`).
 """
 
 import math
@@ -24,16 +24,13 @@ from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
 
-# How long a TPU lives: called with the virtual time of READY, returns seconds.
+# Function that returns the lifetime of a TPU in seconds, given the virtual time of its READY.
 Lifetime = Callable[[float], float]
 
 
 @dataclass(frozen=True)
 class TrainerModel:
-    """Progress of a run on a READY TPU.
-
-    All times are in seconds.
-    """
+    """Speed of a trainer on a READY TPU. All times are in seconds."""
 
     target_step: int
     steps_per_second: float
@@ -44,35 +41,50 @@ class TrainerModel:
 
 @dataclass
 class Node:
-    """A TPU of the model."""
+    """Simulated TPU.
+
+    Attributes:
+        ready_at: time at which billing starts (math.inf for never).
+        dies_at: time of the preemption.
+        base_step: step of the checkpoint from which the trainer starts.
+        limit: maximum lifetime in seconds.
+        renewed_at: time of the supervisor's last renewal of the machine's lease.
+        is_mute: whether the trainer is killed after its last checkpoint, but before the last
+            heartbeat.
+        frozen_at: time at which the trainer hangs.
+        exit_status: status with which the trainer exits when it starts.
+        in_line_until: time until which a queued resource waits (math.inf for forever).
+        fault: fault of a queued resource that is FAILED.
+        used: seconds of the maximum lifetime that are used up before the boot.
+    """
 
     zone: str
     attempt: int
     created: float
-    ready_at: float  # time of its first billing, math.inf for never
+    ready_at: float
     dies_at: float
-    base_step: float  # step of the checkpoint that it started from
+    base_step: float
     labels: Mapping[str, str]
     deleted_at: float = math.inf
-    limit: float = math.inf  # maximum lifetime in seconds
-    renewed_at: float = 0.0  # time of the supervisor's last renewal
-    is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
-    frozen_at: float = math.inf  # time at which the trainer hangs
-    exit_status: int | None = None  # status with which the trainer exits at its start
-    in_line_until: float = 0.0  # end of a queued resource's wait, math.inf for never
-    fault: ServiceFault | None = None  # fault of a FAILED queued resource
-    used: float = 0.0  # seconds of its life before it boots, as its watcher counts
+    limit: float = math.inf
+    renewed_at: float = 0.0
+    is_mute: bool = False
+    frozen_at: float = math.inf
+    exit_status: int | None = None
+    in_line_until: float = 0.0
+    fault: ServiceFault | None = None
+    used: float = 0.0
     project: str = ""
     usd_per_hour: float = 0.0
 
     @property
     def ends_at(self):
-        """Return the end of all billing for it."""
+        """Return the time at which billing ends."""
         return min(self.dies_at, self.deleted_at)
 
 
 class InProject:
-    """The service as a client of one project sees it, or of any project if None."""
+    """Client of the simulated service for one project (None: for all projects)."""
 
     def __init__(self, cloud, project):
         self._cloud, self._project = cloud, project
@@ -86,7 +98,7 @@ class InProject:
 class SimulatedCloud:
     """Simulation of `Tpus`, `RunFiles` and the clocks.
 
-    `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
+    With `fast`, a sleep continues until the next event, so that months pass in seconds.
     """
 
     trainer: TrainerModel
@@ -95,19 +107,19 @@ class SimulatedCloud:
     queue_seconds: float = 0.0  # seconds for which a queued resource waits for capacity
     delete_seconds: float = 30.0
     fast: bool = False
-    # For `compute` the cloud itself deletes at the limit, and after a preemption.
+    # With "compute", the cloud itself deletes a machine at its limit and after a preemption.
     service: str = "tpu"
-    lease: float = 12 * 3600.0  # lease of the watcher
-    ended_patience: float = 1200.0
+    lease: float = 12 * 3600.0  # seconds after which the watcher deletes a machine without renewal
+    ended_timeout: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
-    # Called with each act (find, create, delete, operation, read, write, renew_lock) and its zone
-    # ("" for the bucket); raises where that act is to fail.
+    # Function that is called before each act with its name (find, create, delete, operation, read,
+    # write or renew_lock) and its zone ("" for the bucket). If it raises, the act fails.
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes
-    # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
-    # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71",
-    # "queue_failed" (a queued resource that ends as FAILED, for want of quota), ...
+    # Outcomes of the next creations, in order: "stockout", "quota", "permission", "internal",
+    # "slow", "stuck" (never READY), "lost" (the answer is lost, but the TPU is created), "freeze",
+    # "exit:71", "queue_failed" (a queued resource becomes FAILED, since quota is missing), ...
     script: list[str] = field(default_factory=list)
     delete_script: list[str] = field(default_factory=list)
 
@@ -117,13 +129,13 @@ class SimulatedCloud:
     saved_step: float = 0.0
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
-    rented_usd: float = 0.0  # sum over machines, each at its own price
+    rented_usd: float = 0.0
     creations: int = 0
     run: LaunchedRun = field(default_factory=lambda: LaunchedRun("gs://b", "run"))
     foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # labels by zone
-    foreign_touched: int = 0  # requested deletions of other owners' machines
+    foreign_touched: int = 0  # number of requests to delete a machine of another owner
     answered_at: float = -math.inf  # time of the service's last answer
-    rented_finished: int = 0  # creations for a finished run
+    rented_finished: int = 0  # number of machines that were created for a finished run
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
     state: dict[str, Any] | None = None
@@ -132,11 +144,11 @@ class SimulatedCloud:
     last_heartbeat: TrainerBeat | None = None
 
     def __post_init__(self):
-        # The script is used up here, so the test's parameters are copied.
+        # The outcomes are removed from the script, so copy the test's parameter.
         self.script = [*self.script]
 
     def io(self, project=None, **more):
-        """Return the interfaces for a supervisor in one project, or in all for None."""
+        """Return the interfaces for a supervisor in one project (None: in all projects)."""
         parts = {
             "tpus": InProject(self, project),
             "connect": lambda service, project: InProject(self, project),
@@ -163,7 +175,7 @@ class SimulatedCloud:
             points = (*self._turning_points(), *self.wake)
             upcoming = [t for t in points if self.now < t < math.inf]
             if upcoming and min(upcoming) > until:
-                # Wake up at the poll that follows, as the real loop would.
+                # Wake up at the first poll after the event, as the real loop does.
                 until = self.now + math.ceil((min(upcoming) - self.now) / seconds) * seconds
         self.advance(until)
 
@@ -184,7 +196,7 @@ class SimulatedCloud:
         self.now = until
 
     def _turning_points(self):
-        """Yield the times of events of a machine, and of the renewals of its lease."""
+        """Yield the times at which machines change, and at which their leases are renewed."""
         for node in self.nodes:
             yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
             yield node.in_line_until
@@ -192,20 +204,20 @@ class SimulatedCloud:
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
     def _goes_at(self, node):
-        """Return the time of its deletion without a supervisor: by the cloud, or by its watcher.
+        """Return the time at which the cloud or the watcher deletes a machine.
 
-        A dead one of the Cloud TPU API stays, unbilled.
+        A preempted machine of the Cloud TPU API is not deleted, but it is not billed, either.
         """
         ready = node.ready_at
         ends = min(
             ready + node.limit - node.used,
             max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
-            self._finish_time(node) + self.ended_patience,
+            self._finish_time(node) + self.ended_timeout,
         )
         if node.exit_status is not None:
             started = node.ready_at + self.trainer.restart_seconds
-            ends = min(ends, started + self.ended_patience)
+            ends = min(ends, started + self.ended_timeout)
         watched = ends + self.watch_poll + self.delete_seconds
         if self.service == "compute":
             return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
@@ -258,7 +270,7 @@ class SimulatedCloud:
         ]
 
     def _as_foreign(self, zone):
-        """Return another owner's machine with the run's name."""
+        """Return a machine of another owner that has the run's name."""
         name = self.run.name
         return Tpu(
             name,
@@ -271,7 +283,7 @@ class SimulatedCloud:
         )
 
     def find(self, zone, name, project=None):
-        """Look up the run's name in a zone, in one project or in all."""
+        """Look up the run's name in a zone, in one project (None: in all projects)."""
         self.interfere("find", zone)
         self.answered_at = self.now
         if zone in self.foreign:
@@ -321,7 +333,7 @@ class SimulatedCloud:
         self._add_node(run, zone, attempt, word, limit, metadata.get("state"))
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
-        # The operation of a queued resource is over once it stands in line.
+        # The operation of a queued resource is done once the resource is in the queue.
         return self._operation(1.0 if run.queued else self.create_seconds, None)
 
     def _add_node(self, run, zone, attempt, word, limit, state):
@@ -362,7 +374,7 @@ class SimulatedCloud:
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
         if word == "ignored":
             return self._operation(10.0, None)
-        # The services look whose it is before they delete it; that it was asked for is counted.
+        # Our clients check the owner before they delete a machine. Here the requests are counted.
         self.foreign_touched += not tpu.belongs_to(self.run)
         there = self._in(tpu.zone, project)
         if not there:

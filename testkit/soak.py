@@ -1,7 +1,7 @@
-"""Kill training processes repeatedly, and check that each run ends as an uninterrupted one.
+"""Kill training processes repeatedly, and compare the results with an uninterrupted run.
 
-SIGKILLs come at random instants of start-up, compilation, input, step, save, between a save's
-files, and of evaluation. After each the same command runs again.
+Processes get a SIGKILL at a random instant of the start-up, the compilation, the input, a step, a
+save (also between its files) or an evaluation. After each kill the same command is rerun.
 """
 
 import os
@@ -14,10 +14,10 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit import killing, pods
 
-# Phases of `testkit.instants`: (N, S), for a kill at one of the first N occurrences of a phase, at
-# most S seconds later; 0.0 is between two files exactly.
+# For each phase of `testkit.instants`, numbers (N, S): the kill comes at one of the first N
+# occurrences of the phase, after at most S seconds.
 PHASES = {
-    "start-up": (1, 6.0),  # of a pod: comparison of the hosts, devices, lock
+    "start-up": (1, 6.0),  # In a pod this includes the comparison of the hosts.
     "compile": (1, 4.0),
     "input": (1, 0.5),
     "step": (8, 0.2),
@@ -31,7 +31,14 @@ _GONE = 76  # exit status of `errors.Stalled`
 
 @dataclass
 class Tally:
-    """Counts over all kills."""
+    """Result of all kills.
+
+    Attributes:
+        kills: number of kills by phase.
+        survived: number of processes that ended before their kill.
+        rounds: number of runs.
+        failure: description of the first failure, or "".
+    """
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     survived: int = 0
@@ -40,15 +47,15 @@ class Tally:
 
 
 def soak(zygote, arguments, place, processes, kills, rng):
-    """Train into one MODEL_DIR after another, and kill one process again and again.
+    """Train run after run, and kill one of the processes repeatedly.
 
     Args:
-        zygote: starts the processes.
+        zygote: object that starts the processes.
         arguments: arguments of `pretrain`, without --model_dir.
         place: prefix of the MODEL_DIRs, on disk or gs://.
-        processes: number of processes; of a pod, if more than 1.
+        processes: number of processes. More than 1 form a pod.
         kills: number of kills, divided equally among the phases.
-        rng: chooses process, instant and delay.
+        rng: random numbers for the process, instant and delay of each kill.
     """
     tally, expected, pending = Tally(), "", 0
     phases = [list(PHASES)[number % len(PHASES)] for number in range(kills)]
@@ -76,7 +83,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
     """Kill one process during a phase.
 
     Returns:
-        False if it ended before, or another one failed.
+        False if the process ended before its kill, or another process failed.
     """
     most, seconds = PHASES[phase]
     victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
@@ -93,7 +100,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
     statuses = [each.status for each in ended]
     if not is_reached or statuses.pop(victim) != -signal.SIGKILL:
         return False
-    # Status 0 means a kill after the end.
+    # The other processes may end with status 0 if the kill came after the end of the run.
     if any(status not in (_GONE, 0) for status in statuses):
         tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
         return False
@@ -102,7 +109,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
 
 
 def judge(model_dir, ended, expected):
-    """Describe the defect of a run that has ended, or return ""."""
+    """Return a description of what is wrong with a run that has ended, or ""."""
     if any(each.status for each in ended):
         return f"ended with {[(each.status, each.err) for each in ended]}"
     if expected and killing.digest(model_dir) != expected:
@@ -120,7 +127,7 @@ def judge(model_dir, ended, expected):
     )
     ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
     strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
-    # Only one interrupted save is renamed aside, of at most three files.
+    # Files of at most one interrupted save, which are up to three, may have been renamed aside.
     if len(strange) > 3:
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)

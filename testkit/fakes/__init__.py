@@ -1,1 +1,1 @@
-"""Stand-ins for services that tests must not touch: a bucket, a TPU API."""
+"""Fake servers in place of services that tests must not use: buckets, TPU APIs, the Hub."""

@@ -1,7 +1,7 @@
-"""Compute Engine's REST API on loopback, as far as `launch` uses it: VMs that are real processes.
+"""Fake of Compute Engine's REST API on loopback, whose VMs are real processes.
 
-Assumed, from Google's pages: texts of errors.
-That the service ends a VM by itself at its limit is simulated in `testkit.simulated_cloud`.
+It implements only the requests of `launch`. The texts of errors are taken from Google's pages.
+`testkit.simulated_cloud` simulates that the service deletes a VM at its limit.
 """
 
 from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
@@ -22,12 +22,12 @@ class FakeCompute(Service):
     # --- calls of tests ---------------------------------------------------------------
 
     def preempt(self, name, grace=0.0):
-        """Preempt a VM: TERM, a grace, KILL, and delete it, as its termination action says."""
+        """Preempt a VM: send SIGTERM, send SIGKILL after `grace` seconds, and delete it."""
         (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 
     def _end(self, key, grace):
-        """End a VM and remove it from the list, unless another one has its name."""
+        """End a VM, and remove it from the list unless a new VM has its name."""
         vm = self.machines.get(key)
         if vm is None:
             return
@@ -42,7 +42,7 @@ class FakeCompute(Service):
     def answer(self, method, path, body):
         """Answer one request."""
         path = path.partition("?")[0]
-        parts = path.strip("/").split("/")[4:]  # the path below the project
+        parts = path.strip("/").split("/")[4:]  # path relative to the project
         self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
             match method, parts:

@@ -1,12 +1,13 @@
 """Fake Google Cloud Storage on loopback, for google-cloud-storage and for TensorFlow.
 
-One port with two doors: plain HTTP (STORAGE_EMULATOR_HOST) and `CONNECT *.googleapis.com`, whose
-socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obeys). CONNECT to any
-other host is refused, which proves that a test never leaves the machine. POST /_fake/ACT calls that
-method of `FakeServer` with the JSON object in its body: faults, the log of requests, names.
+The server accepts two protocols on one port. google-cloud-storage uses plain HTTP, by
+STORAGE_EMULATOR_HOST. TensorFlow uses the server as an HTTPS proxy, by `https_proxy`. Its requests
+`CONNECT *.googleapis.com` switch the connection to TLS. CONNECT to any other host is refused, so
+that no test can connect to another machine. POST /_fake/ACT calls the method ACT of `FakeServer`
+with the JSON object in its body. Tests use it to add faults, and to read the log and names.
 
-Run as `python -m testkit.fakes.gcs CA_FILE`: prints its port, and ends when its standard input
-closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs` starts it.
+`python -m testkit.fakes.gcs CA_FILE` prints its port. It ends when its standard input closes, so
+that it does not outlive a killed test. `gcs_process.FakeGcs` starts it.
 """
 
 import contextlib
@@ -35,14 +36,17 @@ _AT_A_BYTE = frozenset({"reset", "stall", "truncate", "short", "corrupt"})
 
 @dataclass
 class Rule:
-    """One fault, for the requests that it matches.
+    """Fault of the requests that match a pattern.
 
-    match: regular expression on "METHOD host/path?query", names unquoted.
-    do: status(code) answers so; reset(bytes), stall(bytes), truncate(bytes) strike when that many
-      bytes of the object (not of the request) have passed; lost_reply does the work and drops the
-      connection; short(bytes) is a complete reply with too little in it; corrupt(bytes) flips the
-      byte there.
-    times: -1 for ever; skip: matching requests that pass first; p: chance of striking.
+    Attributes:
+        match: regular expression for "METHOD host/path?query", with unquoted names.
+        do: kind of fault. "status" answers with `code`. "reset", "stall" and "truncate" interrupt
+            the transfer after `bytes` bytes of the object (not of the request). "lost_reply"
+            processes the request, but does not answer. "short" answers with only `bytes` bytes.
+            "corrupt" changes the byte number `bytes`.
+        times: number of requests that fail, -1 for all.
+        skip: number of matching requests that succeed first.
+        p: probability of the fault.
     """
 
     match: str
@@ -55,11 +59,11 @@ class Rule:
 
 
 class _Abort(Exception):
-    """Signal that the connection is closed and gets no further bytes."""
+    """Raised when the connection is closed."""
 
 
 class FakeServer(ThreadingHTTPServer):
-    """The state shared by all connections, and the calls of a test."""
+    """State that all connections share, and the methods that tests call."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -74,7 +78,7 @@ class FakeServer(ThreadingHTTPServer):
         self.requests = []
         self._rules = []
         self._random = random.Random(0)
-        self.cleared = threading.Event()  # ends every stall at once
+        self.cleared = threading.Event()  # ends all delays when it is set
 
     def handle_error(self, request, client_address):
         """Ignore clients that disconnect, and report any other fault of this server."""
@@ -82,10 +86,7 @@ class FakeServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def fault(self, **values):
-        """Add a rule.
-
-        The first matching rule applies.
-        """
+        """Add a rule. If several rules match a request, the first one applies."""
         rule = Rule(**values)
         assert rule.do in {*_AT_A_BYTE, "status", "lost_reply"}, rule
         self._rules.append(rule)
@@ -97,7 +98,7 @@ class FakeServer(ThreadingHTTPServer):
         self.cleared = threading.Event()
 
     def log(self, clear):
-        """Return the requests so far."""
+        """Return the requests so far, and delete them if `clear` is true."""
         logged = list(self.requests)
         if clear:
             self.requests.clear()
@@ -108,11 +109,12 @@ class FakeServer(ThreadingHTTPServer):
         return sorted(name for name in self.store.objects(bucket) if name.startswith(prefix))
 
     def strike(self, request, first, last):
-        """Return the rule that applies to a request, and count it down.
+        """Return the rule that applies to a request, or None, and count the use of the rule.
 
         Args:
-            first, last: the object's bytes that the request moves; a fault at a byte waits for
-              the request that moves it.
+            request: the request as "METHOD host/path?query".
+            first, last: range of the object's bytes that the request transfers. A fault at a byte
+                applies only to the request that transfers this byte.
         """
         with self.store.lock:
             for rule in self._rules:
@@ -129,7 +131,7 @@ class FakeServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, plain or by TLS."""
+    """One connection, with or without TLS."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -137,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
     tls_host = ""
 
     def do_CONNECT(self):
-        """Begin TLS on this socket."""
+        """Switch the connection to TLS."""
         host = self.path.rsplit(":", 1)[0]
         if not host.endswith(".googleapis.com"):
             self.send_error(403)
@@ -150,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self):
         parts = urlsplit(self.path)
-        # Split before unquoting: an object's name arrives as one segment, a%2Fb.
+        # The path is split before it is unquoted, since "/" in an object's name is sent as %2F.
         segments = [unquote(segment) for segment in parts.path.split("/")[1:]]
         try:
             if segments[0] == "_fake" and not self.tls_host:
@@ -187,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(reply, rule)
 
     def _read_body(self, rule, start):
-        """Return the request's body, and whether it broke off before its end."""
+        """Return the request's body, and whether the connection broke before its end."""
         body = bytearray()
         limit = rule.bytes - start if rule and rule.do in ("reset", "stall") else None
         try:
@@ -203,7 +205,10 @@ class Handler(BaseHTTPRequestHandler):
         return bytes(body), False
 
     def _chunks(self):
-        """Yield the body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
+        """Yield the parts of the body.
+
+        TensorFlow sends Transfer-Encoding and Content-Length, of which the former is valid.
+        """
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self._exactly(size)
@@ -223,7 +228,7 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def _send(self, reply, rule):
-        """Send the answer, and only those bytes of media that a fault lets pass."""
+        """Send the answer. A fault may change or cut off the content of an object."""
         if rule and reply.is_media:
             body = _damaged(reply.body, rule, reply.first_byte)
             breaks = rule.do in ("reset", "stall", "truncate")
@@ -247,20 +252,20 @@ class Handler(BaseHTTPRequestHandler):
             raise _Abort from error
 
     def _reset(self):
-        """Send an RST, as a broken network does."""
+        """Reset the connection by an RST packet."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(self.connection.detach())
         raise _Abort
 
     def log_message(self, format, *args):
-        """Print nothing: `FakeServer.requests` has them."""
+        """Print nothing, since `FakeServer.requests` contains the requests."""
 
 
 def _bytes_moved(headers):
-    """Return first and last byte of the object that a request sends or asks for."""
+    """Return the range of the object's bytes that a request uploads or downloads."""
     stated = headers.get("Content-Range") or headers.get("Range") or ""
-    # The client asks how many bytes have arrived.
+    # With "*/", the client only requests the number of uploaded bytes.
     if "*/" in stated:
         return 0, 0
     result = re.match(r"bytes[ =](\d+)-(\d*)", stated)
@@ -270,7 +275,7 @@ def _bytes_moved(headers):
 
 
 def _damaged(data, rule, start):
-    """Return the bytes from `start` on, as a fault leaves them."""
+    """Return content that starts at byte `start` of an object, after the effect of a fault."""
     at = rule.bytes - start if rule else -1
     if rule and rule.do == "short":
         return data[:at]
@@ -280,7 +285,7 @@ def _damaged(data, rule, start):
 
 
 def main():
-    """Serve until standard input closes."""
+    """Serve requests until standard input closes."""
     server = FakeServer(sys.argv[1])
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_address[1], flush=True)

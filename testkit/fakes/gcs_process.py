@@ -1,4 +1,4 @@
-"""Start the fake bucket in a process of its own, and tell child processes its address."""
+"""Start the fake Google Cloud Storage in a new process, and give its address to others."""
 
 import json
 import os
@@ -11,19 +11,21 @@ from urllib.parse import quote
 
 from testkit import ROOT
 
-# Looks like Google's, so that a leak of it is found; in two parts, since sources are searched too.
+# It has the form of Google's tokens, so that tests detect a leak of it. It is written in two parts,
+# since a test searches the sources for tokens, too.
 TOKEN = "ya29." + "the-token-of-the-fake"
 
 
 class FakeGcs:
-    """Context manager of a running fake bucket.
+    """Context manager of a running fake Google Cloud Storage.
 
     Its methods request faults, and read and write objects as another program would.
 
-    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
-    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
-    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
-    so give it to a child, not to this process.
+    Attributes:
+        url: address for plain HTTP.
+        env: environment variables that a process needs in addition to `os.environ`. With them
+            google-cloud-storage, `bigbird_ja.storage` and TensorFlow use the fake, with short
+            timeouts. TensorFlow reads them when it is imported, so give them to a new process.
     """
 
     def __enter__(self):
@@ -45,14 +47,11 @@ class FakeGcs:
         self._directory.cleanup()
 
     def environ(self, **more):
-        """Return the whole environment of a child process."""
+        """Return the environment of a child process, with `env` and further variables."""
         return {**os.environ, **self.env, **more}
 
     def fault(self, match, do, **how):
-        """Request a fault, as `gcs.Rule` documents.
-
-        `times` is 1 by default, and -1 for unlimited.
-        """
+        """Add a fault. The arguments are the fields of `gcs.Rule`."""
         self._call("fault", match=match, do=do, **how)
 
     def clear(self):
@@ -60,11 +59,11 @@ class FakeGcs:
         self._call("clear")
 
     def log(self, clear=False):
-        """Return the requests so far: "METHOD host/path?query", fault, bytes received."""
+        """Return the requests so far, each with its fault and the number of received bytes."""
         return self._call("log", clear=clear)
 
     def create_bucket(self, name):
-        """Create a bucket, unless it exists."""
+        """Create a bucket if it does not exist."""
         self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
     def names(self, bucket, prefix=""):
@@ -77,7 +76,7 @@ class FakeGcs:
         return self._request("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
 
     def put(self, path, data):
-        """Store gs://bucket/name, as another program would."""
+        """Write gs://bucket/name without preconditions, as another program may do."""
         bucket, _, name = path.removeprefix("gs://").partition("/")
         query = f"uploadType=media&name={quote(name, safe='')}"
         self._request("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data)
@@ -93,7 +92,7 @@ class FakeGcs:
 
 
 def environment(url, ca_file):
-    """Return the variables that send a process to the fake at `url` instead of to Google."""
+    """Return environment variables with which a process uses the fake at `url`."""
     return {
         "https_proxy": url,
         "no_proxy": "",
@@ -103,7 +102,7 @@ def environment(url, ca_file):
         "NO_GCE_CHECK": "true",
         "STORAGE_EMULATOR_HOST": url,
         "GOOGLE_CLOUD_PROJECT": "test",
-        # A delay of 0 switches TensorFlow's sleep off; any other adds up to a second to each try.
+        # With 0, TensorFlow retries at once. Other values add up to a second to each retry.
         "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
         "GCS_RETRY_CONFIG_MAX_RETRIES": "4",
         "GCS_REQUEST_IDLE_TIMEOUT_SECS": "3",

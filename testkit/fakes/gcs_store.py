@@ -1,6 +1,7 @@
-"""The objects of the fake bucket, and its JSON and XML interfaces.
+"""Objects of the fake Google Cloud Storage, and its JSON and XML interfaces.
 
-Generations, preconditions, pages of listings, resumable uploads. No sockets here.
+They support generations, preconditions, pages of listings, and resumable uploads. `gcs` implements
+the connections.
 """
 
 import base64
@@ -18,17 +19,17 @@ import google_crc32c
 
 from testkit.fakes.service import now
 
-KEPT_MULTIPLE = 256 << 10  # whole multiples of this size survive a broken upload
-PAGE = 100  # names in a listing (1000 at Google)
+KEPT_MULTIPLE = 256 << 10  # A broken upload keeps a multiple of this number of bytes.
+PAGE = 100  # names on a page of a listing (1,000 in the real service)
 
 
 class HttpError(Exception):
-    """An answer other than success: its status, and Google's words for it."""
+    """Answer that reports an error. Its arguments are the status and Google's message."""
 
 
 @dataclass
 class Reply:
-    """An answer. `first_byte` is the object's byte that a media body begins with."""
+    """Answer to a request. The content of an object starts at its byte `first_byte`."""
 
     status: int
     body: bytes = b""
@@ -42,9 +43,9 @@ class Request:
     """Request of a client.
 
     Attributes:
-        segments: the path, split at "/" and then unquoted.
-        base: scheme and host of the door that was used, for upload addresses.
-        is_broken: the body ended before its announced end.
+        segments: parts of the path between "/", unquoted.
+        base: scheme and host to which the request was sent, for addresses of uploads.
+        is_broken: whether the connection broke before the end of the body.
     """
 
     method: str
@@ -57,7 +58,7 @@ class Request:
 
 
 def _glob_to_regex(pattern):
-    """Convert a pattern of `matchGlob`, in which only `**` crosses a "/"."""
+    """Convert a pattern of `matchGlob` to a regular expression. Only `**` matches "/"."""
     forms = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^]]+\])", pattern)
     return "".join(
@@ -68,7 +69,7 @@ def _glob_to_regex(pattern):
 
 @dataclass
 class StoredObject:
-    """One generation of one object."""
+    """Generation of an object."""
 
     bucket: str
     name: str
@@ -79,11 +80,11 @@ class StoredObject:
 
     @property
     def crc32c(self):
-        """Return base64 of the big-endian checksum, as metadata states it."""
+        """Return the big-endian checksum in base64, as in an object's metadata."""
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
     def resource(self):
-        """Return the JSON resource."""
+        """Return the object's metadata as JSON."""
         place = {name: getattr(self, name) for name in ("bucket", "name", "updated", "metadata")}
         version = {"generation": str(self.generation), "metageneration": "1"}
         return {**place, **version, "size": str(len(self.data)), "crc32c": self.crc32c}
@@ -91,7 +92,7 @@ class StoredObject:
 
 @dataclass
 class Upload:
-    """A resumable upload that is under way or done."""
+    """Resumable upload, finished or not."""
 
     bucket: str
     name: str
@@ -102,7 +103,7 @@ class Upload:
 
 
 class Store:
-    """All buckets, in memory."""
+    """All buckets with their objects, in memory."""
 
     def __init__(self):
         self.lock = threading.RLock()
@@ -147,7 +148,7 @@ class Store:
                     return Reply(204)
                 is_media = query.get("alt") == "media"
                 return _media(stored, request) if is_media else json_reply(stored.resource())
-            # TensorFlow's addresses: https://storage.googleapis.com/BUCKET/NAME.
+            # TensorFlow downloads from https://storage.googleapis.com/BUCKET/NAME.
             case [bucket, *names]:
                 return _media(self.get(bucket, "/".join(names), query), request)
         raise HttpError(404, "Not Found")
@@ -159,7 +160,7 @@ class Store:
         return self.buckets[bucket]
 
     def get(self, bucket, name, conditions):
-        """Return the current object, if it satisfies `generation` and `ifGenerationMatch`."""
+        """Return the current object, or raise HttpError if it does not satisfy the conditions."""
         stored = self.objects(bucket).get(name)
         wanted = conditions.get("generation")
         if stored is None or (wanted and int(wanted) != stored.generation):
@@ -168,7 +169,7 @@ class Store:
         return stored
 
     def _put(self, bucket, name, data, resource, conditions):
-        """Store a new generation, after its preconditions and its stated checksum."""
+        """Store a new generation, after a check of its preconditions and its checksum."""
         objects = self.objects(bucket)
         _check(objects.get(name), conditions)
         metadata = resource.get("metadata") or {}
@@ -179,7 +180,7 @@ class Store:
         return made
 
     def _list(self, bucket, query):
-        """Return one page of names below a prefix, folded at the delimiter."""
+        """Return one page of the names with a prefix. Names after the delimiter are combined."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         wanted = re.compile(_glob_to_regex(query.get("matchGlob", "**")))
         most = int(query.get("maxResults") or PAGE)
@@ -219,14 +220,14 @@ class Store:
         return json_reply(self._put(bucket, name, data, resource, query).resource())
 
     def _continue_upload(self, upload_id, request):
-        """Add a chunk or report the size so far, and complete the upload at its total.
+        """Add a chunk to an upload, or report its size, and complete it when its size is reached.
 
-        A broken request keeps the whole 256 KiB multiples of what arrived.
+        A broken request keeps a multiple of 256 KiB of the received bytes.
         """
         upload = self.uploads.get(upload_id)
         if upload is None:
             raise HttpError(404, "Not Found")
-        # Without a range it is all: an empty file, or a client that does not cut.
+        # Without a range, the request contains the whole object.
         stated = request.headers.get("Content-Range", f"bytes 0-/{len(request.body)}")
         chunk = re.fullmatch(r"bytes (?:(\d+)-\d*|\*)/(\d+|\*)", stated)
         if chunk is None or int(chunk[1] or 0) > len(upload.data):
@@ -247,19 +248,19 @@ class Store:
 
 
 def error_reply(status, message):
-    """Return a failure in Google's form."""
+    """Return an error in the form of Google's answers."""
     detail = {"message": message, "domain": "global", "reason": "fake"}
     return json_reply({"error": {"code": status, "message": message, "errors": [detail]}}, status)
 
 
 def json_reply(value, status=200):
-    """Return an answer in JSON."""
+    """Return an answer that contains a value as JSON."""
     kind = {"Content-Type": "application/json; charset=UTF-8"}
     return Reply(status, json.dumps(value).encode(), kind)
 
 
 def _check(stored, conditions):
-    """Raise 412 if a precondition on the generation does not hold."""
+    """Raise HttpError with status 412 if the generation does not satisfy a precondition."""
     current = stored.generation if stored else 0
     wanted = conditions.get("ifGenerationMatch")
     if wanted is not None and int(wanted) != current:
@@ -285,9 +286,9 @@ def _media(stored, request):
 
 
 def _parts(request):
-    """Return metadata and content of a multipart/related body.
+    """Return the metadata and the content in a multipart/related body.
 
-    Cut by hand: the email package would touch line ends in binary content.
+    The package `email` is not used, since it would change line breaks in binary content.
     """
     boundary = b"--" + str(request.headers.get_boundary()).encode()
     _, first, second = request.body.split(boundary, 2)

@@ -1,7 +1,7 @@
 """Fake of the Hugging Face Hub's HTTP interface, with repositories in memory.
 
-It serves the requests of huggingface_hub: create, preupload, LFS batch, commit; revision, tree,
-resolve.
+It serves the requests of huggingface_hub for uploads (create, preupload, LFS batch, commit) and for
+downloads (revision, tree, resolve).
 """
 
 import base64
@@ -16,7 +16,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class FakeHub:
     """Repositories of a fake Hub.
 
-    `repos` maps a name to its files. `refuses` is a status that every request gets.
+    Attributes:
+        repos: files of each repository, by its name.
+        refuses: status with which every request is refused, or None.
     """
 
     def __init__(self):
@@ -25,16 +27,16 @@ class FakeHub:
         self.asked = []
 
     def environ(self, folder):
-        """Return the variables that send the client to this fake, with its cache in `folder`."""
+        """Return variables with which a client uses this fake, and a cache in `folder`."""
         home = {"HF_HOME": f"{folder}/hf_home", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_test"}
         return {"HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", **home}
 
     def sha(self, repo):
-        """Return the commit's id, a hash of the files."""
+        """Return the id of a repository's commit, which is a hash of its files."""
         return hashlib.sha1(repr(sorted(self.repos[repo].items())).encode()).hexdigest()
 
     def commit(self, repo, lines):
-        """Accept the NDJSON of a commit."""
+        """Apply a commit, whose lines are JSON objects."""
         for line in map(json.loads, lines):
             value = line["value"]
             if line["key"] == "file":
@@ -45,7 +47,7 @@ class FakeHub:
 
 @contextlib.contextmanager
 def serving():
-    """Serve a `FakeHub`, and yield it with its address."""
+    """Serve a `FakeHub`, and yield it. Its attribute `url` is its address."""
     hub = FakeHub()
     door = type("Door", (_Door,), {"hub": hub})
     with ThreadingHTTPServer(("127.0.0.1", 0), door) as server:

@@ -1,4 +1,4 @@
-"""A connection to a server that a test can cut, for one of its clients."""
+"""Connection between a client and a server that a test can interrupt."""
 
 import contextlib
 import socket
@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 
 class Network:
-    """Context manager of a forwarder to a server on loopback.
+    """Context manager of a proxy that forwards connections to a server on loopback.
 
     Args:
         url: address of the server.
 
     Attributes:
-        url: address for the client.
+        url: address of the proxy, which the client uses in place of the server's.
     """
 
     def __init__(self, url):
@@ -40,14 +40,14 @@ class Network:
         self._server.server_close()
 
     def cut(self):
-        """Drop all connections, and every new one."""
+        """Close all connections, and refuse new ones."""
         self._is_cut = True
         for one in list(self._open):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def restore(self):
-        """Connect again."""
+        """Accept connections again."""
         self._is_cut = False
 
     def _forward(self, client):

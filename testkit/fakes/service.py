@@ -1,7 +1,8 @@
-"""HTTP server and machine processes of both fake services.
+"""HTTP server and machine processes that both fake services share.
 
-A machine is `bash` running its start-up script in a process group of its own; preemption is
-SIGTERM, a grace, SIGKILL. The door also is the metadata server of the machines.
+A machine is a `bash` process that runs its startup script in a new process group. A preemption
+sends SIGTERM, and SIGKILL some seconds later. The HTTP server is also the machines' metadata
+server.
 """
 
 import contextlib
@@ -40,23 +41,23 @@ REFUSALS = {
 
 @dataclass
 class FakeMachine:
-    """A machine as the API describes it, and its process."""
+    """Machine of a fake service: its description in the API, and its process."""
 
     resource: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
 
 
 class Service:
-    """The server, the processes and the operations.
+    """Base class of the fake services, with server, processes and operations.
 
     Args:
-        work_dir: each machine gets a folder in it, as its disk and for its output.
-        environ: environment of the machines' processes; None: the scripts are not run.
-        keep_disk: all machines share one folder, as if the image had the package installed.
+        work_dir: folder in which each machine gets a folder for its disk and its output.
+        environ: environment of the machines' processes. None: scripts are not run.
+        keep_disk: whether all machines share one disk, as if the image contained the package.
     """
 
     path: str  # path of the API
-    # An operation's name without its number, and what it says while it runs and once it is over.
+    # Prefix of the names of operations, and their fields while they run and when they are done.
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]
@@ -67,12 +68,12 @@ class Service:
         self._processes = []
         self._operations = {}
         self.created = []  # requests
-        # Answers to creations, in order. All later ones succeed.
+        # Outcomes of the next creations, in order. All later creations succeed.
         self.script = []
         self.delete_script = []
-        self.unread = ""  # key of REFUSALS for all lookups of a machine
+        self.unread = ""  # key of REFUSALS with which all lookups of a machine are refused
         self.requests = []
-        self.machines = {}  # by full name, including dead ones
+        self.machines = {}  # all listed machines by full name, also preempted ones
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -100,7 +101,7 @@ class Service:
             return sorted(self.machines)
 
     def machine(self, name):
-        """Return the newest machine of this name, in whatever zone."""
+        """Return the newest machine with this name in any zone, or None."""
         with self._lock:
             named = [one for key, one in self.machines.items() if key.endswith(f"/{name}")]
             return named[-1] if named else None
@@ -110,14 +111,14 @@ class Service:
         raise NotImplementedError
 
     def refusal(self, script):
-        """Return the script's next answer if it is a refusal."""
+        """Return the next outcome of a script as an answer if it is a refusal, else None."""
         if not script or script[0] not in REFUSALS:
             return None
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
     def get_operation(self, work=None, **values):
-        """Return an operation: over at once, or after some work in the background."""
+        """Create an operation. It is done at once, or after `work` in the background."""
         name = f"{self.operation_prefix}{len(self._operations)}"
         operation = self._operations[name] = {"name": name, **self.over, **values}
 
@@ -131,7 +132,7 @@ class Service:
         return 200, operation
 
     def boot(self, script):
-        """Start a machine's process."""
+        """Start the process of a machine, which runs the startup script."""
         if self._environ is None:
             return None
         directory = os.path.join(self.work_dir, f"vm-{len(self._processes)}")
@@ -148,32 +149,32 @@ class Service:
 
 
 def in_background(work):
-    """Call a function in a thread of its own."""
+    """Call a function in a new thread."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
 def now():
-    """Return the time as both services write it."""
+    """Return the current time in the format of both services."""
     moment = datetime.datetime.now(datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def error(code, message, status=""):
-    """Return the body of a refusal."""
+    """Return the JSON of a refusal."""
     details = {"code": code, "message": message, "errors": [{"message": message}]}
     return {"error": {**details, **({"status": status} if status else {})}}
 
 
 def lookup(resource, name):
-    """Return the answer for a resource, or 404 for None."""
+    """Return an answer with a resource, or with status 404 if the resource is None."""
     missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
     return missing if resource is None else (200, resource)
 
 
 def kill(process, grace):
-    """End a process group that a fake started."""
+    """End a machine's process group: send SIGTERM, and SIGKILL after `grace` seconds."""
     if process is None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -204,7 +205,7 @@ def _door(service):
             if re.fullmatch("/computeMetadata/.*/token", self.path):
                 is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
                 return (200, {"access_token": TOKEN}) if is_asked_well else (403, {})
-            # The request of a machine for itself.
+            # A machine sent this request about itself, with its own token.
             if (token := self.headers.get("Authorization")) is not None:
                 service.requests.append(f"machine {self.command}")
                 if token != f"Bearer {TOKEN}":

@@ -1,7 +1,7 @@
-"""The Cloud TPU API on loopback, by REST: nodes and queued resources that are real processes.
+"""Fake of the Cloud TPU REST API on loopback, whose nodes are real processes.
 
-The text of a stock-out is the one that people have reported of the real service; ALREADY_EXISTS and
-NOT_FOUND texts are assumed.
+The message of a stockout is the one that users have reported. The messages of ALREADY_EXISTS and
+NOT_FOUND are assumed.
 """
 
 from urllib.parse import parse_qs
@@ -23,7 +23,7 @@ class FakeTpu(Service):
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
-        self.unreachable = []  # locations that a listing omits
+        self.unreachable = []  # zones that do not answer, and are missing in listings
         self.paths = []  # paths of all requests
 
     # --- calls of tests ---------------------------------------------------------------
@@ -33,7 +33,7 @@ class FakeTpu(Service):
             return sorted(self.queued)
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
-        """Preempt a machine by TERM, a grace and KILL, so that it stays listed."""
+        """Preempt a machine: send SIGTERM, and SIGKILL after `grace` seconds. It stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
         kill(machine.process, grace)
@@ -127,7 +127,7 @@ QUEUES = "/queuedResources/"
 
 
 def _inside(listing, resources):
-    """List the resources below an address, of all zones if its zone is `-`."""
+    """List the resources below an address. The zone `-` means all zones."""
     parent, _, kind = listing.rpartition("/")
     start = parent.removesuffix("/-")
     return [

@@ -1,7 +1,7 @@
-"""Stand-in for `bigbird-ja pretrain` without TensorFlow: steps, heartbeat, saves.
+"""Fake `bigbird-ja pretrain` without TensorFlow, which writes heartbeats and checkpoints.
 
-`python(directory)` writes a stand-in for the VM's Python that starts this instead of `pretrain`
-and is the real Python for all else, so that the start-up script itself runs unchanged.
+`python(directory)` writes a program in place of the VM's Python. It starts this module instead of
+`pretrain`, and the real Python in all other cases, so that the startup script runs unchanged.
 """
 
 import json
@@ -14,15 +14,11 @@ from pathlib import Path
 import yaml
 
 STEP_SECONDS = 0.004
-SAVE_EVERY = 25  # in steps
+SAVE_EVERY = 25  # steps between saves
 
 
 def python(directory):
-    """Write the stand-in for Python.
-
-    Returns:
-        Its path.
-    """
+    """Write the program that takes the place of Python, and return its path."""
     path = Path(directory, "python-of-the-vm")
     path.write_text(
         "#!/bin/bash\n"
@@ -36,7 +32,7 @@ def python(directory):
 
 
 def main(arguments):
-    """Train to `training.num_train_steps`."""
+    """Simulate training until `training.num_train_steps`."""
     flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
     with open(flags["config"], encoding="utf-8") as file:
         target = int(yaml.safe_load(file)["training"]["num_train_steps"])
@@ -68,7 +64,7 @@ def beat(model_dir, step, state, reason=None):
 
 
 def _save(model_dir, step):
-    """Write checkpoint metadata, which completes a checkpoint."""
+    """Write the metadata of a checkpoint, which mark it as complete."""
     _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
     _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 

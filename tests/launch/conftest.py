@@ -1,4 +1,4 @@
-"""Fixtures of the tests of renting."""
+"""Fixture for the tests of `launch`."""
 
 import pytest
 

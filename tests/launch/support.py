@@ -1,4 +1,4 @@
-"""Shared parts of the tests of launching: a run on a directory as bucket, and the fake service."""
+"""Functions that the tests of `launch` share. A folder takes the place of the bucket."""
 
 import contextlib
 import io
@@ -34,8 +34,8 @@ NODE = LaunchedRun(
     "gs://b", "run-1", "id-1", "p", accelerator_type="v3-8", runtime_version="tpu-vm-tf-2.15.0-se"
 )
 QUEUED = replace(NODE, queued=True)
-# In virtual time.
-TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)  # ten hours
+# This run takes ten hours of virtual time.
+TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)
 RECORD = LaunchedRun(
     bucket="gs://b",
     name="run",
@@ -48,22 +48,18 @@ RECORD = LaunchedRun(
 
 
 def supervised(cloud, record=RECORD, **io):
-    """Supervise a run in virtual time, to its end.
-
-    Returns:
-        Its last state.
-    """
+    """Supervise a run in virtual time until it ends, and return its last state."""
     return supervise(record, cloud.io(**io))
 
 
 def lifetimes(*hours):
-    """Return a function with these lifetimes in hours of successive machines, then infinity."""
+    """Return a `Lifetime` with these hours for the first machines, and infinity for the others."""
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
 def write_manifest(directory, masking="dynamic", **more):
-    """Write a small data set, of which the fake trainer reads only the manifest."""
+    """Write a small data set for `launch`. The fake trainer does not read its records."""
     synthetic.write(
         Path(directory),
         (3, 3, 3, 3),
@@ -78,20 +74,20 @@ def write_manifest(directory, masking="dynamic", **more):
 
 
 def client(fake):
-    """Return our client of the service that a fake replaces."""
+    """Return our client of a fake service."""
     module = compute if isinstance(fake, FakeCompute) else tpu_api
     return module.Client("p", rest(fake.api))
 
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):
-    """Return our JSON client without credentials."""
+    """Return our REST client for an address, without credentials and with short timeouts."""
     client = Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
     client.call_seconds = call_seconds
     return client
 
 
 def command(root, *more, steps=100):
-    """Return the flags of `launch` for a CPU and a directory."""
+    """Return the arguments of `launch` for a CPU, with folders below `root`."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         "launch",
@@ -112,10 +108,10 @@ def command(root, *more, steps=100):
 
 
 def run(arguments, *fakes):
-    """Run a command in this process with these services.
+    """Run a command in this process with fake services.
 
     Returns:
-        Status and `--json` results.
+        The exit status and the results of --json.
     """
     output = io.TextIOWrapper(io.BytesIO())
     with emulated.serving(*fakes), contextlib.redirect_stdout(output):
@@ -124,7 +120,7 @@ def run(arguments, *fakes):
 
 
 def start(root, fake, *more, steps=400, **terms):
-    """Start `launch` as a process of its own."""
+    """Start `launch` in a new process."""
     words = [json.dumps(emulated.describe(fake, **terms)), *command(root, *more, steps=steps)]
     return subprocess.Popen(
         [sys.executable, "-m", "testkit.emulated", *words, "--json"],
@@ -135,7 +131,7 @@ def start(root, fake, *more, steps=400, **terms):
 
 
 def read(root, path, key):
-    """Read a value in a file of the run, or return None before it exists."""
+    """Return a value in a JSON file of the run, or None if the file does not exist yet."""
     try:
         with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
             return json.load(file).get(key)
@@ -149,18 +145,18 @@ def wait_for_step(root, step):
 
 
 def events_of(root):
-    """Read the run's events."""
+    """Return the run's events."""
     lines = Path(root, "bucket/run-1/model/events.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def vm_of(name, run_id="", kind="v3-8", **more):
-    """Return the record of a run that asks for one machine."""
+    """Return the record of a run with a machine of this kind."""
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
 
 
 def make_run(bucket, name, **state):
-    """Store a run of 1,000 steps on a bucket, with this state."""
+    """Store the record and the state of a run on a bucket, and return the record."""
     run = LaunchedRun(bucket, name, f"id-{name}", target_step=1000, usd_per_hour=2.4)
     files = RunFiles(run)
     files.prepare()
@@ -170,10 +166,10 @@ def make_run(bucket, name, **state):
 
 
 def wait_until(condition, seconds=60.0):
-    """Wait for an event of other processes.
+    """Wait until a condition is true.
 
     Raises:
-        TimeoutError: It did not happen.
+        TimeoutError: The condition is still false after the given seconds.
     """
     until = time.monotonic() + seconds
     while not condition():
@@ -183,17 +179,13 @@ def wait_until(condition, seconds=60.0):
 
 
 def finished(service, operation):
-    """Wait for an operation.
-
-    Returns:
-        The finished operation.
-    """
+    """Wait until an operation is done, and return it."""
     wait_until(lambda: service.get_operation(operation).done, 10)
     return service.get_operation(operation)
 
 
 def write_tool(path, body):
-    """Write an executable script of bash, and create its folder."""
+    """Write an executable bash script with this body, and create its folder."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"#!/bin/bash\n{body}\n")

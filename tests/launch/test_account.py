@@ -1,4 +1,4 @@
-"""Time and money of a run, added up poll by poll."""
+"""The supervisor adds up the time and the cost of a run in each poll."""
 
 from dataclasses import replace
 
@@ -12,8 +12,9 @@ from tests.launch.support import RECORD
 @pytest.mark.parametrize(
     ("beat_at", "limit", "reads", "billed"),
     [
-        (None, 0.0, True, 5400.0),  # without a sign of life: the maximum of its silence
-        (None, 0.0, False, 360_000.0),  # unknown
+        # Without a heartbeat, a machine is billed as long as a watcher tolerates its silence.
+        (None, 0.0, True, 5400.0),
+        (None, 0.0, False, 360_000.0),  # The bucket does not answer, so the whole time is billed.
         (None, 100_000.0, False, 96_400.0),
         (11_800.0, 0.0, True, 1800.0 + 5400.0),
         (11_800.0, 4600.0, True, 1000.0),  # It had 1,000 seconds left.

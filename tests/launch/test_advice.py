@@ -1,4 +1,4 @@
-"""Advice on the refusals of the services."""
+"""Advice to the user when a service refuses a request."""
 
 import pytest
 

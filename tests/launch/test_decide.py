@@ -1,8 +1,9 @@
-"""Runs recorded to the second, in stories/NAME.txt: external events, then the effects.
+"""Simulated runs have exactly the recorded events, in stories/NAME.txt.
 
-Above the line `---` are the acts of the service, the bucket and the user (YAML, documented by
-`live`). Below it is every event with its fields, the last state, and all rentals. `python -m
-tests.launch.test_decide` writes the stories again, so that a change shows as a diff.
+The part above the line `---` is YAML, and describes the acts of the service, the bucket and the
+user (see `live`). The part below contains every event with its time and fields, the last state, and
+all rentals. `python -m tests.launch.test_decide` rewrites the stories, so that a diff shows the
+changes.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ FAULTS = {
 
 
 def words(text):
-    """Return the words of a script, with `quota*3` as three words."""
+    """Return the words of a script. `quota*3` means three words."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 
@@ -45,18 +46,24 @@ def live(story):
     """Run a story, and return the lines of its effects.
 
     Args:
-        story: `hours` that machines live, one after the other (the others for ever); `script` and
-            `deletions`, what creations and deletions come to; `run` and `cloud`, changed fields of
-            `LaunchedRun` and `SimulatedCloud`; `patience`, other constants of `launch/state.py`;
-            `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
-            the hour of Ctrl-C, and `detach`, that of its other answer; `happens`, each time [hour,
-            "nap" of the supervisor, "clock" that is set or "repair" of the machine, hours]; `then`,
-            further launches with their own `run`, `cloud`, `stop` and `detach`, after a `pause` of
-            hours.
+        story: a dict with these keys, which are optional.
+            hours: lifetimes of the first machines in hours. The others live forever.
+            script: outcomes of the creations.
+            deletions: outcomes of the deletions.
+            run: changed fields of `LaunchedRun`.
+            cloud: changed fields of `SimulatedCloud`.
+            constants: changed constants of `launch`.
+            fails: faults as [act or acts, zone or "", first hour, last hour, key of FAULTS].
+            stop: hour of a Ctrl-C with which the user deletes the machine.
+            detach: hour of a Ctrl-C with which the user detaches.
+            happens: events as [hour, kind, hours]. The kind is "nap" (the supervisor sleeps),
+                "clock" (the clock is changed) or "repair" (the machine is repaired for so long).
+            then: further launches, each with its own `run`, `cloud`, `stop`, `detach` and
+                `happens`, after a `pause` of hours.
     """
     constants = {"SERVICE_TIMEOUT": decide, "MAX_LIFETIME": account}
     with contextlib.ExitStack() as stack:
-        for name, value in story.get("patience", {}).items():
+        for name, value in story.get("constants", {}).items():
             stack.enter_context(mock.patch.object(constants[name], name, value))
         return _live(story)
 

@@ -1,4 +1,4 @@
-"""The supervisor's files, and the start-up script's copies on gs://."""
+"""The supervisor's files on gs://, and those that the startup script copies there."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def test_state_events_and_reports(bucket):
     files.save_state(state)
     assert files.load_state() == state
     files.append_event({"event": "created", "time": 1.0})
-    run_log.EventLog(run.model_dir).append("saved", step=5)  # the trainer writes there too
+    run_log.EventLog(run.model_dir).append("saved", step=5)  # The trainer writes this file, too.
     files.append_event({"event": "preempted", "time": 2.0})
     events = [event["event"] for event in run_log.read_events(run.model_dir)]
     assert events == ["created", "saved", "preempted"]

@@ -1,4 +1,4 @@
-"""Decisions while no TPU is there and one is wanted."""
+"""Decisions of the supervisor while there is no TPU and the run needs one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Ctrl-C asks the user, and deletes the TPU without a terminal."""
+"""Ctrl-C asks the user whether to delete the TPU. Without a terminal the TPU is deleted."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def press(interrupts, number=signal.SIGINT):
 
 
 def quiet(text):
-    """Show nothing."""
+    """Ignore a message."""
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ def test_the_user_is_asked_once(answer, meaning):
         assert interrupts.stop() is Stop.NO
         press(interrupts)
         assert interrupts.stop() is Stop(meaning)
-        interrupts.stop()  # It does not ask a second time.
+        interrupts.stop()  # The second call does not ask again.
 
 
 def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
     with Interrupts("ask", False, log=quiet) as interrupts:
         press(interrupts)
         assert interrupts.stop() is Stop.DELETE
-        assert interrupts.stop() is Stop.DELETE  # The choice is final.
+        assert interrupts.stop() is Stop.DELETE  # The choice does not change.
         press(interrupts)
         assert interrupts.stop() is Stop.DETACH
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
-    # nohup ignores the signal.
+    # With nohup, the process of the tests ignores SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
@@ -54,7 +54,7 @@ def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
             assert interrupts.stop() is Stop.DELETE
             press(interrupts, signal.SIGTERM)
             interrupts.handle_lost_reader()
-            assert interrupts.stop() is Stop.DELETE  # Only the user may leave early.
+            assert interrupts.stop() is Stop.DELETE  # Only the user can detach.
     finally:
         signal.signal(signal.SIGHUP, before)
 

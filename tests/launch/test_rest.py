@@ -1,4 +1,4 @@
-"""Calls of a service: retries, time limits, and the meaning of refusals."""
+"""Requests to a service: retries, timeouts, and kinds of refusals."""
 
 import socket
 import threading

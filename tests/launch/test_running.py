@@ -1,4 +1,4 @@
-"""Decisions while a TPU trains."""
+"""Decisions of the supervisor while a TPU trains."""
 
 from dataclasses import replace
 

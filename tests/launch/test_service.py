@@ -1,4 +1,4 @@
-"""Both services by our clients against the fakes, and the meaning of their answers."""
+"""Our clients of both services, with fake servers."""
 
 import time
 from dataclasses import replace
@@ -42,11 +42,11 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
         assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is support.QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
         assert service.find("us-central1-a", "run-1") is None
-        # The reply to the creation was lost.
+        # This is a retry after a creation whose answer was lost.
         with pytest.raises(ServiceFault) as caught:
             service.create(run, support.ZONE, 3, METADATA, 3600.0)
         assert caught.value.kind is Kind.EXISTS and len(service.list()) == 1
-        # Another run's machine, or another creation of its own, may have the name by now.
+        # Meanwhile the name may belong to a machine of another run, or to a newer one of this run.
         of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
         of_a_copy = replace(tpu, run_dir="gs://b/run-2")
         for expected in (of_another, of_a_copy, replace(tpu, created=tpu.created - 60)):

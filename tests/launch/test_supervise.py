@@ -1,4 +1,4 @@
-"""The state machine against the model of the service, in virtual time."""
+"""The supervisor with the simulated cloud, in virtual time."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """Press Ctrl-C at a time."""
+    """Return a function that answers as if the user pressed Ctrl-C at some time."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
 
@@ -49,7 +49,7 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
 
 
 class Killed(BaseException):
-    """SIGKILL of the supervisor after one of its acts, before the next one."""
+    """Raised in place of a SIGKILL between two acts of the supervisor."""
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
@@ -68,7 +68,7 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
         cloud.interfere = interfere
         with contextlib.suppress(Killed):
             supervised(cloud, record)
-            assert at > 100  # All acts were tried.
+            assert at > 100  # The test has killed the supervisor after every act.
             return
         cloud.sleep(37.0)
         state = supervised(cloud, record)
@@ -78,9 +78,9 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
 
 @pytest.mark.parametrize("part", ["log", "read_log_tail", "append_event", "read_heartbeat"])
 def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
-    """Fail as a redaction of a log once did.
+    """Continue after an error while something is read or displayed.
 
-    A failing trainer's log is displayed.
+    The first trainer fails, so that its log is displayed.
     """
 
     def fail(*_):
@@ -89,7 +89,7 @@ def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
     cloud, io = SimulatedCloud(TRAINER, lifetimes(1.0), script=["exit:1"]), {}
     if part == "log":
         io["log"] = fail
-    elif part == "read_heartbeat":  # for an hour
+    elif part == "read_heartbeat":  # This fails for an hour.
         real = cloud.read_heartbeat
         cloud.read_heartbeat = lambda: fail() if HOUR < cloud.now < 2 * HOUR else real()
     else:

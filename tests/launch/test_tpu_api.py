@@ -1,4 +1,4 @@
-"""The Cloud TPU API by our client: requests, states, lists."""
+"""Our client of the Cloud TPU API: requests, states, lists."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.launch.support import finished
 
 
 def test_requests_state_what_is_rented():
-    """Compare whole requests, as a wrong key would silently rent an on-demand node."""
+    """Compare whole requests. With a wrong key, the service would rent an on-demand node."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
         "acceleratorType": "v3-8",
@@ -55,7 +55,8 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
         for state in states:
             queued["state"] = {"state": state}
             assert [tpu.presence for tpu in tpus.list()] == [presence], state
-    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # The code is decisive.
+    # The code determines the kind of the fault.
+    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list()
     assert tpu.presence is Presence.GONE
@@ -65,14 +66,14 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
 
 
 def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
-    """Find the node of a request that becomes ACTIVE between the two lists."""
+    """List queued resources first, so that none is missed that becomes a node meanwhile."""
     tpus.list()
     order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
 def test_what_the_service_leaves_out_is_empty():
-    """Leave out all fields with their defaults, as the service does."""
+    """Read answers in which fields with default values are missing, as in those of the service."""
     place = f"projects/p/locations/{support.ZONE}"
 
     class Bare:

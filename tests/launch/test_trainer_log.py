@@ -1,4 +1,4 @@
-"""The trainer's log, followed through windows of its end."""
+"""The supervisor follows the trainer's log, of which it only reads the last part."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_every_line_of_the_log_comes_once_and_in_order(step):
     seen, results, log = "", [], ""
     for start in range(0, len(LINES), step):
         log += "".join(f"{line}\n" for line in LINES[start : start + step])
-        half = log[: -len(LINES[-1]) // 2]  # a copy may end within a line
+        half = log[: -len(LINES[-1]) // 2]  # A copy of the log may end within a line.
         seen, lines = find_new_lines(seen, half[-40_000:])
         results += lines
     seen, lines = find_new_lines(seen, log[-40_000:])

@@ -1,4 +1,4 @@
-"""Checkpoints on disk and on a bucket: saving, damage, remains of a kill, retention."""
+"""Checkpoints on disk and on a bucket: saving, damage, kills during a save, retention."""
 
 import re
 
@@ -16,11 +16,11 @@ from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 
 
 class Killed(BaseException):
-    """SIGKILL between two files."""
+    """Raised in place of a SIGKILL between two files."""
 
 
 class Run:
-    """A MODEL_DIR, its store, and the reports of the store."""
+    """MODEL_DIR with its checkpoint store. `reports` contains the messages of the store."""
 
     def __init__(self, place, scratch):
         self.place, self.scratch = place, scratch
@@ -88,7 +88,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.flip, [DATA], r"the checksum of .*-20\.data-00000-of-00001 differs"),
         (Run.overwrite, [INDEX, b"x"], r"-20\.index has 1 bytes instead of \d+"),
         (Run.delete, [DATA], r"-20\.data-00000-of-00001 is missing"),
-        # One flipped bit of it, or another run's: other data, and no complaint.
+        # One bit of the metadata is changed, so that they are still valid JSON.
         (Run.edit, [SIDECAR, '"next_batch": 20', '"next_batch": 21'], ".*bigbird-ja.json states"),
         (Run.delete, [SIDECAR], r"its metadata \(.json\) is missing"),
     ],
@@ -104,7 +104,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     start = r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*"
     assert re.match(start + words, text)
     assert {f"damaged-{name}" for name in there} <= set(run.names())
-    # The file that other programs read lists the remaining checkpoints.
+    # The file `checkpoint`, which other programs read, lists the remaining checkpoints.
     state = run.read("checkpoint")
     assert b"ckpt-10" in state and b"ckpt-20" not in state
     assert run.latest() == 10 and len(run.reports) == 1
@@ -158,7 +158,7 @@ def test_saving_removes_all_but_the_last_and_one_per_window(run):
 def test_a_run_without_a_good_checkpoint_is_not_a_new_run(run, left):
     run.save(10)
     run.flip("model.ckpt-10.index")
-    if left == "damaged-":  # Another start has renamed it.
+    if left == "damaged-":  # An earlier start has renamed the checkpoint.
         for name in run.names("model.ckpt-"):
             storage.rename(f"{run.place}/{name}", f"{run.place}/damaged-{name}")
     for name in run.names():
@@ -181,7 +181,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeyp
     def killed_after(call):
         def changed(*arguments):
             nonlocal changes
-            # A killed process removes nothing.
+            # A killed process does not clean up.
             if changes >= number:
                 raise Killed
             result = call(*arguments)
@@ -192,7 +192,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run, number, monkeyp
 
         return changed
 
-    # Data, index, metadata, `checkpoint`, and the removals of the oldest checkpoint.
+    # The changes are: data, index, metadata, `checkpoint`, and removals of the oldest checkpoint.
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(storage, "take", killed_after(storage.take))
         patch.setattr(storage, "write_bytes", killed_after(storage.write_bytes))
@@ -221,7 +221,7 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
         run.save(step, keep_last=2)
     owned = Owned.load(run.place)
     assert set(owned.files) == set(run.names("model.ckpt-")) and len(owned.files) == 6
-    owned.forget(run.names("model.ckpt-30"))  # files that the user has restored
+    owned.forget(run.names("model.ckpt-30"))  # as if the user had restored these files
     after = Run(run.place, run.scratch)
     after.save(40, keep_last=1)
     assert after.names("model.ckpt-20") == [] and len(after.names("model.ckpt-30")) == 3
@@ -235,7 +235,7 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
 def test_retention_keeps_the_last_and_one_per_window(steps, keep_last, every):
     kept = []
     firsts = {}
-    for step in steps:  # Each save adds one.
+    for step in steps:  # Each save adds one checkpoint.
         kept = [*kept, step]
         kept = [old for old in kept if old not in select_removed(kept, keep_last, every)]
         if every and step // every:

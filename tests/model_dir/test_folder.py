@@ -1,4 +1,4 @@
-"""MODEL_DIR before the first step, and its scratch folder."""
+"""MODEL_DIR at the start of a run, moves of it, and its scratch folder."""
 
 import contextlib
 import shutil
@@ -20,7 +20,7 @@ def config(*sets):
 
 
 def start(directory):
-    """Begin a run that has logged one step."""
+    """Create a run that has logged one step."""
     directory.mkdir(exist_ok=True)
     run = ModelDir(str(directory))
     with run.lock():
@@ -79,9 +79,9 @@ def test_batches_of_another_size_begin_after_all_seen_records(batch, size, new_s
 
 
 def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, monkeypatch):
-    """Remove it from the system's folder on a bucket, else from MODEL_DIR.
+    """Remove the scratch folder of a killed run, and keep folders of the user.
 
-    A user's folders stay.
+    It is in the system's temporary folder if MODEL_DIR is on a bucket, else in MODEL_DIR.
     """
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -96,7 +96,7 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
     with run.lock():
         scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
-        shutil.copytree(scratch, f"{scratch}-left")  # as a killed process leaves it
+        shutil.copytree(scratch, f"{scratch}-left")  # A killed process would leave this folder.
     run = ModelDir(base)
     with run.lock():
         pass
@@ -106,7 +106,7 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
 
 @pytest.mark.parametrize("with_overwrite", [True, False])
 def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, with_overwrite):
-    """Kill before each change, of a move and of the move back after a refused start."""
+    """Kill the process before each change of a move, and of the move back after a refused start."""
     for kill in range(100):
         path = f"{bucket}/{kill}"
         run = ModelDir(path)

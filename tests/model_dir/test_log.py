@@ -1,4 +1,4 @@
-"""heartbeat.json, events.jsonl, metrics.jsonl, on disk and on a bucket."""
+"""The files heartbeat.json, events.jsonl and metrics.jsonl, on disk and on a bucket."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,7 +85,7 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fak
         ("started interrupted resumed failed", 2),
         ("started finished resumed finished", 0),
         ("created started preempted resumed finished deleted", 1),
-        ("started refused resumed finished", 1),  # The supervisor's record ends no training.
+        ("started refused resumed finished", 1),  # "refused", by the supervisor, ends no start.
     ],
 )
 def test_unfinished_starts_are_interruptions(events, count):

@@ -1,4 +1,4 @@
-"""Parts of MODEL_DIR that do not match are refused: config, tokenizer, data set."""
+"""A config, tokenizer or data set that does not match the run is refused."""
 
 import dataclasses
 import hashlib
@@ -18,14 +18,14 @@ from tests.data import making
 
 @pytest.fixture
 def copy(small_run, tmp_path):
-    """Copy the small run, so that a test may change it."""
+    """Return a copy of the small run, which a test may change."""
     shutil.copytree(small_run.model_dir, tmp_path / "model")
     return dataclasses.replace(small_run, model_dir=str(tmp_path / "model"))
 
 
 @pytest.fixture(scope="module")
 def other_tokenizer(small_run):
-    """Return the same tokenizer model, followed by a field that no reader knows."""
+    """Return the run's tokenizer model with an additional field, which readers ignore."""
     return Path(small_run.model_dir, "tokenizer.model").read_bytes() + b"\xf8\x3f\x01"
 
 
@@ -60,7 +60,11 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
 
 
 def _other_data(run, folder, **changes):
-    """Return the manifest of the run's data set with another field."""
+    """Copy the run's data set to a folder, and change fields of its manifest.
+
+    Returns:
+        The path of the folder.
+    """
     shutil.copytree(run.data_dir, folder)
     changed = dataclasses.replace(manifest.load(str(folder)), **changes)  # type: ignore[arg-type]
     (folder / "manifest.json").write_text(manifest.to_json(changed))

@@ -1,4 +1,4 @@
-"""Variables of checkpoints."""
+"""Variables in checkpoints."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Folders named by their content are complete or refused, and uploaded once."""
+"""Folders that are named by a hash of their content are uploaded once, and complete or refused."""
 
 import hashlib
 import subprocess
@@ -12,11 +12,7 @@ from bigbird_ja.storage import content_addressed
 
 @pytest.fixture
 def files(tmp_path):
-    """Write two local files.
-
-    Returns:
-        Their paths by name.
-    """
+    """Write two local files, and return their paths by name."""
     paths = {"config.json": tmp_path / "a", "model.safetensors": tmp_path / "b"}
     paths["config.json"].write_text("{}")
     paths["model.safetensors"].write_bytes(b"weights" * 1000)

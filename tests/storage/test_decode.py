@@ -1,4 +1,4 @@
-"""The boundary at which files are read, with one line of BadInput for all damage."""
+"""Decoding of files raises BadInput with one line for any damage."""
 
 import dataclasses
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Files on disk: complete or absent, errors with their cause, no remains."""
+"""Files on disk are complete or absent, and errors name their cause."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_files_of_a_killed_writer_are_not_listed_and_removed_a_day_later(tmp_pat
     assert storage.list_files(str(tmp_path)) == [] and storage.list_tree(str(tmp_path)) == []
     assert storage.glob(str(tmp_path / "*")) == []
     (tmp_path / ".tmp-notes~20261125").write_text("the user's")
-    for hours in (0, -9):  # by the clock of the writing machine
+    for hours in (0, -9):  # The machine that wrote the file may have a wrong clock.
         now = time.time() + hours * 3600
         os.utime(tmp_path / left, (now, now))
         assert storage.clean_temporary(str(tmp_path), "[ab]") == [], "perhaps somebody writes to it"
@@ -86,6 +86,6 @@ def test_a_full_disk_ends_with_status_74(sample_corpus, tokenizer_path, tmp_path
     assert ended.status == 74, ended.stderr
     assert ended.json["reason"] == "io_error" and "{{" not in ended.json["error"]
     assert f"disk full ({tmp_path}/new/" in ended.json["error"]
-    # For the next try: what make-data has finished, and the record of the model to be written.
+    # These commands keep files for a rerun: finished work, or the record of the model.
     kept = command in ("make-data", "tokenize")
     assert os.listdir(tmp_path) == (["new"] if kept else [])

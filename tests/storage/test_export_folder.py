@@ -1,4 +1,4 @@
-"""The record of an export is written last, and only files of exports are replaced."""
+"""The record of an export is written last, and only files of earlier exports are replaced."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ FILES = sorted([MANIFEST_NAME, "export.json", "sub/a.txt"])
 
 @pytest.fixture
 def target(base):
-    """Return the path of an export, whose folder does not exist."""
+    """Return the path of a folder for an export, which does not exist yet."""
     return f"{base}/deep/out"
 
 
@@ -32,11 +32,7 @@ def _fill(text, name="a.txt"):
 
 
 def _export(target, step, text, overwrite=False, **fill):
-    """Export as the command does.
-
-    Returns:
-        Whether the folder was finished before.
-    """
+    """Write an export as the command does, and return whether it was already finished."""
     if folder.is_finished(str(target), _record(step), overwrite):
         return True
     folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
@@ -53,14 +49,14 @@ def _write(path, text):
 
 
 def test_files_that_a_user_changed_or_added_are_kept(target, caplog):
-    """Keep fine-tuned weights, a file of an older export, notes and a git folder."""
+    """Keep files that the user changed or added: fine-tuned weights, notes, a git folder."""
     _export(target, 1, "one")
     storage.write_text(f"{target}/sub/a.txt", "fine-tuned")
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
     storage.delete(f"{target}/export.json")
-    assert not _export(target, 1, "one")  # Without one file it was not finished.
+    assert not _export(target, 1, "one")  # An export without this file is not finished.
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
     assert f"was moved to {target}.replaced-2" in caplog.text
     assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]
@@ -128,7 +124,7 @@ def test_the_second_of_two_exports_into_one_folder_is_refused(target):
 def test_an_export_that_another_process_finished_meanwhile_is_kept(target):
     assert not folder.is_finished(target, _record(1), overwrite=False)
     _export(target, 1, "theirs")
-    folder.write(target, _record(1), _fill("ours"))  # the same export
+    folder.write(target, _record(1), _fill("ours"))  # This is the same export.
     with pytest.raises(BadInput, match="contains another export"):
         folder.write(target, _record(2), _fill("ours"))
     assert _text(target) == "theirs"

@@ -1,4 +1,4 @@
-"""Common guarantees of files on disk and on a bucket, by the same functions."""
+"""Functions for files have the same guarantees on disk and on a bucket."""
 
 import os
 
@@ -78,7 +78,7 @@ def test_listing_and_globbing(base):
     assert storage.glob(f"{base}/?/c") == storage.glob(f"{base}/**/c") == [f"{base}/d/c"]
     storage.delete_many(f"{base}/{name}" for name in ("a", "b", "gone"))
     assert storage.list_tree(base) == ["d/c", "d/e/f"]
-    # A path that cannot be read is not absent.
+    # An error of the file system does not mean that the path is absent.
     with pytest.raises(OSError):
         storage.exists(f"/tmp/{'x' * 300}")
 

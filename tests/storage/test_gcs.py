@@ -12,7 +12,7 @@ from bigbird_ja.storage import gcs
 MiB = 1 << 20
 
 
-LARGE = os.urandom(17 * MiB)  # two chunks
+LARGE = os.urandom(17 * MiB)  # This is transferred in two chunks.
 
 
 def test_lists_come_in_pages(bucket, fake_gcs):
@@ -67,7 +67,7 @@ def test_missing_credentials_are_named_with_the_remedy(monkeypatch, tmp_path):
 
 
 def test_transient_faults_are_logged(bucket, fake_gcs, caplog):
-    # Faults of this bucket's objects only, as another test's process may still use its own.
+    # Limit the faults to this bucket, since a process of another test may still use the server.
     requests = f"/b/{bucket.removeprefix('gs://')}/o"
     fake_gcs.fault(requests, "status", times=2)
     with caplog.at_level(logging.WARNING):
@@ -90,7 +90,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
         with pytest.raises(StorageError, match="replaced during the read"):
             head += file.read()
     assert head == LARGE[:1000]
-    # A download can begin anew: it ends with one version, whole.
+    # A download starts again if the object is replaced, so that its result is a single version.
     target = str(tmp_path / "t")
     look, looked = gcs.load_current, []
 
@@ -105,16 +105,16 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     monkeypatch.setattr(gcs, "load_current", then_replaced)
     storage.download(path, target)
     assert storage.read_bytes(target) == LARGE[::-1] * 2 and len(set(looked)) == 2
-    fake_gcs.fault("alt=media", "status", code=404, times=-1)  # replaced repeatedly
+    # Each download fails as if the object were replaced again.
+    fake_gcs.fault("alt=media", "status", code=404, times=-1)
     with pytest.raises(FileNotFoundError):
         storage.download(path, f"{target}-2")
     assert os.listdir(tmp_path) == ["t"]
 
 
-SHORT_CHUNK = 512 << 10  # small, for speed
-
-
-SMALL, TWO_CHUNKS = os.urandom(100_000), os.urandom(SHORT_CHUNK + 1000)  # one request; two chunks
+SHORT_CHUNK = 512 << 10  # bytes of a chunk in these tests
+SMALL = os.urandom(100_000)  # This is transferred in one request.
+TWO_CHUNKS = os.urandom(SHORT_CHUNK + 1000)
 
 
 def _download(base, scratch):
@@ -146,7 +146,7 @@ def _swap(base, scratch):
     assert storage.replace_if(f"{base}/f", b"newer", token) is None
 
 
-# Operation -> the object before, the object after (None: none), what it does and checks.
+# For each operation, the object before it and after it (None: no object), and the function.
 OPERATIONS = {
     "write small": (None, SMALL, lambda base, s: storage.write_bytes(f"{base}/f", SMALL)),
     "write large": (None, TWO_CHUNKS, lambda base, s: storage.write_bytes(f"{base}/f", TWO_CHUNKS)),
@@ -200,7 +200,14 @@ def _rule(match, do, **how):
 
 
 def _of(kind, operations, *rules, ends=None):
-    """Yield a case of one fault for each operation, with its final exception."""
+    """Yield a test case of a fault for each operation.
+
+    Args:
+        kind: description of the fault.
+        operations: keys of `OPERATIONS`.
+        rules: rules of the fake server that cause the fault.
+        ends: exception that the operation raises, or None if a retry succeeds.
+    """
     for operation in operations:
         name = f"{kind} {'ends' if ends else 'is survived by'} {operation}"
         yield pytest.param(OPERATIONS[operation], rules, ends, id=name)
@@ -222,8 +229,8 @@ CASES = [
     *_of("short reply", _LARGE_READS, _rule(_MEDIA, "short", bytes=150_000, times=2)),
     *_of("stall in mid download", _LARGE_READS, _rule(_MEDIA, "stall", bytes=90_000)),
     *_of("damaged download", ("download",), _rule(_MEDIA, "corrupt", bytes=150_000)),
-    # A stream's reader has used the bytes already, so the error is raised. (Each reply is
-    # damaged: on a busy machine the first may come too late, and be requested again.)
+    # The reader of a stream has already used the bytes, so an error is raised. Each reply is
+    # damaged, since on a busy machine the first one may be late and requested again.
     *_of("damaged download", ("stream",), _rule(_MEDIA, "corrupt", bytes=150_000, times=-1),
          ends=StorageError),
     *_of("truncated download", ("read",), _rule(_MEDIA, "truncate", bytes=50, times=2)),
@@ -251,11 +258,11 @@ CASES = [
 def test_a_fault_is_retried_or_raised_with_its_cause(
     operation, rules, ends, bucket, fake_gcs, tmp_path, monkeypatch
 ):
-    """Check the object after a retry, and its name in the exception."""
+    """Check the object after a retry, or that the exception names the object."""
     monkeypatch.setattr(gcs, "CHUNK", SHORT_CHUNK)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 256 << 10)
     before, after, act = operation
-    # A lasting fault is waited out in full.
+    # If the fault lasts, the operation retries until its timeout, so keep the timeout short.
     seconds = 0.3 if ends is StorageError else 3.0
     monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", str(seconds))
     base = f"{bucket}/d"

@@ -1,4 +1,4 @@
-"""Only one holder at a time, with simulated clocks, and with real processes and kills."""
+"""A lease has only one holder at a time, with simulated clocks and with real processes."""
 
 import dataclasses
 import errno
@@ -33,7 +33,7 @@ _HOLD = (
 
 
 class Time:
-    """A clock that only `sleep` moves, with `then` called after each sleep."""
+    """Clock that advances only by `sleep`, which then calls `then`."""
 
     def __init__(self):
         self.now, self.then = 1000.0, lambda: None
@@ -44,7 +44,7 @@ class Time:
 
 
 def make(path, time=None, owner=None):
-    """Return a lease and its log."""
+    """Return a lease, and the list of its log messages."""
     time, logged = time or Time(), []
     lease = Lease(path, BUSY, logged.append, clock=lambda: time.now, sleep=time.sleep, owner=owner)
     return lease, logged
@@ -79,7 +79,7 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
     silent, _ = make(remote, now, ELSEWHERE)
     silent.acquire()
     lease, logged = make(remote, now, dataclasses.replace(ELSEWHERE, id="second"))
-    assert lease.acquire() is not None  # another holder on the same host
+    assert lease.acquire() is not None  # The other holder is on the same host.
     assert now.now >= 1000.0 + get_lease_seconds()
     assert "far-away" in logged[0]
     for ask in (
@@ -98,7 +98,7 @@ def test_a_silent_holder_on_a_bucket_is_taken_over_after_the_timeout(remote):
 def test_a_holder_on_a_bucket_that_renews_keeps_the_lease_whatever_its_clock(remote, skew):
     now = Time()
     living, _ = make(remote, now, ELSEWHERE)
-    living._wall = lambda: 1.7e9 + skew  # Nothing may rely on the file's time.
+    living._wall = lambda: 1.7e9 + skew  # The time in the file must not matter.
     living.acquire()
     now.then = living.renew
     with pytest.raises(BadInput, match="far-away"):
@@ -250,9 +250,9 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
                 time.sleep(0.01)
         lease.check()
         while not storage.replace_if(remote, stolen, storage.read_with_token(remote)[1]):
-            pass  # renewed this moment
+            pass  # The lease was renewed in between.
         lease.check()
-    assert read_holder(remote) == ELSEWHERE  # The loser neither renewed nor released it.
+    assert read_holder(remote) == ELSEWHERE  # The former holder did not renew or release it.
 
 
 @pytest.mark.parametrize("name", ["STORAGE_TIMEOUT", "LEASE"])
@@ -274,7 +274,8 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
     lease.check()
     now.now += get_lease_seconds()
     theirs = json.dumps(dataclasses.asdict(dataclasses.replace(ELSEWHERE, id="new"))).encode()
-    assert storage.replace_if(remote, theirs, storage.stat(remote).token)  # taken over
+    # Another holder takes over the lease.
+    assert storage.replace_if(remote, theirs, storage.stat(remote).token)
     before = storage.list_stats(bucket)
     for write in (
         lambda: storage.write_bytes(other, b"3"),
@@ -293,7 +294,7 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
 
 
 def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
-    """Refuse it by the stated generation, although it was sent within the lease."""
+    """Refuse a late request because of its generation, although the lease was valid when sent."""
     lease, _ = make(remote)
     lease.acquire()
     path = f"{bucket}/file"
@@ -325,7 +326,7 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
 
 
 def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
-    """Take it over: the file got its length, and not its content."""
+    """Take over a lease whose file has the right length but no content."""
     path = str(tmp_path / "lock.json")
     full = make(path)[0]
     with pytest.raises(OSError, match="No space left"), pytest.MonkeyPatch.context() as patch:
@@ -342,7 +343,7 @@ def fail(number):
 
 
 def test_a_worker_writes_while_its_parent_renews(remote, bucket, fake_gcs):
-    """Read the lock only occasionally, to save requests."""
+    """Check that a worker reads the lock only occasionally, to save requests."""
     lease = Lease(remote, BUSY, print, stale_seconds=2.0)
     lease.acquire()
     share = pickle.loads(pickle.dumps(lease.make_share()))

@@ -1,4 +1,4 @@
-"""Commands write into an absent output, or replace their own."""
+"""Commands create outputs, and replace only outputs of their own."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
     mine.write_text("years of work")
     outputs.check_output_file(str(mine), "--output", replaces=False)
     with pytest.raises(BadInput, match="not created by bigbird-ja"):
-        outputs.write(str(mine), b"newest")  # The file appeared after the check.
+        outputs.write(str(mine), b"newest")  # The user created the file after the check.
     assert mine.read_text() == "years of work"
 
 

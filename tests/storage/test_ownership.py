@@ -1,4 +1,4 @@
-"""Files in an ownership manifest are replaced, and all other files stay."""
+"""Only files that an ownership manifest lists are replaced or removed."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ from testkit import killing
 
 
 def _content(base):
-    """Return the content of every file but the manifest."""
+    """Return the content of every file except the manifest, by path."""
     names = storage.list_tree(base)
     return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MANIFEST_NAME}
 
@@ -25,7 +25,8 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
     first = Owned.create(base, FILES)
     first.write("report.html", b"page")
-    as_run = Owned.create(base, "run")  # a folder of single files
+    # A folder of single files can become a run.
+    as_run = Owned.create(base, "run")
     assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
     assert Owned.create(base, FILES).kind == "run"
     with pytest.raises(BadInput, match=r"the output of another command of bigbird-ja \(run\)"):
@@ -33,7 +34,7 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
 
 
 def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
-    """Write the same manifest for shards that Ray's actors finish in any order."""
+    """Write the same manifest in whatever order Ray's actors finish the shards."""
     names, contents = ["a", "b", "c"], set()
     for order in (names, names[::-1]):
         (tmp_path / "run").mkdir()
@@ -46,7 +47,7 @@ def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
 
 
 def test_a_copy_has_the_id_and_another_place(tmp_path):
-    """Give a copy of a run another identity at Weights & Biases."""
+    """Return another id for a copied folder, which is another run at Weights & Biases."""
     (tmp_path / "run-1").mkdir()
     first = Owned.create(f"{tmp_path}/run-1", "run")
     (tmp_path / "run-2").mkdir()
@@ -111,7 +112,7 @@ def test_a_folder_is_set_aside_file_by_file_with_its_manifest(base):
 
 @pytest.mark.parametrize("kill", range(8))
 def test_a_move_that_was_killed_is_completed_by_the_next(base, monkeypatch, kill):
-    """Kill it before each request or rename that changes a file."""
+    """Kill the move before each request or rename that changes a file."""
     folder = f"{base}/export"
     storage.make_directory(folder)
     owned = Owned.create(folder, "export")

@@ -1,4 +1,4 @@
-"""The start-up script: safe filling, shellcheck, its services, and a whole installation."""
+"""The startup script: quoting of values, shellcheck, its services, and a whole installation."""
 
 import contextlib
 import json
@@ -56,9 +56,9 @@ def test_hostile_values_stay_words():
 def test_shellcheck_is_clean(tmp_path):
     path = tmp_path / "startup.sh"
     path.write_text(fill(run_of()), encoding="utf-8")
-    # In a filled script constants meet constants; that is what a template is for.
+    # These rules report comparisons of constants, which a script from a template contains.
     allowed = "--exclude=SC2050,SC2194,SC2157,SC2016"
-    # The version of the lock.
+    # The environment contains shellcheck in the version of the lock.
     shellcheck = os.path.join(os.path.dirname(sys.executable), "shellcheck")
     done = subprocess.run([shellcheck, allowed, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -66,10 +66,10 @@ def test_shellcheck_is_clean(tmp_path):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """Store the package on a bucket.
+    """Store the package in a folder that takes the place of a bucket.
 
     Returns:
-        The fields of its record.
+        Fields of a `LaunchedRun` that name the package.
     """
     packed, folder = package_module.build(), tmp_path_factory.mktemp("bucket")
     run = package_module.note(LaunchedRun(str(folder), "run-1"), packed)
@@ -79,7 +79,7 @@ def package(tmp_path_factory):
 
 
 def start(root, script, *arguments, **environ):
-    """Start the script as a machine boots it, with `root` as bucket."""
+    """Start the script as at the boot of a machine, with the folder `root` as bucket."""
     for name in ("run-1/supervisor", "run-1/model", "vm", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "script").write_text(script, encoding="utf-8")
@@ -103,7 +103,7 @@ def start(root, script, *arguments, **environ):
 
 
 def calls(root):
-    """Read the log of the stand-ins for tools."""
+    """Return the calls that fake tools have logged."""
     path = root / "calls"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
@@ -116,7 +116,7 @@ def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path):
 
 
 def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_path, package):
-    """Use a `systemctl` that only logs how it is called."""
+    """Use a fake `systemctl` that only logs its calls."""
     write_tool(f"{tmp_path}/bin/systemctl", f'echo "$*" >>{tmp_path}/calls')
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "$1 $2 ${{@: -2:1}}" >>{tmp_path}/calls')
     script = fill(run_of(bucket=str(tmp_path), vm_python=sys.executable, **package))
@@ -129,15 +129,16 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
         "start --no-block bigbird-ja-train.service",
     ]
     unit = (tmp_path / "vm/bigbird-ja-train.service").read_text(encoding="utf-8")
-    assert "KillMode=mixed" in unit  # SIGTERM goes to the script, which passes it on
+    assert "KillMode=mixed" in unit  # Only the script gets SIGTERM, and forwards it.
     assert f"ExecStart=/bin/bash {tmp_path}/vm/startup.sh train" in unit
     assert (tmp_path / "vm/startup.sh").read_text(encoding="utf-8") == script
-    assert (tmp_path / "vm").stat().st_mode & 0o777 == 0o700  # other users of the machine
+    # Other users of the machine cannot read the folder.
+    assert (tmp_path / "vm").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "vm/package/bigbird_ja/accelerators/prices.yaml").exists()
 
 
 def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
-    """Use stand-ins for Python's pip and for apt-get, which log how they are called."""
+    """Use a fake pip and a fake apt-get, which log their calls."""
     python = f"{tmp_path}/bin/python3"
     write_tool(
         python,
@@ -153,9 +154,15 @@ def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
 
 
 def training(root, hosts, trainer, reporter, others="", **environ):
-    """Return the script with stand-ins for trainer and reports.
+    """Start the training part of the script with a fake Python.
 
-    A Python runs one line of bash as the trainer, and another one to report the end.
+    Args:
+        root: folder that takes the place of the bucket and the disk.
+        hosts: number of hosts of the slice.
+        trainer: line of bash that the fake Python runs in place of `pretrain`.
+        reporter: line of bash that it runs in place of the report of the end.
+        others: further cases of the fake Python.
+        environ: additional environment variables.
     """
     python = f"{root}/bin/python3"
     write_tool(python, f'case "$*" in\n*pretrain*) {trainer} ;;\n{others}*) {reporter} ;;\nesac')
@@ -169,17 +176,18 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a machine's script is run by root")
 @pytest.mark.parametrize(
+    # Device files, variables of the script, and the expected user id of the trainer (0 is root).
     ("devices", "machine", "user"),
     [
         ("accel0 accel1", NO_MEMORY, 65534),
         ("vfio/0 vfio/vfio", FITS, 65534),
         ("vfio/0 vfio/vfio", NO_MEMORY, 0),
-        ("accel0", {"TENSORFLOW": "1"}, 0),  # a place that only root finds
+        ("accel0", {"TENSORFLOW": "1"}, 0),  # Only root can import the image's TensorFlow.
         ("", FITS, 0),
     ],
 )
 def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
-    """Use real owners, with stand-ins only for `useradd` and `id`."""
+    """Use real owners of files. Only `useradd` and `id` are replaced."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o711)
@@ -208,7 +216,7 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path, hosts):
-    """Send SIGTERM before the trainer has a handler: its status is 143, not 75."""
+    """Send SIGTERM before the trainer has a handler, so that its status is 143, not 75."""
     trainer = f"touch {tmp_path}/trains; exec sleep 60"
     process = training(tmp_path, hosts, trainer, f'echo "${{@: -1}}" >>{tmp_path}/calls')
     wait_until(lambda: (tmp_path / "trains").exists())
@@ -236,7 +244,7 @@ def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
     report, log = (tmp_path / f"run-1/supervisor/{name}" for name in ("exit.json", "training.log"))
     try:
         wait_until(report.exists)
-        assert process.poll() is None  # the watcher stays
+        assert process.poll() is None  # The watcher still runs.
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -250,8 +258,8 @@ def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
 
 
 STEPS, FIRST = 300, 20
-# Python, TensorFlow and the compiler start on a busy machine.
-PATIENCE = 600.0
+# Seconds in which Python, TensorFlow and the compiler start, even on a busy machine.
+TIMEOUT = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -267,13 +275,17 @@ def metadata_server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, fake_gcs):
-    """Create a bucket with a data set, which this process finds, too."""
+    """Create a bucket with a data set, and return the path of a config.
+
+    This process can access the bucket, too.
+    """
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     fake_gcs.create_bucket("rented")
     for path in data.iterdir():
         fake_gcs.put(f"gs://rented/data/{path.name}", path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UV_CACHE_DIR", rented.uv_cache())  # gigabytes, which the next session needs
+        # The cache has gigabytes, so it is kept for the next test run.
+        patch.setenv("UV_CACHE_DIR", rented.uv_cache())
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("notes")))
         for key, text in fake_gcs.env.items():
             if key.startswith(("STORAGE_", "BIGBIRD_")):
@@ -283,7 +295,10 @@ def place(tmp_path_factory, fake_gcs):
 
 @pytest.fixture(scope="module")
 def launched(place, fake_gcs, metadata_server):
-    """Return `launched(name, accelerator_type)`, the run and script that `launch` creates."""
+    """Return a function that creates a run with a name and an accelerator type.
+
+    It returns the `LaunchedRun` and the startup script that `launch` would create.
+    """
 
     def launched(name, accelerator_type, steps=STEPS, **more):
         sets = [f"training.num_train_steps={steps}", "checkpoints.save_every_steps=20"]
@@ -303,7 +318,10 @@ def launched(place, fake_gcs, metadata_server):
 
 @pytest.fixture(scope="module")
 def find_machine(tmp_path_factory, cpython):
-    """Return `find_machine(script, ...)`, whose machine's processes are killed at the end."""
+    """Return a function that creates a simulated machine with a startup script.
+
+    All processes of the machines are killed after the tests.
+    """
     with contextlib.ExitStack() as stack:
 
         def find_machine(script, installed=None, cpython=cpython, packages=None):
@@ -317,7 +335,7 @@ def find_machine(tmp_path_factory, cpython):
 
 @pytest.fixture(scope="module")
 def installed(launched, find_machine):
-    """Return a run, and a machine on which the script has installed all of its packages."""
+    """Return a run, and a machine on which its script has installed all packages."""
     run, script = launched("one-host", "v5e-8")
     machine = find_machine(script)
     done = machine.install()
@@ -329,10 +347,7 @@ def installed(launched, find_machine):
 
 @pytest.mark.timeout(2000)
 def test_a_wrong_checksum_ends_the_installation(launched, find_machine, cpython):
-    """Change the checksum of the CPython.
-
-    uv installs packages with --require-hashes.
-    """
+    """Change the checksum of CPython. Packages are installed with --require-hashes."""
     listed = json.loads(cpython.read_text(encoding="utf-8"))
     (entry,) = listed.values()
     wrong = cpython.parent / "wrong.json"
@@ -358,17 +373,17 @@ def has_reported(run, status):
 def test_a_machine_installs_trains_is_preempted_and_finishes(
     installed, place, zygote, fake_gcs, tmp_path
 ):
-    """Compare its weights with the weights of an uninterrupted run."""
+    """Compare the weights with those of an uninterrupted run."""
     run, machine = installed
     machine.boot(**fake_gcs.env, **pods.environ(1))
-    wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)
+    wait_until(lambda: steps(run) or machine.has_ended(), TIMEOUT)
     assert not machine.has_ended(), machine.log()
     assert machine.terminate() == 0
     assert has_reported(run, 75), machine.log()
     assert FIRST <= steps(run)[-1] < STEPS
     machine.boot(**fake_gcs.env, **pods.environ(1))
-    wait_until(machine.has_ended, PATIENCE)
-    wait_until(lambda: has_reported(run, 0), PATIENCE)
+    wait_until(machine.has_ended, TIMEOUT)
+    wait_until(lambda: has_reported(run, 0), TIMEOUT)
     assert steps(run)[-1] == STEPS
     lines = [line["step"] for line in run_log.read_metrics(run.model_dir)]
     assert lines == sorted({*lines}) and lines[-1] == STEPS
@@ -390,8 +405,8 @@ def test_two_hosts_train_as_one(installed, launched, find_machine, fake_gcs):
     address = pods.free_address()
     for index, host in enumerate(hosts):
         host.boot(**fake_gcs.env, **pods.place(address, 2, index))
-    wait_until(lambda: all(host.has_ended() for host in hosts), PATIENCE)
-    wait_until(lambda: has_reported(run, 0), PATIENCE)
+    wait_until(lambda: all(host.has_ended() for host in hosts), TIMEOUT)
+    wait_until(lambda: has_reported(run, 0), TIMEOUT)
     assert steps(run)[-1] == FIRST, [host.log() for host in hosts]
     assert run_log.read_events(run.model_dir)[0]["processes"] == 2
 
@@ -401,7 +416,7 @@ def test_two_hosts_train_as_one(installed, launched, find_machine, fake_gcs):
 def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     launched, find_machine, tmp_path, fake_gcs
 ):
-    """Install over the packages of Python 3.10, which stay as they are."""
+    """Install the packages next to those of the image's Python 3.10, which do not change."""
     python = rented.python("3.10")
     if python is None:
         pytest.skip("no Python 3.10 with pip stands for the image's")
@@ -413,8 +428,8 @@ def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     done = machine.install()
     assert done.returncode == 0, done.stderr
     machine.boot(**fake_gcs.env)
-    wait_until(machine.has_ended, PATIENCE)
-    wait_until(lambda: has_reported(run, 0), PATIENCE)
+    wait_until(machine.has_ended, TIMEOUT)
+    wait_until(lambda: has_reported(run, 0), TIMEOUT)
     assert "engine: estimator" in machine.log()
     assert steps(run)[-1] == STEPS
     assert rented.listing(image) == before

@@ -1,4 +1,4 @@
-"""The watcher on a rented machine: its counters, and a real process on loopback."""
+"""The watcher on a rented machine: its counters, and its process with fake services."""
 
 import contextlib
 import http.client
@@ -30,17 +30,19 @@ TERMS = Terms(
     ("looks", "reason"),
     [
         ([Seen(step=7, renewal=str(n)) for n in range(21)], "stalled"),
-        ([Seen()] * 20, "stalled"),  # A silent bucket shows no step.
+        ([Seen()] * 20, "stalled"),  # The bucket does not answer, so no step is known.
         ([Seen(step=n, renewal="once") for n in range(31)], "lease_over"),
-        ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),  # the limit
+        # The machine's age reaches its maximum lifetime of 1,000 seconds.
+        ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),
         ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
-        # Counted anew once the file is gone, as after a reboot.
+        # The file that reports the trainer's end is missing once, as after a reboot. The seconds
+        # since the end are then counted from 0.
         ([Seen(step=n, renewal=str(n), has_ended=n != 11) for n in range(24)], "ended"),
     ],
 )
 def test_why_and_when_a_machine_is_deleted(looks, reason):
     counters = Counters()
-    for seen in looks:  # ten seconds apart
+    for seen in looks:  # There are ten seconds between two polls.
         assert watcher.must_go(counters, TERMS) == ""
         counters = watcher.update_counters(counters, 10.0, seen)
     assert watcher.must_go(counters, TERMS) == reason
@@ -58,13 +60,14 @@ def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
     terms = replace(TERMS, requested=1000.0)
     assert watcher.compute_age_at_boot(terms, 1060.0) == 60.0
     assert watcher.compute_age_at_boot(terms, 0.0) == watcher.compute_age_at_boot(TERMS, 1e9) == 0.0
-    queued = replace(terms, hours_left=5000.0)  # of which the machine may use 1,000
+    # The run may still use 5,000 seconds, but the machine only 1,000.
+    queued = replace(terms, hours_left=5000.0)
     ages = [watcher.compute_age_at_boot(queued, 1000.0 + wait) for wait in (3900.0, 4500.0, 9000.0)]
     assert ages == [0.0, 500.0, 5000.0]
 
 
 def test_counters_are_overwritten_in_place(tmp_path):
-    """Continue to count on a disk that fills up later."""
+    """Overwrite the file of the counters, so that they can be stored on a full disk, too."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
     paths = [disk, memory]
     assert watcher.load(paths) == Counters()
@@ -98,7 +101,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     machine.report(71)
     assert (report()["attempt"], report()["status"]) == (3, 71)
     machine.report(76, "stalled")
-    machine.report(75)  # reported by the trainer that dies with the machine
+    machine.report(75)  # The trainer, which ends with the machine, reports after the watcher.
     assert (report()["status"], report()["reason"]) == (76, "stalled")
     Host(replace(terms, attempt=4), str(tmp_path)).report(75)
     assert report()["attempt"] == 4
@@ -110,7 +113,7 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
 
 
 class SecondHost(Host):
-    """A host of a slice, whose metadata contain its number."""
+    """Second host of a slice. Its number is in the metadata."""
 
     def _open(self, request):
         if request.full_url.endswith("/attributes/worker-id"):
@@ -138,7 +141,7 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
 
 
 class Vm:
-    """A machine in `root`, whose watchers are killed at the end of the block."""
+    """Simulated machine in the folder `root`. Its watchers are killed at the end of a `with`."""
 
     def __init__(self, root, fake, **terms):
         self.root, self.fake = root, fake
@@ -174,12 +177,12 @@ class Vm:
         return self.fake.node_names() == []
 
     def age(self):
-        """Return the age in the counters on its disk."""
+        """Return the machine's age in the counters on its disk."""
         return watcher.load([str(self.root / "disk" / "bigbird-ja-1.counters")]).age
 
 
 def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
-    """Restart it as systemd does: 20 restarts once meant 0 deletions."""
+    """Restart the watcher repeatedly, as systemd does, until the machine is deleted."""
     vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
     for _ in range(40):
         with vm.watched():
@@ -193,7 +196,10 @@ def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
-    """Let no write succeed, and only service and metadata answer."""
+    """Delete the machine although no write succeeds and its tools hang.
+
+    Only the service and the metadata server answer.
+    """
     vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
     for tool in ("gcloud", "gsutil", "curl"):
         support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
@@ -205,7 +211,7 @@ def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fak
 
 
 class Endless(contextlib.nullcontext[Any]):
-    """An answer of parts of a size, without end."""
+    """Endless answer, which consists of parts of one size."""
 
     def __enter__(self):
         return self
@@ -234,11 +240,11 @@ HOSTILE = [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"7", b"", b" " * 10
 
 
 class _Over(BaseException):
-    """Signal the end of the watch in a test."""
+    """Raised to end the watcher's loop."""
 
 
 def watched(tmp_path, host, seconds, terms):
-    """Return the counters that the real loop has stored after turns of ten seconds."""
+    """Run the watcher's loop for some seconds of virtual time, and return its stored counters."""
     paths, clock = [str(tmp_path / "counters")], iter(range(0, 10**6, 10))
     turns = iter(range(seconds // 10))
 
@@ -265,7 +271,8 @@ def test_no_failure_to_read_ends_the_watch(tmp_path, fault):
     host._fetch_token = lambda: "token"  # type: ignore[method-assign]
     assert host.poll() == Seen()
     assert watched(tmp_path, host, 200, terms).age >= 100.0
-    assert deleted[:2] == addresses and len(deleted) > 6  # again at each turn
+    # The watcher repeats the deletion in each turn.
+    assert deleted[:2] == addresses and len(deleted) > 6
 
 
 def test_time_is_counted_before_anything_is_read(tmp_path):
@@ -273,7 +280,8 @@ def test_time_is_counted_before_anything_is_read(tmp_path):
         def poll(self):
             raise _Over
 
-    # A machine has lived since it was requested; clocks that differ take half an hour at most.
+    # The age counts from the request of the machine. Since two clocks are compared, it is limited
+    # to half an hour.
     terms = replace(TERMS, limit=1e6, requested=1.0)
     age = watched(tmp_path, Hanging(terms, str(tmp_path)), 1000, terms).age
     assert age == watcher.CREATION_SECONDS + terms.poll
@@ -291,7 +299,7 @@ def test_whatever_is_on_the_bucket_is_no_step_and_time_is_counted(tmp_path, cont
     host = Host(terms, str(tmp_path))
     seen = host.poll()
     assert seen.step is None and (seen.renewal is None) == (content in HOSTILE)
-    assert watched(tmp_path, host, 100, terms).age >= 50.0  # the record on disk is readable
+    assert watched(tmp_path, host, 100, terms).age >= 50.0
 
 
 def test_nothing_that_a_watcher_reads_copies_or_reports_can_end_it(tmp_path):
