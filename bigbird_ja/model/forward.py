@@ -84,7 +84,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
 
     Args:
         params: parameters, float32.
-        config: config completed by a data set.
+        config: config of the run.
         hidden: [b, P, hidden], hidden states at those positions. b or P may be unknown.
 
     Returns:

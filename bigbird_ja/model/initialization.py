@@ -77,7 +77,7 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
 
     Args:
         params: initial weights of `normal`, which are changed in place.
-        config: config completed by a data set, with 2 heads or more of an even size.
+        config: config of the run. The model must have 2 heads or more, of an even size.
         seed: seed for the random rates and maps.
     """
     model, columns = config.model, config.model.hidden_size // config.model.num_attention_heads

@@ -29,7 +29,7 @@ class ProcessExit:
         self._calls.append(call)
 
     def __call__(self, error: CommandError) -> None:
-        """End the run."""
+        """Call the callbacks with an error, and end the run with it."""
         self.error = self.error or error
         for call in self._calls:
             call(error)

@@ -228,7 +228,7 @@ def muon_directions(
 
 
 def pad_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Pad a stack [n, rows, columns] with zeros, n to a multiple of `multiple`."""
+    """Pad a stack [n, rows, columns] with zero matrices, so that `multiple` divides n."""
     return tf.pad(stack, [[0, -stack.shape[0] % multiple], [0, 0], [0, 0]])
 
 

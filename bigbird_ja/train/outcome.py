@@ -61,7 +61,7 @@ class Outcome:
 
     @contextlib.contextmanager
     def record_failures(self) -> Iterator[None]:
-        """Record an exception of the block, and raise it as a CommandError."""
+        """Context manager: record an exception, and convert a known one to a CommandError."""
         pod = self.job.pod
         try:
             with convert_refusals():

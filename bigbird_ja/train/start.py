@@ -288,7 +288,7 @@ def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[
 def _refuse_cores(overrides: list[Override]) -> None:
     """Refuse `tpu.num_cores` if the user sets it for JAX's runtime.
 
-    A preset or a file may state it for other commands.
+    A preset or a file may contain the setting, as other commands use it.
     """
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):

@@ -89,8 +89,8 @@ class LayerShape:
         """Number of key tiles per iteration, for each loop over the key tiles of a query tile.
 
         The values are `Order.at_once`, half of it, ..., 1. Each later loop processes the remainder
-        of the previous one. The result is empty if all key tiles are processed, because documents
-        do not limit them, or because there are only two tiles.
+        of the previous one. The result is empty if all key tiles are processed. This is so if
+        documents do not limit the keys, or if there are at most two tiles.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
