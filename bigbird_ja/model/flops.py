@@ -52,7 +52,7 @@ def check_length(config: Config, seq_length: int) -> None:
 def count_visible_pairs(config: Config, layer: int, length: int) -> int:
     """Return the number of pairs of query and key that one head of a layer computes.
 
-    No token is padding.
+    The sequence contains no padding.
 
     Raises:
         BadInput: The sequence length does not suit the attention pattern.

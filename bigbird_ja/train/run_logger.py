@@ -225,9 +225,9 @@ class RunLogger:
         self.progress.leave_out()
 
     def note_save(self, saved: Saved | None) -> None:
-        """Store a complete checkpoint, if any, until the next `write_heartbeat` records it.
+        """Store a completed save, if any, until the next `write_heartbeat` records it.
 
-        Writing it here would stall the step on a slow bucket.
+        Recording the save here would stall the step on a slow bucket.
         """
         if saved is not None:
             self._saved.append(saved)
