@@ -47,7 +47,10 @@ def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
 
 
 def test_a_copy_has_the_id_and_another_place(tmp_path):
-    """Return another id for a copied folder, which is another run at Weights & Biases."""
+    """Keep the id in a copied folder, but give it another `place_id`.
+
+    A copied run is therefore another run at Weights & Biases.
+    """
     (tmp_path / "run-1").mkdir()
     first = Owned.create(f"{tmp_path}/run-1", "run")
     (tmp_path / "run-2").mkdir()
