@@ -1,4 +1,4 @@
-"""Measure what `bigbird-ja trim` saves: parameters, a step on v5e, a step on this CPU.
+"""Measure the savings of `bigbird-ja trim`: parameters, a step on v5e, a step on this CPU.
 
     python -m scripts.bench_trim e5 e5-ja    # make bench-trim SOURCE=e5 TRIMMED=e5-ja
 

@@ -109,7 +109,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
 
 
 def judge(model_dir, ended, expected):
-    """Return a description of what is wrong with a run that has ended, or ""."""
+    """Return a description of the failure of a run that has ended, or ""."""
     if any(each.status for each in ended):
         return f"ended with {[(each.status, each.err) for each in ended]}"
     if expected and killing.digest(model_dir) != expected:

@@ -26,7 +26,7 @@ def test_kaggle_has_the_jax_that_asks_for_layouts():
     assert "\njax==0.7.2 " in (ROOT / "requirements/kaggle.lock").read_text()
 
 
-def test_tensorflow_2_15_and_the_last_jax_beside_it_are_supported():
+def test_tensorflow_2_15_and_the_last_compatible_jax_are_supported():
     extra = PYPROJECT["optional-dependencies"]["estimator"]
     assert "jax==0.4.34" in extra and "tensorflow>=2.15,<2.16" in extra
 

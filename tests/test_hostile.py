@@ -107,7 +107,7 @@ def listing(place):
 
 
 def problem(ended, before, after):
-    """Return a description of what is wrong with a command's outcome, or None.
+    """Return a description of the violation in a command's outcome, or None.
 
     Args:
         ended: outcome of the command.

@@ -92,9 +92,7 @@ def test_a_price_file_overrides_parts_of_the_table(tmp_path):
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
     path.write_text(f"as_of: 2026-11-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
     table = load_prices(str(path))
-    assert (
-        table.get_hourly_price(find("v3-8"), "spot", tuple(TABLE.list_offers("v3"))) == 1.0
-    )  # in every zone
+    assert table.get_hourly_price(find("v3-8"), "spot", tuple(TABLE.list_offers("v3"))) == 1.0
     assert table.get_hourly_price(find("v6e-8"), "spot", ["us-new9-a"]) == 4.0
     assert table.list_zones(find("v2-8"), "spot") == TABLE.list_zones(find("v2-8"), "spot")
     # The date of the price file applies only to the rows of this file.

@@ -59,7 +59,7 @@ def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert (status, result["left"]) == (0, [])
 
 
-def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
+def test_only_the_listed_machine_is_deleted_and_not_its_namesakes(tmp_path):
     """In the same zone, keep a node of the other service and one without our label."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
@@ -91,7 +91,7 @@ def watch(bucket, renewed):
     return watching
 
 
-def test_what_a_living_launch_watches_is_left(fake):
+def test_a_machine_that_a_running_launch_watches_is_kept(fake):
     """Keep the machine, since the running `launch` would create it again.
 
     The machine's metadata name its run.
@@ -103,7 +103,7 @@ def test_what_a_living_launch_watches_is_left(fake):
 
 
 @pytest.mark.parametrize("hours", [-0.1, 0.1, 1e5])
-def test_a_lock_of_another_time_keeps_no_machine(hours, fake):
+def test_a_lock_with_another_time_does_not_keep_a_machine(hours, fake):
     watch(f"{Path(fake.work_dir).parent}/bucket", time.time() + hours * 3600)
     status, result = support.run(DOWN, fake)
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
@@ -113,7 +113,7 @@ DAMAGE = [b"", b"\0" * 1024, b"{", b"7", b"[" * 100_000, b"\xff", b'{"renewed": 
 
 
 @pytest.mark.parametrize("name", ["lock.json", "state.json", "launch.json"])
-def test_no_damaged_record_keeps_a_machine(name, fake):
+def test_a_damaged_record_does_not_keep_a_machine(name, fake):
     bucket = f"{Path(fake.work_dir).parent}/bucket"
     path = Path(support.make_run(bucket, "a").supervisor(name))
     for damage in DAMAGE:
@@ -130,7 +130,7 @@ def test_no_metadata_keep_a_machine(place, fake):
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
 
 
-def test_what_is_listed_is_deleted_although_a_zone_or_a_service_does_not_answer(tmp_path, fake):
+def test_listed_machines_are_deleted_although_a_zone_or_a_service_does_not_answer(tmp_path, fake):
     with FakeCompute(f"{tmp_path}/c") as newer:
         support.client(newer).create(support.vm_of("c", "id-c", "v6e-8"), ZONE, 1, {}, 1e5)
         status, result = support.run(["status", "--project=p"], newer, fake)
@@ -168,7 +168,7 @@ def test_nothing_is_deleted_without_a_yes(tmp_path, fake, monkeypatch, capsys):
     assert len(fake.node_names()) == 2
 
 
-def test_what_cannot_be_deleted_is_reported(fake, monkeypatch):
+def test_machines_that_cannot_be_deleted_are_reported(fake, monkeypatch):
     monkeypatch.setattr(leftovers, "DELETE_SECONDS", 1.0)
     fake.delete_script += ["permission"] * 100
     status, result = support.run([*DOWN, "--name=a"], fake)

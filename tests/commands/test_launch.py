@@ -104,7 +104,7 @@ def test_a_grant_shows_hours_without_dollars_and_warns_where_it_does_not_count(c
     assert "USD" not in shown and "cost     not counted\n" in shown
 
 
-def test_a_limit_below_what_plan_computes_is_told(capsys):
+def test_a_limit_below_the_plan_is_reported(capsys):
     batch = support.EIGHT_CORES[0]
     row = support.run(["plan", "--config=base-4096", batch])[1]["cheapest"]
     assert (row["accelerator"], row["pricing"]) == ("v5e-8", "spot"), "the default of `launch`"
@@ -215,7 +215,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
             assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
-def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu, capsys):
+def test_a_second_supervisor_is_refused_unless_the_first_one_was_killed(root, fake_tpu, capsys):
     # With so many steps, the run still trains when the second command starts.
     process = support.start(root, fake_tpu, steps=1000)
     support.wait_for_step(root, 10)
@@ -304,7 +304,7 @@ def test_zones_that_refuse_the_type_are_left_out_and_the_table_names_others(root
     assert listed in result["error"]
 
 
-def test_what_the_machine_would_refuse_is_refused_before_it_is_rented(root, fake_tpu):
+def test_input_that_the_machine_would_refuse_is_refused_before_it_is_rented(root, fake_tpu):
     command = [*support.command(root), "--mode=train_and_eval"]
     without = Path(root, "without")
     support.write_manifest(without, eval_counts=())

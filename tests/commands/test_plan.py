@@ -44,9 +44,7 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
         assert f"{hours:.1f} h ({hours * price:.1f} USD) at {rate}" in text
 
 
-def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_have_warned_of(
-    plan, tmp_path
-):
+def test_the_compiler_is_named_with_a_warning_if_rented_machines_have_another(plan, tmp_path):
     ours = environment.describe(environment.COMPILER)
     ended = plan("--config=base-4096")
     assert ended.json["compiler"] == ours and f"compiled with {ours}" in ended.stderr

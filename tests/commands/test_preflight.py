@@ -103,7 +103,7 @@ def test_a_step_that_does_not_fit_names_its_buffers(preflight, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_real_compiler_refuses_what_does_not_fit(preflight):
+def test_the_real_compiler_refuses_a_step_that_does_not_fit(preflight):
     _check_that_it_does_not_fit(preflight("--chip=v2", "--batch_per_core=60000"))
 
 

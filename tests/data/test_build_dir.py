@@ -231,7 +231,7 @@ def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, mon
     assert lock.exists()
 
 
-# --- only what make-data made is replaced or removed ---
+# --- only files that make-data wrote are replaced or removed ---
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,12 @@ def check_flags(source, words):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not re.search("/(design|lab)/", page)])
-def test_commands_in_blocks_parse_and_name_what_is_there(page):
+def test_commands_in_blocks_parse_and_name_only_existing_things(page):
     for words in commands(page):
         check(words)
 
 
-def test_flags_settings_and_targets_in_sentences_are_there():
+def test_flags_settings_and_targets_in_sentences_exist():
     flags = {f"--{flag.name}" for name in cli.COMMANDS for flag in collect_flags(name)}
     for path in [*ROOT.glob("docs/examples/*.py"), *ROOT.glob("scripts/*.py")]:
         flags |= {*re.findall(r'"(--[\w-]+)"', path.read_text("utf-8"))}

@@ -105,7 +105,7 @@ def test_code_in_a_folder_runs_only_where_it_is_trusted(exported):
     assert finetune.check_code(exported, True) and not finetune.check_code(exported, False)
 
 
-def test_what_is_not_there_or_no_object_is_named(tmp_path):
+def test_missing_files_and_lines_without_an_object_are_named(tmp_path):
     with pytest.raises(SystemExit, match="is no folder of a model"):
         finetune.check_code(str(tmp_path), None)
     with pytest.raises(SystemExit, match="no such file"):
@@ -115,7 +115,7 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path):
         finetune.read_rows(tmp_path / "data.jsonl")
 
 
-def test_fine_tuning_learns_what_a_mark_decides(exported):
+def test_fine_tuning_learns_a_target_that_one_token_determines(exported):
     """Learn a class, a number and a choice, each of which one token of the text determines."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     texts = [tokenizer(text) for text in ("東京は年です", "大阪は月です")]

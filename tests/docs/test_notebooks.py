@@ -245,9 +245,7 @@ def no_pip(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_bad_session_stops_with_one_line_that_says_what_to_do(
-    name, inputs, no_pip, tmp_path, monkeypatch
-):
+def test_a_bad_session_stops_with_one_line_of_advice(name, inputs, no_pip, tmp_path, monkeypatch):
     places = {"INPUTS": str(inputs), "ROOT": str(tmp_path / "out"), "STARTED": 0}
     assert run_cells(name, [1], **places) is None
     (inputs / "a-wheel").rename(tmp_path / "elsewhere")

@@ -42,7 +42,7 @@ def test_both_readmes_and_the_site_have_every_command_and_setting():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] != "docs"], ids=str)
-def test_links_lead_somewhere(page):
+def test_links_have_existing_targets(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
         if target.startswith(("http", "mailto")):
             continue
@@ -55,7 +55,7 @@ def test_links_lead_somewhere(page):
             assert anchor in {heading.replace(" ", "-") for heading in plain}, target
 
 
-def test_modules_that_pages_name_are_there():
+def test_modules_that_pages_name_exist():
     folders = ("bigbird_ja", "docs", "scripts", "testkit", "tests")
     there = [f"/{path.relative_to(ROOT)}" for f in folders for path in (ROOT / f).rglob("*.py")]
     for page in PAGES:
@@ -66,7 +66,7 @@ def test_modules_that_pages_name_are_there():
             assert f"def {name}(" in text_of(f"tests/{path}"), f"{page}: {path}::{name}"
 
 
-def test_names_of_modules_that_pages_quote_are_there():
+def test_names_of_modules_that_pages_quote_exist():
     code = {}
     for path in (ROOT / "bigbird_ja").rglob("*.py"):
         code[path.stem] = code.get(path.stem, "") + path.read_text("utf-8")
@@ -113,7 +113,7 @@ def constant(node):
     return "\0" if isinstance(node, ast.FormattedValue) else ""
 
 
-def test_targets_that_pages_call_are_there():
+def test_targets_that_pages_call_exist():
     pages = [page for page in PAGES if page.parts[1:2] not in (("design",), ("lab",))]
     targets = {*re.findall(r"`make ([a-z][\w-]*)[ `]", "".join(map(text_of, pages)))}
     made = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Search over long documents at toy size: trained, judged, asked, and refusing bad input."""
+"""The search examples at toy size: training, measurement, queries, and refused input."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ embed, judge, search, squad = map(importlib.import_module, NAMES)
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a BERT of random weights with 128 positions."""
+    """Return the folder of a BERT with random weights and 128 positions."""
     tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.generate(40, seed=5)))
     folders.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=128)
     return tmp_path / "bert"
@@ -30,7 +30,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def asked(tmp_path):
-    """Write documents, each with two questions that its last paragraph answers."""
+    """Write documents and questions. The last paragraph of each document answers two questions.
+
+    Returns:
+        The flags --documents and --questions.
+    """
     documents, questions = [], []
     for i, text in enumerate(articles.generate(40, seed=8, mean_length=300)):
         plain = re.sub(r"_[A-Z]+_\w*\n?|\n", " ", text) + "。"
@@ -48,7 +52,7 @@ def asked(tmp_path):
 
 
 def train(example, folder, asked, output, *more):
-    """Train with toy settings."""
+    """Train by embed.py with toy settings, and return the model."""
     words = ["--held_out=0.4", "--steps=4", "--batch_size=4", "--passage_tokens=40"]
     words += ["--query_prompt=query: ", "--learning_rate=1e-3", f"--output={output}"]
     example(embed, folder, *asked, *words, *more)
@@ -60,7 +64,8 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     model = train(example, folder, asked, made, "--tokens_per_vector=4")
     assert model.prompts == {"query": "query: ", "document": ""}
     assert model[-1].pool_factor == 4 and model[0].document_length == 42
-    # transformers 4 knows no TokenizersBackend, and a card with documents would publish them
+    # transformers 4 does not know the class TokenizersBackend. The card must not quote documents,
+    # which may be private.
     tokenizer = json.loads((made / "tokenizer_config.json").read_text())
     assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert len((made / "README.md").read_text()) < 500 and not (made / "training").exists()
@@ -82,14 +87,17 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
         path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     again, pairs = example(judge, *words, "--pairs", graded, named).split("\n\n")[1:]
     again = [line.split(" | ") for line in again.splitlines()[2:]]
-    assert [cells[:-1] for cells in again] == [cells[:-1] for cells in table]  # times differ
+    assert [cells[:-1] for cells in again] == [
+        cells[:-1] for cells in table
+    ]  # The last column is time.
     assert pairs.splitlines()[0] == "|  | jsts-valid.jsonl | jsick-test.jsonl |"
-    assert pairs.splitlines()[2].endswith("bert | 1.000 | 0.866 |")  # identical texts come first
+    # The first pair consists of identical texts.
+    assert pairs.splitlines()[2].endswith("bert | 1.000 | 0.866 |")
     found = (tmp_path / "vectors").rglob("*.npy")
     assert {path: path.stat().st_mtime_ns for path in found} == saved
 
     with pytest.raises(SystemExit, match="fewer than two of the judged documents"):
-        example(judge, *words, "--hard")  # BM25 is right
+        example(judge, *words, "--hard")  # BM25 answers all questions correctly.
 
     printed = example(search, made, asked[0], "--query", f"番号{7 * 7919}の合言葉は", cache)
     assert re.match(r"1\. 7 \(\d\.\d\d\)\n   .*合言葉は、東の海", printed)
@@ -99,7 +107,7 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
 def test_training_continues_after_an_interrupted_save(
     folder, asked, example, tmp_path, monkeypatch
 ):
-    """A checkpoint without its last file ended every later run."""
+    """Continue from the newest complete checkpoint after an interrupted save."""
     monkeypatch.setattr(embed, "SAVED_EVERY", 1)
     state = importlib.import_module("transformers.trainer").TrainerState
     save = state.save_to_json
@@ -116,17 +124,20 @@ def test_training_continues_after_an_interrupted_save(
     resumed = train(example, folder, asked, tmp_path / "made").state_dict()
     once = train(example, folder, asked, tmp_path / "once").state_dict()
     for name in once:
-        if "pooler" not in name:  # unused, random weights
+        if "pooler" not in name:  # The pooler is unused, and its weights are random.
             embed.torch.testing.assert_close(resumed[name], once[name], rtol=0, atol=1e-6)
 
 
 def test_a_document_without_candidates_keeps_its_rank_and_intervals_are_over_documents():
     scores = np.array([[3.0, 2.0, 1.0], [1.0, 1.0, 0.0]])
-    assert judge.gains(scores, np.array([0, 0])).tolist() == [1, 1 / np.log2(3)]  # a tie counts
+    assert judge.gains(scores, np.array([0, 0])).tolist() == [
+        1,
+        1 / np.log2(3),
+    ]  # rank 2 after a tie
     right = np.repeat(np.arange(50), 20)
     shared = np.repeat(np.random.default_rng(0).normal(size=50), 20)
     low, high = map(float, judge.interval(shared, right).split("[")[1][:-1].split(", "))
-    assert high - low > 0.4  # 1,000 independent questions would have 0.12
+    assert high - low > 0.4  # With 1,000 independent questions it would be 0.12.
 
 
 def test_squad_is_converted(tmp_path, example):

@@ -24,7 +24,7 @@ def test_lines_are_as_narrow_as_the_terminal():
         assert all(len(line) <= width for line in describe(check, width).splitlines())
 
 
-def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
+def test_a_machine_without_an_engine_is_refused_with_the_packages_to_install(
     monkeypatch, tmp_path, run
 ):
     find = importlib.util.find_spec

@@ -20,7 +20,7 @@ from tests.launch.support import RECORD
         (11_800.0, 4600.0, True, 1000.0),  # It had 1,000 seconds left.
     ],
 )
-def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
+def test_a_machine_that_disappeared_unobserved_is_billed_for_its_maximum_lifetime(
     beat_at, limit, reads, billed
 ):
     state = RunState(Phase.RUNNING, zone="zone-a", billing=True, saved_at=10_000.0)

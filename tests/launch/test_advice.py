@@ -19,7 +19,7 @@ from tests.launch import support
         ("v3-8", "tpu", "spot", ["preemptible v3 cores"]),
     ],
 )
-def test_a_refusal_for_want_of_quota_names_it_and_the_page(kind, service, pricing, words):
+def test_a_refusal_for_missing_quota_names_it_and_the_page(kind, service, pricing, words):
     fault = ServiceFault(Kind.QUOTA, "Quota limit 'X' has been exceeded. Limit: 0")
     run = support.vm_of("run-1", kind=kind, service=service, pricing=pricing)
     text = advise(fault, run, "us-central1-a")

@@ -145,7 +145,7 @@ def _of_line(line):
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_run_goes_as_written_down_to_the_second(path):
+def test_a_run_has_exactly_the_recorded_events(path):
     happens, _, follows = path.read_text(encoding="utf-8").partition("---\n")
     assert "\n".join(live(yaml.safe_load(happens))).splitlines() == follows.splitlines()
 
@@ -157,7 +157,7 @@ if __name__ == "__main__":
         path.write_text(f"{happens}---\n{text}\n", encoding="utf-8")
 
 
-def test_a_run_that_never_had_quota_is_told_from_one_that_had():
+def test_a_run_that_never_had_quota_is_distinguished_from_one_that_had():
     run = support.vm_of("run-1", zones=("a", "b"))
     state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, excluded_zones={"a": "x", "b": "x"})
     assert is_refused_everywhere(state, run)

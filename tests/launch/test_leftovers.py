@@ -46,7 +46,7 @@ def delete(service, timeout=1e6):
     )
 
 
-def test_a_deletion_is_over_when_two_looks_in_a_row_show_nothing(caplog):
+def test_a_deletion_is_complete_when_two_polls_in_a_row_show_nothing(caplog):
     looks = (TPU, TPU, GOING, None, GOING, AWAY, None, None)
     service = Scripted(*looks, fails=[Kind.PERMISSION])
     assert delete(service) == [] and service.looks == [None]

@@ -26,7 +26,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
     assert "the next machine uses the installed version" in caplog.text
 
 
-def test_a_damaged_package_is_mended(tmp_path):
+def test_a_damaged_package_is_replaced(tmp_path):
     """Replace a damaged package, with which a billed machine would fail at each start."""
     stored = package.store(LaunchedRun(str(tmp_path), "run-1", "id-1"))
     path = Path(stored.package)

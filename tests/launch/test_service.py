@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, kind, run):
+def test_life_of_a_machine_and_deletion_of_only_the_listed_one(tmp_path, kind, run):
     with kind(str(tmp_path)) as fake:
         service = support.client(fake)
         assert (

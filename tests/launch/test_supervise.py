@@ -23,7 +23,7 @@ def stopped_at(cloud, moment, stop=Stop.DELETE):
 
 
 @pytest.mark.parametrize("act", ["renew_lock", "find"])
-def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
+def test_a_machine_that_comes_and_goes_during_one_poll_is_counted(act):
     cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
     naps = iter([20 * HOUR])
 
@@ -77,7 +77,7 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
 
 
 @pytest.mark.parametrize("part", ["log", "read_log_tail", "append_event", "read_heartbeat"])
-def test_no_failure_of_what_is_displayed_or_read_ends_the_loop(part):
+def test_no_failure_to_display_or_read_ends_the_loop(part):
     """Continue after an error while something is read or displayed.
 
     The first trainer fails, so that its log is displayed.

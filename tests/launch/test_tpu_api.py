@@ -12,7 +12,7 @@ from tests.launch import support
 from tests.launch.support import finished
 
 
-def test_requests_state_what_is_rented():
+def test_requests_state_the_rented_machine():
     """Compare whole requests. With a wrong key, the service would rent an on-demand node."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
@@ -72,7 +72,7 @@ def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
-def test_what_the_service_leaves_out_is_empty():
+def test_missing_fields_of_an_answer_have_their_defaults():
     """Read answers in which fields with default values are missing, as in those of the service."""
     place = f"projects/p/locations/{support.ZONE}"
 

@@ -24,7 +24,7 @@ def write(folder, *names):
     return str(folder)
 
 
-def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run):
+def test_the_files_that_a_run_reads_of_each_kind_of_model_are_uploaded(tmp_path, small_run):
     used = ["config.json", "tokenizer.json", "model.safetensors", "README.md"]
     folder = write(tmp_path, *used)
     write(tmp_path, "pytorch_model.bin", "bert.index", "bert.data-00000-of-00001")
@@ -40,7 +40,7 @@ def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run)
     assert "model.ckpt-6.json" in found.files and "model.ckpt-4.json" not in found.files
 
 
-def test_what_no_machine_could_start_from_is_refused(tmp_path):
+def test_a_model_from_which_no_machine_could_start_is_refused(tmp_path):
     with pytest.raises(BadInput, match="neither a Hugging Face folder with weights, nor a"):
         uploaded_model.find(write(tmp_path, "config.json"), "gs://b")
     with pytest.raises(BadInput, match=r"a rented machine cannot read: save the model as"):

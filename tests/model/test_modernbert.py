@@ -115,7 +115,7 @@ def test_gradients_are_those_of_transformers():
 
 
 @pytest.mark.parametrize("length", [96, 256])
-def test_documents_apart_are_as_if_each_stood_alone(length):
+def test_separate_documents_give_the_outputs_of_single_documents(length):
     sets = {"model.local_attention": 32, "model.attend_across_documents": False}
     config = modernbert(length, **sets)
     params = weights_of(config)

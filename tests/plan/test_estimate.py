@@ -57,7 +57,7 @@ def test_each_architecture_has_its_own_share_of_the_peak():
     assert reached == pytest.approx(measured.SHARES["modernbert"]["v5e"])
 
 
-def test_a_narrow_model_reaches_less_and_its_interval_contains_what_preflight_counts():
+def test_a_narrow_model_reaches_less_and_its_interval_contains_the_count_of_preflight():
     names = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
     sets = [f"model.{key}={value}" for key, value in names.items()]
     narrow = with_data(fitted("base-4096", sets))

@@ -16,9 +16,7 @@ MATMUL, VALU, VLOAD
 def test_fullness_is_weighted_by_the_runs_of_bundles():
     result = machine_code.compute_usage(UTILIZATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
-    assert (
-        machine_code.compute_usage(UTILIZATION, [1.0]) == {}
-    )  # the utilization of another listing
+    assert machine_code.compute_usage(UTILIZATION, [1.0]) == {}
     assert machine_code.compute_usage("", []) == {}
 
 

@@ -12,14 +12,14 @@ BENCHES = yaml.safe_load(Path(learn.__file__).with_name("recipes.yaml").read_tex
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_every_recipe_is_made_of_settings_that_there_are(name):
+def test_every_recipe_contains_existing_settings(name):
     bench = BENCHES[name]
     for run in learn.runs_of(bench):
         learn.resolved_settings(bench, run)
 
 
 @pytest.mark.parametrize("name", ["recipe", "recipe-parts", "recipe-tokens"])
-def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name):
+def test_published_results_have_the_settings_of_the_recipes(name):
     path = learn.ROOT / "docs" / "images" / f"{BENCHES[name]['picture']}.json"
     runs, published = learn.runs_of(BENCHES[name]), compare.read_published(path, None) or {}
     held = [run for run in runs if run.title in published]
@@ -28,7 +28,7 @@ def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name):
         assert published[run.title]["settings"] == learn.identity(BENCHES[name], run), run.title
 
 
-def test_without_the_text_what_is_kept_is_drawn_and_not_written(tmp_path, monkeypatch, capsys):
+def test_without_the_text_stored_results_are_drawn_and_not_rewritten(tmp_path, monkeypatch, capsys):
     for name in ("scripts/recipes.yaml", "docs/images/initialization.json"):
         (tmp_path / name).parent.mkdir(parents=True)
         kept = shutil.copy(learn.ROOT / name, tmp_path / name)

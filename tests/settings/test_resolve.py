@@ -81,7 +81,7 @@ def test_a_setting_that_depends_on_a_choice_is_refused_without_it(key):
                 resolve_config(None, sets)
 
 
-def test_a_later_choice_leaves_out_what_only_the_earlier_one_has(tmp_path, caplog):
+def test_a_later_choice_removes_settings_that_only_the_earlier_one_has(tmp_path, caplog):
     """Remove the preset's values that depend on the architecture, and keep those of the user."""
     modernbert = ["model.architecture=modernbert"]
     model = resolve_config("base-4096", modernbert)[0].model

@@ -1,4 +1,7 @@
-"""Every state within small bounds, walks of days, and violations in code broken on purpose."""
+"""The supervisor satisfies its invariants in every state within bounds and on long walks.
+
+Faults that are added to the code on purpose violate an invariant, and are found.
+"""
 
 import os
 from dataclasses import replace
@@ -13,9 +16,9 @@ from testkit.explore import Bounds, explore, walk
 from testkit.explored import INVARIANTS
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
-ENDLESS = 10**6  # steps (the budget ends the run)
-ALONE = Bounds(processes=1)
-UNENDING = replace(ALONE, target_step=ENDLESS)
+ENDLESS = 10**6  # number of steps with which the budget ends the run
+SINGLE = Bounds(processes=1)
+UNENDING = replace(SINGLE, target_step=ENDLESS)
 CHANGES = Bounds(changes=True, target_step=ENDLESS)
 QUEUE = replace(UNENDING, queued=4, hours=6.0)
 BOUNDS = {
@@ -61,7 +64,7 @@ WALKS = {
     "queue": Bounds(ticks=300, target_step=ENDLESS, queued=3),
     "another record": replace(CHANGES, ticks=300),
 }
-NUMBER = int(os.environ.get("BIGBIRD_JA_WALKS", "12"))  # `make bench-leaks` takes more
+NUMBER = int(os.environ.get("BIGBIRD_JA_WALKS", "12"))  # `make bench-leaks` sets more walks.
 
 
 @pytest.mark.parametrize("bounds", WALKS.values(), ids=WALKS)
@@ -86,14 +89,16 @@ def _trusts_the_answer(state, tpu, answer):
     return Decision(state.enter(Phase.ENDED if state.ending else Phase.IDLE))
 
 
+# For each fault: the invariant that it violates, the object and the name that it replaces, the
+# faulty function, and the bounds of the exploration.
 FAULTS = {
-    FOREIGN: (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
+    FOREIGN: (FOREIGN, Tpu, "belongs_to", lambda self, run: True, SINGLE),
     LEASE: (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
     BUDGET: (BUDGET, idle, "compute_remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
-    FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
-    TWO: (TWO, supervise._Supervisor, "_find", lambda self: ([], {}, []), ALONE),
-    LEFT: (LEFT, supervise, "record_deletion", _trusts_the_answer, ALONE),
-    # Defects that were reported once, each by its issue.
+    FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, SINGLE),
+    TWO: (TWO, supervise._Supervisor, "_find", lambda self: ([], {}, []), SINGLE),
+    LEFT: (LEFT, supervise, "record_deletion", _trusts_the_answer, SINGLE),
+    # Earlier versions contained these faults.
     "price": (
         BUDGET,
         supervise,
@@ -122,7 +127,7 @@ FAULTS = {
     "fault",
     [pytest.param(name, marks=pytest.mark.slow if name == "price" else ()) for name in FAULTS],
 )
-def test_what_is_broken_is_found_with_its_shortest_trace(fault, monkeypatch):
+def test_a_fault_is_found_with_its_shortest_trace(fault, monkeypatch):
     invariant, place, name, broken, bounds = FAULTS[fault]
     monkeypatch.setattr(place, name, broken)
     found = explore(bounds, stop_at_first=True)

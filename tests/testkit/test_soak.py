@@ -1,7 +1,4 @@
-"""Training processes that are killed repeatedly.
-
-`make soak` kills sixty times.
-"""
+"""Training processes are killed a few times. `make soak` kills them sixty times."""
 
 import os
 import random
@@ -10,7 +7,7 @@ import pytest
 
 from testkit import killing, soak
 
-KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # a third of them for a pod
+KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # A pod gets a third of the kills.
 ENGINE = os.environ.get("BIGBIRD_JA_ENGINE", "auto")
 
 
@@ -22,7 +19,7 @@ def test_killed_run_ends_with_the_weights_of_an_uninterrupted_one(store, zygote,
     config, data = killing.write_inputs(tmp_path / "inputs")
     arguments = ["--config", str(config), "--data_dir", str(data), "--engine", ENGINE]
     arguments += ["--mode", "train_and_eval", "--set", "training.eval_every_steps=20"]
-    # Each start compiles, in all processes.
+    # Smaller steps compile faster, since all processes compile at each start.
     if store == "pod":
         arguments += ["--set", "training.global_batch_size=8", "--set", "model.num_layers=1"]
         arguments += ["--engine", "pjrt"]

@@ -92,7 +92,7 @@ def test_large_and_repeated_strings_are_text(tmp_path):
         assert texts(tmp_path / "a.arrow") == TEXTS
 
 
-def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
+def test_a_text_that_is_stored_once_for_all_rows_is_in_memory_once(tmp_path, monkeypatch):
     # The text has 3 MB in UTF-8, and is stored once for 100 rows.
     path, text = tmp_path / "a.parquet", "長" * 1_000_000
     kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])

@@ -86,7 +86,7 @@ def test_an_archive_is_read_by_file_name(tmp_path):
         texts(str(tmp_path / "none.zip"))
 
 
-def test_suffixes_may_be_in_capitals_and_what_a_folder_leaves_out_is_logged(tmp_path, caplog):
+def test_suffixes_may_be_in_capitals_and_skipped_files_of_a_folder_are_logged(tmp_path, caplog):
     for name, content in (
         ("BIG.TXT", b"a"),
         ("B.JSONL.GZ", gzip.compress(lines_of("b"))),

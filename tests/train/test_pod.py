@@ -411,7 +411,7 @@ def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
 
 @processes
 def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
-    """Refuse a process that waits alone, and two processes with the same index."""
+    """Refuse a process whose others do not start, and two processes with the same index."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()

@@ -45,9 +45,7 @@ def test_rate_is_measured_over_a_second_at_least():
         now[0] += 0.5
         last = measured(progress, step)
     assert last == pytest.approx(8000.0)
-    assert progress.estimate_eta_seconds(900) == pytest.approx(
-        50.0, rel=0.05
-    )  # without the first turn
+    assert progress.estimate_eta_seconds(900) == pytest.approx(50.0, rel=0.05)
 
 
 def test_line_begins_with_step_and_loss(caplog):

@@ -186,7 +186,7 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
         ("", FITS, 0),
     ],
 )
-def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
+def test_the_trainer_has_its_own_user_if_that_user_can_own_the_devices(devices, machine, user):
     """Use real owners of files. Only `useradd` and `id` are replaced."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

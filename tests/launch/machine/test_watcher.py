@@ -40,7 +40,7 @@ TERMS = Terms(
         ([Seen(step=n, renewal=str(n), has_ended=n != 11) for n in range(24)], "ended"),
     ],
 )
-def test_why_and_when_a_machine_is_deleted(looks, reason):
+def test_reason_and_time_of_a_deletion(looks, reason):
     counters = Counters()
     for seen in looks:  # There are ten seconds between two polls.
         assert watcher.must_go(counters, TERMS) == ""
@@ -225,7 +225,7 @@ class Endless(contextlib.nullcontext[Any]):
     [(1, 0.05, 1 << 40, TimeoutError), (1 << 20, 60.0, 1 << 16, ValueError)],
     ids=["slow", "large"],
 )
-def test_a_server_that_never_ends_is_left(tmp_path, part, seconds, most, error):
+def test_an_endless_answer_is_abandoned(tmp_path, part, seconds, most, error):
     host = Host(replace(TERMS, storage="http://x"), str(tmp_path), seconds, most)
     host._opener.open = lambda *_, **__: Endless(part)  # type: ignore[assignment]
     with pytest.raises(error):
@@ -288,7 +288,7 @@ def test_time_is_counted_before_anything_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("content", [*STEPS, *HOSTILE], ids=range(len(STEPS + HOSTILE)))
-def test_whatever_is_on_the_bucket_is_no_step_and_time_is_counted(tmp_path, content):
+def test_invalid_content_on_the_bucket_is_no_step_and_time_is_counted(tmp_path, content):
     renewal = {"attempt": TERMS.attempt, "renewed": "\U0001f600" * 5_000}
     lease = json.dumps(renewal).encode() if content in STEPS else content
     for path, data in (("model/heartbeat.json", content), ("supervisor/lease.json", lease)):

@@ -93,7 +93,7 @@ def test_tpu_of_another_name_that_does_not_answer_is_refused():
 @pytest.mark.parametrize(
     ("batch", "cores", "words"), [(20, 8, "use 16 or 32"), (4, 8, "use 8 or 16|use 16")]
 )
-def test_a_batch_that_does_not_divide_is_refused_with_what_does(batch, cores, words):
+def test_a_batch_that_does_not_divide_is_refused_with_batches_that_do(batch, cores, words):
     assert check_divides(16, 8, 2) == 1
     with pytest.raises(BadInput, match=words):
         check_divides(batch, cores, 2)
