@@ -105,7 +105,7 @@ create_user() {
   # The image's TensorFlow may be readable only by root.
   "${as_user[@]}" "$TRAINER" -c 'import importlib.util, sys
 sys.exit(importlib.util.find_spec("tensorflow") is None)' || return 1
-  # These belong to root, if root has used the TPU before.
+  # These files belong to root if root has used the TPU before.
   rm -rf -- "${TMPDIR:-/tmp}"/{libtpu_lockfile,tpu_logs}
 }
 
@@ -127,9 +127,9 @@ train() {
       ((interrupted)) || break
     done
     say "training ended with status $status"
-    # This host of several is being stopped, but training continues after its replacement.
+    # This host of a slice is being stopped. Training continues after the host is replaced.
     ((HOSTS > 1 && signaled && status != 0)) && return 0
-    # Training was interrupted or stalled, since another host was stopped and will be replaced.
+    # Training was interrupted or stalled because another host was stopped, which will be replaced.
     ((HOSTS > 1 && (status == 75 || status == 76))) || break
     say "another host was stopped: waiting for its replacement"
     sleep "$AGAIN_SECONDS"
