@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check_wheel.sh [PYTHON]: builds dist/*.tar.gz and, from it, dist/*.whl; checks their metadata, and uses
-# the wheel as a new user does: pip installs it with the README's extras into a new environment of
-# PYTHON in another folder, where doctor, plan and the demo run. The demo's loss must be in the range
-# that the README states.
+# check_wheel.sh [PYTHON]: build dist/*.tar.gz, and from this dist/*.whl, and check their metadata. Then
+# use the wheel as a new user does: install it with the README's extras in a new environment of PYTHON,
+# and run doctor, plan and the demo in another folder. The demo's loss must be in the range that the
+# README states.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -23,7 +23,7 @@ cd "$folder"
 export PATH="$folder/venv/bin:$PATH"
 bigbird-ja doctor
 bigbird-ja plan --config base-4096 # a preset, by name
-bigbird-ja launch --config base-4096 --max_cost 40 --dry_run >/dev/null # with the locks of a machine
+bigbird-ja launch --config base-4096 --max_cost 40 --dry_run >/dev/null # This reads the locks of a machine.
 bigbird-ja demo --work_dir demo --json >demo.json
 python - "$root/README.md" demo.json <<'PYTHON'
 import json

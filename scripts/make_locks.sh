@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Writes the locks: exact versions and hashes, one lock for each environment that is tested.
+# Write the locks, which contain exact versions and hashes. There is one for each tested environment:
 #
-#   requirements/main.lock       the environment: TensorFlow, jax and the rest for Python 3.11 to 3.13
-#   requirements/extra.lock      laid over it by `make install-all`: libtpu, and what a few tests need
-#   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.11
-#   requirements/kaggle.lock     what Kaggle's TPU image ships, Python 3.12 (`make test-kaggle`)
+#   requirements/main.lock       main environment with TensorFlow and jax, for Python 3.11 to 3.13
+#   requirements/extra.lock      additional packages of `make install-all`: libtpu, and packages of a few tests
+#   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, for Python 3.11
+#   requirements/kaggle.lock     packages of Kaggle's TPU image, for Python 3.12 (`make test-kaggle`)
 #
-# and, in bigbird_ja/launch/locks/, what `launch` installs on a machine:
+# bigbird_ja/launch/locks/ contains the locks of a rented machine:
 #
-#   uv.lock       uv, which brings CPython (cpython.json: as that uv's own list has it) and the rest
-#   machine.lock  what `pretrain` needs, at the versions of main.lock and extra.lock
-#   image.lock    what TPUEstimator needs beyond an image's own TensorFlow 2.15 and Python
+#   uv.lock       uv, which installs the other packages and CPython (cpython.json is an entry of uv's list)
+#   machine.lock  packages of `pretrain`, in the versions of main.lock and extra.lock
+#   image.lock    packages of TPUEstimator, in addition to an image with TensorFlow 2.15
 #
-# Versions that are in a lock stay there as long as pyproject.toml allows them; `--upgrade` takes the
-# newest. The locks name no registry and no path, so that they install from any mirror.
+# Versions in a lock stay as long as pyproject.toml allows them. `--upgrade` selects the newest ones. The
+# locks name no registry and no path, so that they can be installed from any mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-.venv/bin/uv}
@@ -35,12 +35,12 @@ compile() {
 }
 
 compile requirements/main.lock 3.11 "cpu huggingface dev" \
-  'numpy<2.5' 'scipy<1.18' # the last that all of these Pythons have
+  'numpy<2.5' 'scipy<1.18' # the last versions for all of these Pythons
 
-# Only what the first lock does not hold, at versions that fit its own.
+# Only packages that main.lock does not contain, in versions that are compatible with it.
 sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements/main.lock >"$main"
 echo requirements/extra.lock
-cp requirements/extra.lock "$more" # its versions stay, too
+cp requirements/extra.lock "$more" # uv keeps the versions of this file.
 "$uv" pip compile pyproject.toml --extra all-tests --constraint "$main" --universal \
   --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package torch \
   --output-file "$more" --quiet "${upgrade[@]}"
@@ -64,12 +64,12 @@ for block in blocks(sys.argv[1]):
 PYTHON
 
 compile requirements/estimator.lock 3.11 "estimator huggingface test" \
-  'transformers<5' # the last that runs with numpy 1
+  'transformers<5' # the last version that supports numpy 1
 compile requirements/kaggle.lock 3.12 "huggingface test notebooks" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
-  'numpy<2.2' # an older numpy 2 than the newest lock has
+  'numpy<2.2' # to test an older numpy 2 than in main.lock
 
-# machine LOCK CONSTRAINTS OPTIONS requirement...: nothing of pyproject.toml but by its lock.
+# machine LOCK CONSTRAINTS OPTIONS requirement...: write a lock without the requirements of pyproject.toml.
 machine() {
   local lock=bigbird_ja/launch/locks/$1.lock constraints=$2 options
   read -ra options <<<"$3"
@@ -85,7 +85,8 @@ here="--python-version 3.11 --python-platform x86_64-manylinux_2_31"
 machine uv "$main" "$here" uv
 training=(absl-py google-cloud-storage google-crc32c msgspec pyyaml sentencepiece tqdm)
 machine machine "$main" "$here" "${training[@]}" tensorflow-cpu 'jax[tpu]'
-echo 'protobuf==3.20.3' >"$more" # the oldest beside TensorFlow 2.15: what takes it takes later ones
+# The oldest protobuf for TensorFlow 2.15. Packages that accept this version accept later ones, too.
+echo 'protobuf==3.20.3' >"$more"
 machine image "$more" \
   "--universal --python-version 3.10 --no-emit-package protobuf --no-emit-package colorama" \
   cloud-tpu-client "${training[@]}"

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# make_venv.sh ENVIRONMENT FOLDER: makes the virtual environment FOLDER from ENVIRONMENT's lock (pinned
-# by hash) and installs bigbird-ja in it. make_venv.sh ENVIRONMENT only prints the Python that it would
-# take, or names what to install and exits with 2 where there is none. The first Python of a list is
-# the default; ENVIRONMENT-3.12 takes that one.
-#   main       the environment of `make test`, `preflight` and every rented machine
-#   extra      laid over main: libtpu, a MeCab dictionary, PyTorch; the tests that need them skip without
-#   estimator  TensorFlow 2.15 with TPUEstimator    kaggle  what Kaggle's TPU image ships
-# PyTorch is in no lock, since its CPU build is not on every index: it is installed where it resolves.
+# make_venv.sh ENVIRONMENT FOLDER: create the virtual environment FOLDER from ENVIRONMENT's lock (pinned
+# by hash), and install bigbird-ja in it. Without FOLDER, only print the Python that it would use. If
+# there is none, print how to install one, and exit with status 2. An environment supports several
+# versions of Python, of which the first one is the default. ENVIRONMENT-3.12 selects 3.12.
+#
+#   main       environment of `make test`, `preflight` and every rented machine
+#   extra      additional packages for main: libtpu, a MeCab dictionary, PyTorch. Tests that need them are
+#              skipped without them.
+#   estimator  TensorFlow 2.15 with TPUEstimator
+#   kaggle     packages of Kaggle's TPU image
+#
+# No lock contains PyTorch, since not every index offers its build for CPUs. If the index offers it, it
+# is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment=${1%-3.*}
@@ -33,7 +38,7 @@ if [ -n "$only" ]; then
   esac
 fi
 
-# A name may be one of pyenv's shims for a version that is not installed: only what runs counts.
+# A command may be a shim of pyenv for a version that is not installed, so run it.
 is_python() {
   [ "$("$1" -c 'import sys, venv, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
 }
@@ -68,7 +73,7 @@ fi
 log=$venv/install.log
 : >"$log"
 
-# Runs a command into the log; a line every ten seconds meanwhile.
+# Run a command, append its output to the log, and print a line every ten seconds.
 step() {
   local what=$1 started=$SECONDS
   shift
@@ -94,7 +99,8 @@ must() {
 
 pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-# uv, pinned like everything else, installs the rest in a third of pip's time; pip where uv cannot.
+# Install uv, which is pinned, too, and the other packages by uv, in a third of pip's time. If uv fails,
+# use pip.
 from_lock() {
   if pip --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements/main.lock) &&
     "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --require-hashes -r "$lock"; then
@@ -105,8 +111,8 @@ from_lock() {
 
 echo "Installing the packages of $lock into $venv (one to four minutes the first time)..."
 must "downloading and installing" from_lock
-# 400 MB that nobody here uses: headers and a compiler's library for operations in C++, a network
-# service of Arrow's, icons of brands.
+# Remove 400 MB of unused files: headers and a compiler's library for operations in C++, a network
+# service of Arrow, and icons.
 for unused in tensorflow/include clang/native 'pyarrow/libarrow_flight.so*' material/templates/.icons/simple; do
   # shellcheck disable=SC2086 # a pattern
   rm -rf -- "$venv"/lib/python*/site-packages/$unused
