@@ -207,6 +207,6 @@ def test_bad_input_is_one_line_and_changes_nothing(case, words, world, tmp_path,
     assert "Traceback" not in err and "INTERNAL" not in err
     is_early = case.startswith(("make-data", "pretrain", "launch")) and not case.startswith(_RESUME)
     if is_early and not case.endswith(_FOUND_LATER):
-        assert err.splitlines() == [last], "settings were shown before what is wrong with them"
+        assert err.splitlines() == [last], "the command printed settings before the error"
     assert json.loads(out)["reason"] == "bad_input"
     assert state(world) == before and state(tmp_path) == {}

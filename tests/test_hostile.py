@@ -121,7 +121,7 @@ def problem(ended, before, after):
     own = ("in/model/eval", "in/model/events.jsonl", f"in/model/{MANIFEST_NAME}")
     for name in before:
         if before[name] != after.get(name) and not (ended.status == 0 and name.startswith(own)):
-            return f"touched what was there: {name}"
+            return f"changed an existing file: {name}"
     if ended.status == 0:
         return None
     lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]

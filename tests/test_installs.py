@@ -120,7 +120,7 @@ def test_a_plain_install_keeps_tensorflow_jax_libtpu_and_numpy():
     for required in requirements():
         assert not LEAVE_ALONE.match(required.name) and required.name not in clients, required
         capped = [s for s in required.specifier if s.operator not in (">=", "!=")]
-        assert not capped, f"{required}: could replace what a machine has"
+        assert not capped, f"{required}: could replace a package of the machine"
 
 
 def test_the_promised_pythons_are_the_same_everywhere():

@@ -11,6 +11,8 @@ from tests.launch.support import RECORD
 
 @pytest.mark.parametrize(
     ("beat_at", "limit", "reads", "billed"),
+    # Time of the last heartbeat, maximum lifetime of the machine in seconds (0 for no limit),
+    # whether the bucket answers, and the billed seconds.
     [
         # Without a heartbeat, a machine is billed as long as a watcher tolerates its silence.
         (None, 0.0, True, 5400.0),

@@ -22,7 +22,7 @@ def test_every_setting_is_fully_declared(key):
     for bound in option.span or ():
         assert option.read(bound) == bound
     if option.default is None:
-        assert option.none, "what None stands for"
+        assert option.none, "the meaning of None"
     else:
         assert option.read(option.default, "default") == option.default
     for other, values in option.only_with.items():

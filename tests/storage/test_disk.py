@@ -43,7 +43,7 @@ def test_files_of_a_killed_writer_are_not_listed_and_removed_a_day_later(tmp_pat
     for hours in (0, -9):  # The machine that wrote the file may have a wrong clock.
         now = time.time() + hours * 3600
         os.utime(tmp_path / left, (now, now))
-        assert storage.clean_temporary(str(tmp_path), "[ab]") == [], "perhaps somebody writes to it"
+        assert storage.clean_temporary(str(tmp_path), "[ab]") == [], "the file may still be written"
     for name in os.listdir(tmp_path):
         os.utime(tmp_path / name, (0, 0))
     assert storage.clean_temporary(str(tmp_path), "[ab]") == [left]

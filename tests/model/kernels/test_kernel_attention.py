@@ -50,7 +50,7 @@ def _by_kernel(query, key, value, tokens, reach):
         pytest.param(128, 40, False, marks=pytest.mark.slow),  # 1 tile without neighbors
         pytest.param(2176, 64, True, marks=pytest.mark.slow),  # 2 tiles, then 3 at a time
         pytest.param(256, None, True, marks=pytest.mark.slow),  # 1 tile
-        pytest.param(4352, None, False, marks=pytest.mark.slow),  # 1 tile, then 16
+        pytest.param(4352, None, False, marks=pytest.mark.slow),  # 17 tiles, first 1, then 16
         pytest.param(4352, None, True, marks=pytest.mark.slow),  # up to 9 of 17 tiles
     ],
 )

@@ -88,7 +88,7 @@ def test_other_numbers_of_devices_train_as_replicas_do(devices, name):
 @pytest.mark.slow
 def test_kernels_train_as_xla_does():
     if tf.__version__.startswith("2.15."):
-        pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
+        pytest.skip("TensorFlow 2.15 cannot read the programs that jax writes for a CPU")
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
     # The values are sequence lengths.
     cases = {"model.block_size=4": 64, "model.architecture=modernbert": 384}
