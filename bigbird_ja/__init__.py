@@ -1,8 +1,8 @@
 """Pretrain and continue long-sequence encoders (Japanese first) on preemptible Cloud TPUs.
 
 Each command of `bigbird-ja` is also a function here. Its arguments are the flags, its result is a
-frozen dataclass with the keys of `--json`. Errors are in `bigbird_ja.errors`. Nothing heavy is
-imported before a function is used.
+frozen dataclass with the keys of `--json`. Errors are in `bigbird_ja.errors`. Large libraries are
+imported only when a function is used.
 """
 
 from __future__ import annotations

@@ -134,7 +134,10 @@ def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> De
 
 
 def record_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:
-    """Decide after the answer to a creation request: an operation's name, or a fault."""
+    """Return the decision after a creation request.
+
+    The answer to the request is the name of an operation, or a fault.
+    """
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="create"))
     if answer.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):

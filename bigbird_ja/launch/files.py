@@ -106,7 +106,7 @@ def find_projects(bucket: str) -> set[str]:
 def make_lock(
     run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
-    """Return the lock of a run's only supervisor, which renews it at each poll."""
+    """Return the lock that allows one supervisor per run. It is renewed at each poll."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " watch the run"

@@ -50,7 +50,7 @@ class Interrupts(signals.Listener):
         self._wake.set()
 
     def handle_lost_reader(self) -> None:
-        """Handle a log without a reader like a closed terminal."""
+        """React to a log without a reader as to a closed terminal."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
@@ -58,7 +58,7 @@ class Interrupts(signals.Listener):
         self._wake.wait(seconds)
 
     def stop(self) -> Stop:
-        """Return the user's choice."""
+        """Return the user's choice after a signal, or `Stop.NO` without one."""
         if not self._count:
             return Stop.NO
         if self._deleting:

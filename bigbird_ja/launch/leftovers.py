@@ -195,7 +195,7 @@ def delete_all(
     Args:
         clients: clients by service and project.
         tpus: machines as they were listed.
-        timeout: seconds for all of them.
+        timeout: maximum seconds for all deletions.
         clock: monotonic clock, in seconds.
         sleep: callback that waits some seconds.
 

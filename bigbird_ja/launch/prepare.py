@@ -284,9 +284,9 @@ def find_machine(run: LaunchedRun) -> Machine | None:
 def _add_price(
     run: LaunchedRun, table: Prices, per_hour: float | None
 ) -> tuple[LaunchedRun, list[str]]:
-    """Return the record with its price, and warnings.
+    """Return the record with the price of the machine, and warnings.
 
-    The default is the price in the most expensive zone.
+    If `per_hour` is None, the price is that of the most expensive zone.
 
     Raises:
         BadInput: `max_cost` requires a price, and it is unknown.

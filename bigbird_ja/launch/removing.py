@@ -118,7 +118,10 @@ def delete(view: View) -> Decision:
 
 
 def record_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
-    """Decide after the answer to a deletion request: an operation's name, or a fault."""
+    """Return the decision after a deletion request.
+
+    The answer to the request is the name of an operation, or a fault.
+    """
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:

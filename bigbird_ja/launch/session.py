@@ -207,7 +207,7 @@ def _describe_zones(rental: Rental, table: Prices) -> str:
 
 
 def _find_model(request: Request) -> tuple[str, list[Layer]]:
-    """Return the path of `init_from`, and the settings in that model."""
+    """Return the path of the model `init_from`, and the settings that the model states."""
     if not request.init_from:
         return "", []
     path = hub.fetch_model(os.fspath(request.init_from), "`init_from`", weights=True)

@@ -425,7 +425,7 @@ class View:
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Heartbeat of this TPU's trainer, or None while a slice restarts."""
+        """Heartbeat of this TPU's trainer. None before the first one, or while a slice restarts."""
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None

@@ -42,7 +42,7 @@ class Plan:
     Attributes:
         config: Settings of the run.
         data: Data set of the run.
-        results: Results of `preflight` for its step, or empty.
+        results: Results of `preflight` for the step of the run, or empty.
         preemptions_per_hour: Assumed preemptions per rented hour of a spot machine.
     """
 

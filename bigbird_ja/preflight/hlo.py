@@ -73,8 +73,8 @@ class Instruction:
         name: Unique name within the module.
         opcode: Opcode; "" for an operand that the text does not define.
         shapes: Shapes of the output; several for a tuple.
-        operands: Instructions whose outputs it reads.
-        called: Computations that it calls.
+        operands: Instructions whose outputs this instruction reads.
+        called: Computations that this instruction calls.
         number: Index of a parameter, or value of an integer scalar constant.
         type_text: Text of the output's type, with shapes and layouts.
         attributes: Text after the operands.

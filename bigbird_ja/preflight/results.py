@@ -35,7 +35,7 @@ class StepResult:
             documents. None if no kernel skips any.
         document_lengths: Source of the document lengths for `key_tiles_share`.
         step_ms: Time of a step, by `measured.predict_step_seconds`.
-        step_ms_range: Interval in which the time probably is.
+        step_ms_range: Interval that probably contains the time of a step.
         basis: Cycles from which the time is computed.
         tokens_per_second_per_core: Tokens per second on one device.
         tokens_per_second: Tokens per second on the slice; None for one device.

@@ -31,8 +31,8 @@ class Option:
         default: Default value.
         by: Commands in which a setting has an effect.
         change: Changes that a resumed run accepts (see `schema.about`).
-        only_with: Other settings on which the existence of a setting depends: by key, the values
-            with which it exists.
+        only_with: Conditions under which a setting exists: by key of another setting, the values
+            that the other setting must have.
     """
 
     key: str

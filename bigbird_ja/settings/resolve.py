@@ -174,12 +174,12 @@ def _make_no_effect_error(
 
 
 def refuse_settings(overrides: Iterable[Override], keys: Iterable[str], missing: str) -> None:
-    """Refuse settings of a parameter that have no effect without another parameter.
+    """Check that no parameter sets one of `keys`, which have no effect without `missing`.
 
     Args:
         overrides: values that were set.
-        keys: keys of the settings.
-        missing: missing parameter in backticks, with its value if required.
+        keys: keys of settings.
+        missing: parameter in backticks that was not given, with its value if required.
 
     Raises:
         BadInput: A parameter set one of these settings.
@@ -199,7 +199,7 @@ def fit_to_data(
 
     Args:
         config: result of `resolve_config`.
-        data: facts of the run's data set, or `derive_data` without one.
+        data: facts of the run's data set. Without a data set, the result of `derive_data`.
         overrides: values that were set.
         data_dir: folder of the data set for the message, or "" without one.
 

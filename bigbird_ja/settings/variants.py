@@ -67,7 +67,7 @@ def select(section: str, values: Mapping[str, Any]) -> type[Section]:
 
 
 def _get_choices(variant: type[Section], name: str) -> tuple[str, ...]:
-    """Return the choices that a class accepts for a setting, or () without the setting."""
+    """Return the choices that a class accepts for a setting, or () if it lacks the setting."""
     return get_choices(_get_types(variant).get(name))
 
 

@@ -17,7 +17,7 @@ _CHUNK = 8 << 20
 
 
 def compute_address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
-    """Compute the folder for some files, and the content of its SHA256SUMS, without writing.
+    """Compute the path of the folder for some files, and the text of its SHA256SUMS.
 
     Args:
         files: local path by name in the folder.

@@ -83,7 +83,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 def convert_errors(path: str, kind: str, advice: str) -> Iterator[None]:
     """Context manager: convert all exceptions of a library that reads a file to `BadInput`.
 
-    They include a panic of a library in Rust, which is not an `Exception`.
+    A panic of a library in Rust is also converted, although it is not an `Exception`.
 
     Args:
         path: name of the file, for the message.

@@ -269,7 +269,7 @@ def _sync_directory(path: str) -> None:
 def create_scratch_directory(parent: str | None = None, prefix: str = "") -> Iterator[str]:
     """Context manager: create an empty local folder (mode 0700), and remove it on exit.
 
-    `cleanup.clean_up` removes it, too.
+    If the process is stopped, `cleanup.clean_up` removes the folder.
 
     Args:
         parent: parent folder, by default the system's folder for temporary files.

@@ -290,7 +290,7 @@ class Lease:
 
 @dataclass
 class LeaseShare:
-    """Fence of a worker process, on the same machine as the holder that renews the lease.
+    """Fence for a worker process on the machine of the lease's holder, which renews the lease.
 
     Attributes:
         path: Path of the lock file.
