@@ -1,7 +1,7 @@
 """Choice between XLA's attention and the kernels.
 
 XLA's attention (`bigbird`, `modernbert`, `tiled`) runs everywhere and is the reference. The kernels
-are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, only for tests.
+are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, for comparisons.
 jax is imported only if kernels are used.
 """
 

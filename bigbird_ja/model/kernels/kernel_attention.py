@@ -5,7 +5,7 @@ and head are saved between forward and backward.
 
 For a TPU, JAX lowers a Pallas kernel to one custom call. The text of this call is inserted into
 TensorFlow's graph. TensorFlow's lowering does not change the text, and libtpu compiles it. For a
-CPU, Pallas' interpreter is lowered to ordinary operations, which are slow and only for tests.
+CPU, Pallas' interpreter is lowered to ordinary operations. They are slow, and only for comparisons.
 """
 
 import contextlib
