@@ -126,7 +126,7 @@ def _is_built(sides: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class Job:
-    """Work of the child: compile a step for as many devices as it has replicas.
+    """Work of the child: compile a step for as many devices as the step has replicas.
 
     Attributes:
         step: Lowered step.

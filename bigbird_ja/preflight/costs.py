@@ -154,7 +154,7 @@ def _ends_collective(op: Instruction) -> bool:
 
 
 def _find_collective(op: Instruction) -> Instruction | None:
-    """Return the instruction that moves data between devices: this one, or one that it calls."""
+    """Return the instruction that moves data between devices: `op`, one that it calls, or None."""
     # The compiler may overlap a collective with computations. Then one fusion starts it, fusions
     # with bodies of this name compute meanwhile, and one fusion ends it. All of them contain the
     # collective, which is counted only at the start.
@@ -166,7 +166,7 @@ def _find_collective(op: Instruction) -> Instruction | None:
 
 
 def _count_moved_bytes(op: Instruction) -> int:
-    """Return the padded bytes of the input or the output of a collective, if that is larger."""
+    """Return the size of a collective's input or output, the larger of both, in padded bytes."""
     given = sum(operand.padded_bytes for operand in op.operands)
     # The output of these instructions contains their input, too.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
@@ -215,7 +215,7 @@ def _count_convolution_products(op: Instruction) -> int:
     """Count the products in the sum of each output element of a matmul written as a convolution.
 
     The sum includes a spatial dimension of the kernel, unless the window selects one element of it.
-    The window does so in two cases: for a batch dimension, the input is dilated by the window's
+    The window does so in two cases. For a batch dimension, the input is dilated by the window's
     size. For a dimension that only the kernel has, the input is padded by the window's size less
     one.
     """

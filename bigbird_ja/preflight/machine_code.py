@@ -4,10 +4,10 @@ A bundle is a very long instruction word. A TensorCore issues one bundle per cyc
 the compiler schedules them so that every unit is ready in time. So an op needs as many cycles as
 bundles run, except for waits on copies from and to HBM (`roofline.py`). libtpu's listing contains
 every bundle once, with the loops around it and the scalar arithmetic that controls them
-(`Scalars`). It was tested from libtpu 0.0.42, for the chips in `MATMUL_FLOPS`.
+(`Scalars`). The format was tested with libtpu 0.0.42 and later, for the chips in `MATMUL_FLOPS`.
 
-libtpu can also analyze its code itself (`--xla_jf_dump_static_llo_profile_to`). That aborts at the
-first op that it cannot analyze, and every train step contains such an op.
+libtpu can also analyze its code itself (`--xla_jf_dump_static_llo_profile_to`). But its analysis
+aborts at the first op that it does not support, and every train step contains such an op.
 
     0x7 LB: > { %i = sphi %zero, %next  ;;  ... } /* Start region 12 */      first bundle of a loop
     0x14   : > { %122 = sbr.rel (%p5) target = $region25 }                  branch forward

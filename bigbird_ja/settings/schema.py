@@ -177,8 +177,8 @@ class StaticMasks(MakeDataConfig, frozen=True, kw_only=True):
 class ModelConfig(Section, frozen=True, kw_only=True):
     """Settings of the encoder.
 
-    BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or ModernBERT (Warner et
-    al. 2024, arXiv:2412.13663).
+    The encoder is a BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or a
+    ModernBERT (Warner et al. 2024, arXiv:2412.13663).
     """
 
     architecture: Annotated[
