@@ -15,8 +15,9 @@ exit status is 1. A BERT, RoBERTa or XLM-R that was continued with full attentio
 own class; only a BigBird with sparse attention needs code next to its weights. Takes seconds to
 minutes.
 
-saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
-positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
+saved_model: the signatures `fill_mask` (also the default) and `embed`. Their inputs are input_ids,
+segment_ids and positions, their outputs log_probabilities and embeddings. tokenizer.model is in
+assets.extra.
 """
 
 from __future__ import annotations

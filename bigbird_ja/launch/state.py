@@ -181,7 +181,7 @@ class RunState:
 
     @property
     def place(self) -> dict[str, object]:
-        """Fields that locate an event."""
+        """Zone, attempt and step, as fields of an event."""
         return {"zone": self.zone, "attempt": self.attempt, "step": self.best_step}
 
     def enter(self, phase: Phase, is_made: bool = True) -> RunState:

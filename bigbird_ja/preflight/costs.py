@@ -60,7 +60,7 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """Estimated or priced cycles."""
+        """Cycles by the compiler's estimate, or by `price` without an estimate."""
         return self.estimated + self.priced
 
 

@@ -38,7 +38,8 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
 class Scalars:
     """Scalars and predicates of a listing, as functions of the iteration of the enclosing loop.
 
-    They are in static single assignment form. A value that depends on anything else is unknown.
+    The scalars are in static single assignment form. A value that depends on anything except the
+    iteration is unknown.
     """
 
     def __init__(self, bundles: Iterable[str]) -> None:
