@@ -15,9 +15,9 @@ exit status is 1. A BERT, RoBERTa or XLM-R that was continued with full attentio
 own class; only a BigBird with sparse attention needs code next to its weights. Takes seconds to
 minutes.
 
-saved_model: the signatures `fill_mask` (also the default), from input_ids, segment_ids and positions
-to embeddings and log_probabilities, and `embed`, from input_ids and segment_ids to embeddings.
-tokenizer.model is in assets.extra.
+saved_model: the signatures `fill_mask` (also the default), from input_ids, segment_ids and
+positions to embeddings and log_probabilities, and `embed`, from input_ids and segment_ids to
+embeddings. tokenizer.model is in assets.extra.
 """
 
 from __future__ import annotations
