@@ -437,7 +437,7 @@ def walk(bounds, seed):
 
 @contextlib.contextmanager
 def _patched():
-    """Restore the lease's storage afterwards, and replace the slow formatting of log lines."""
+    """Format no log lines, which is slow. At the end, restore the storage that a world replaced."""
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""
     try:

@@ -132,7 +132,7 @@ class Machine:
         self._process = None
 
     def install(self):
-        """Run only the installation of the script, with this computer's network settings."""
+        """Run only the part of the script that installs packages, with this computer's network."""
         words = ["bash", str(self.root / "script"), "install"]
         environ = {**self.environ, **self._install}
         return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=900)

@@ -85,7 +85,7 @@ class Accelerator:
         name: Google's name, with the number of chips on v5e and v6e, and of cores on others.
         chip: Name of its chip in `CHIPS`.
         chips: Number of chips, the unit of prices.
-        units: Number of `Chip.unit`, which are cores on v2, v3, v4 and v7x.
+        units: Size in units of `Chip.unit`.
         devices: Number of devices, over which the global batch is divided.
         peak_flops: Peak rate of the whole slice in bfloat16 FLOP/s.
     """

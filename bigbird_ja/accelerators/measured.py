@@ -11,9 +11,9 @@ LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86
 COUNTED = 0.9
 # Seconds of a step in which the device waits for the host.
 HOST_SECONDS = 0.005
-# The time of ops other than kernels is a weighted geometric mean of machine code and the compiler's
-# estimate. `POWER` is the weight of the estimate, `REACHED` the ratio of published times to the
-# mean.
+# The time of ops other than kernels is `REACHED` times the geometric mean of two times: that of the
+# machine code, and the compiler's estimate with the weight `POWER`. `REACHED` was fitted to
+# published times.
 POWER, REACHED = 0.25, 1.1
 # Ratio of a step's time to the compiler's estimate, if there is no machine code. It is 0.70 for
 # base-4096 with XLA's attention on v5e and v6e, and 0.80 for a BERT on v3.

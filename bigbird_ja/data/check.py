@@ -134,7 +134,8 @@ def compare_tokenizer(manifest: Manifest, data_dir: str) -> str | None:
 
 
 _BATCH = 64
-# Totals of a split's records, by field of `Split`. Only static records count `predictions`.
+# Totals of a split's records, by field of `Split`. `predictions` is a total only if the masks are
+# static.
 _Counts = Counter[str]
 
 

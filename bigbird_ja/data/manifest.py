@@ -121,7 +121,8 @@ class DataSpec(Data):
             if self.masking == "static" and value not in (None, stated):
                 raise BadInput(
                     f"{key} has no effect, as the data set's masks are static"
-                    f" ({self.masked_lm_prob:g} by {self.mask_unit}). Leave it out, or make the"
+                    f" (made with masked_lm_prob={self.masked_lm_prob:g} and"
+                    f" mask_unit={self.mask_unit}). Leave it out, or make the"
                     " data with dynamic `masking`"
                 )
         return MaskingRule(

@@ -48,9 +48,9 @@ _MAX_IDS_PER_TOKEN = 16
 # Keys of tokenizer_config.json to remove, by which transformers overrides the special tokens around
 # a text, or loads code from the folder.
 _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
-# Module that `auto_map` names for a tokenizer in Python. With `model_type: modernbert`,
-# transformers 5 rejects the tokenizer's class without `auto_map`. With it, transformers loads its
-# own class of that name, or this module for `trust_remote_code=True`.
+# Module that `auto_map` names for a tokenizer in Python. For `model_type: modernbert`, transformers
+# 5 rejects the tokenizer's class unless there is an `auto_map`. It then loads its own class of the
+# name in `auto_map`, or this module if `trust_remote_code=True`.
 _MODULE = "tokenization_of_transformers"
 
 

@@ -159,8 +159,8 @@ class Client:
         """List the VMs that runs of `launch` created, in all zones.
 
         Raises:
-            ServiceFault: The service failed or refused, as in all methods. If some zones did not
-                answer, `listed` contains the VMs of the others.
+            ServiceFault: The service failed or refused, or some zones did not answer. The fault's
+                `listed` contains the VMs of the zones that answered.
         """
         query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path = f"projects/{self._project}/aggregated/instances"

@@ -35,7 +35,8 @@ def decide(view: View) -> Decision:
     """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
     state = view.state
     # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
-    # after the machine's maximum lifetime, the cloud or the watcher has deleted it -> removing.
+    # after the machine's maximum lifetime, assume that the cloud or the watcher has deleted the
+    # machine -> removing.
     if view.is_silent:
         return wait_for_answer(view)
     # The machine is absent, but a machine of this run is in another zone, so the stored state is

@@ -367,8 +367,8 @@ class _Supervisor:
     def _send_events(self) -> None:
         """Append the events to the run's log.
 
-        If the bucket fails, they are sent again with the next decision. An event with another error
-        is dropped, as decisions do not depend on the log.
+        If the bucket fails, the events are sent again with the next decision. If an event cannot
+        be appended for another reason, it is dropped, as decisions do not depend on the log.
         """
         del self._unsent[:-MAX_UNSENT]
         while self._unsent:

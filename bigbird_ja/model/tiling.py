@@ -146,7 +146,7 @@ def mark_low(values: tf.Tensor) -> np.ndarray:
 
 
 def is_first(values: tf.Tensor) -> np.ndarray:
-    """Mark tile 0, for [b, T, ...]: bool [T, 1, 1, 1]."""
+    """Return a mask that is True for tile 0: bool [T, 1, 1, 1], to broadcast to [b, T, ...]."""
     return (np.arange(int(values.shape[1])) == 0)[:, None, None, None]
 
 

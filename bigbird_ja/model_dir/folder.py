@@ -271,7 +271,7 @@ class ModelDir:
     def open_logs(self, step: int, num_train_steps: int) -> None:
         """Read the logs of a run that continues from `step`, without changing them.
 
-        In a process that does not write, only the heartbeat's fields are kept.
+        A process that does not write logs keeps only the fields that its heartbeat needs.
 
         Raises:
             BadInput: A log contains an invalid line.

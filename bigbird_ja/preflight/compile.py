@@ -101,7 +101,8 @@ def find_slice(name: str) -> Target:
     if not _is_built(sorted(sides)):
         raise BadInput(
             f"`topology` {name}: there is no such slice. Use a shape such as 2x2, 2x4, 4x4, 4x8,"
-            " 8x8 or 16x16. With three numbers, use 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
+            " 8x8 or 16x16, or on chips with three dimensions 2x2x1, 2x2x2, 2x2x4, 2x4x4 or sides"
+            " that are multiples of 4"
         )
     options: dict[str, Any] = {}
     if machine.hosts == 1:

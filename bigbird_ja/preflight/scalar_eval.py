@@ -13,7 +13,8 @@ _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
 # Trips up to this number are counted one by one. For longer loops, an equation is solved.
 _MAX_TRIPS = 1 << 17
-# Maximum number of iterations, evenly spread, in which a skip's predicate is evaluated.
+# Some instructions of a loop are skipped if a condition holds. The condition is evaluated for at
+# most this number of iterations, evenly spread.
 _SAMPLES = 4096
 
 _COMPARE = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt", "eq", "ne")}

@@ -35,8 +35,8 @@ def validate_config(config: Config) -> None:
     ):
         raise BadInput(
             f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
-            " requires at least 2 heads, and an even number of dimensions per head, which is"
-            f" model.hidden_size={model.hidden_size} divided by the heads"
+            " requires at least 2 heads, and an even number of dimensions per head (here"
+            f" model.hidden_size={model.hidden_size} divided by the heads)"
         )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(

@@ -88,7 +88,7 @@ def test_invalid_records_are_found(tmp_path, spoil, what):
     assert any(re.search(f"{shard.name}: record.* {what}", p) for p in problems), problems
 
 
-# --- checks of a start ---
+# --- checks before training starts ---
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def test_model_flops_of_full_attention_by_hand():
 def test_sparse_attention_counts_the_pairs_of_its_pattern(pattern, per_row):
     config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
-    # The window of the rows next to a global block contains it. The two global rows see all blocks.
+    # Two rows have a global block in their window, which counts once: - 2. The two global rows see
+    # all blocks.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
     assert count_visible_pairs(config, 0, 4096) == by_hand * 64 * 64

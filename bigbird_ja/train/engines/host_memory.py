@@ -69,8 +69,8 @@ def _scores(config: Config, layer: int, sequences: int, length: int) -> tuple[in
     """
     pairs, heads = count_visible_pairs(config, layer, length), config.model.num_attention_heads
     if pairs == length * length and head_attention.suits(length, length):
-        # Copies of queries, keys, values and context are kept. Scores and weights of a group of
-        # heads, and their gradients, are needed meanwhile.
+        # Copies of queries, keys, values and context are kept until the backward pass. Scores and
+        # weights of one group of heads, and their gradients, are temporary.
         together = head_attention.count_together(sequences * heads, length, length)
         return 4 * sequences * length * config.model.hidden_size, 4 * together * pairs
     return 2 * sequences * heads * pairs, 2 * sequences * heads * pairs

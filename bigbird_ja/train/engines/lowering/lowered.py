@@ -36,7 +36,7 @@ class Division:
         return self._resize(spec, self.size)
 
     def get_whole(self, spec: Spec, replicas: int) -> Spec:
-        """Return the spec of all parts joined."""
+        """Return shape and dtype of the whole array, of which `spec` describes a replica's part."""
         return self._resize(spec, self.size * replicas)
 
     def _resize(self, spec: Spec, size: int) -> Spec:
@@ -76,9 +76,10 @@ class LoweredStep:
         replicas: number of replicas, over which the gradients are summed.
         shards: sharding of each parameter (and its gradient) and each slot by name, or {} if the
             state is not sharded.
-        muon: two functions, or None if the state is not sharded. The first one maps a replica's
-            rows of all matrices to stacks. The second one orthogonalizes a replica's share of the
-            whole matrices. Replicas exchange rows between the two, and before `update`.
+        muon: two functions, or None if the state is not sharded. The first one stacks a replica's
+            rows of all matrices. The replicas then exchange rows, so that each one has some of the
+            matrices whole, which the second function orthogonalizes. Before `update` they exchange
+            the rows back.
     """
 
     gradients: Traced
