@@ -53,7 +53,7 @@ def supervised(cloud, record=RECORD, **io):
 
 
 def lifetimes(*hours):
-    """Return a `Lifetime`: the n-th of these hours for the n-th machine, infinity for later ones."""
+    """Return a `Lifetime`: the n-th of these hours for the n-th machine, then infinity."""
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
