@@ -47,8 +47,8 @@ _FINAL_STATUS_SECONDS = 10.0
 # Timeout of a wait that only a failure ends.
 _DAY_MS = 24 * 3600 * 1000
 _GONE = (
-    "another process of this pod is gone (it was killed, or its machine or network failed), and the"
-    " last checkpoint is good: rerun the same command on every host"
+    "another process of this pod was killed, or its machine or network failed. The last checkpoint"
+    " is good: rerun the same command on every host"
 )
 
 
