@@ -129,7 +129,7 @@ class Scalars:
         operation, operands = self._defined.get(name, ("", []))
         kind, _, suffix = operation.partition(".")
         if kind == "sphi":
-            return self._evaluate_counter(name, operands, iteration)
+            return self._evaluate_counter(name, operands, iteration, known)
         if kind in ("smov", "scalar_select"):
             return self._evaluate_move(operands, iteration, known)
         # A first operand of three is a predicate. If it is false, no instruction reads the value.
@@ -161,9 +161,13 @@ class Scalars:
         holds = bool(predicate) != operands[0].startswith("!")
         return self._evaluate(operands[1 if holds else 2], iteration, known)
 
-    def _evaluate_counter(self, name: str, operands: list[str], iteration: int) -> int | None:
+    def _evaluate_counter(
+        self, name: str, operands: list[str], iteration: int, known: dict[str, int | None]
+    ) -> int | None:
         """Evaluate a counter: a value that grows by a constant in each iteration."""
         start = step = None
+        # Two counters may start with each other's value, so what is unknown stays unknown.
+        unknown = {other: None for other, value in known.items() if value is None}
         for operand in operands:
             operation, inner = self._defined.get(self._find_origin(operand), ("", []))
             if operation.startswith("sadd") and name in map(self._find_origin, inner):
@@ -171,7 +175,7 @@ class Scalars:
                     (_parse_literal(o) for o in inner[-2:] if self._find_origin(o) != name), None
                 )
             else:
-                start = self._evaluate(operand, 0, {name: None})
+                start = self._evaluate(operand, 0, {**unknown, name: None})
         if start is None or step is None:
             return None
         return start + step * iteration

@@ -125,6 +125,14 @@ def test_a_value_that_depends_on_itself_is_unknown():
     assert _runs(lines) == ([1.0] * 5, 0.6)
 
 
+def test_counters_that_start_with_each_others_value_are_unknown():
+    """They recursed without end, as each one forgot that the other was being evaluated."""
+    one = "%s20_s2 = sphi %s50_s5, %s21_s6  ;;  %s21_s6 = sadd.s32 1, %s20_s2"
+    other = "%s50_s5 = sphi %s20_s2, %s51_s7  ;;  %s51_s7 = sadd.s32 1, %s50_s5"
+    # The bound of the comparison is then taken for the number of trips.
+    assert _runs(_loop(f"{one}  ;;  {other}", 12))[0] == [1.0, 12.0, 12.0, 12.0, 1.0]
+
+
 def _with_skip(predicate):
     """Return the loop with two bundles that are skipped if %p9_p1 is true."""
     first, head, compare, back, last = _loop(PHI, 18)
