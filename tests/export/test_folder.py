@@ -12,6 +12,7 @@ import pytest
 
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
+from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model.forward import encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.initialization import draw_parameters
 from bigbird_ja.settings.values import replace_settings
@@ -111,15 +112,23 @@ def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    "kind", ["BigBirdForPreTraining", "BigBirdForMaskedLM", "ModernBertForMaskedLM"]
+    ("kind", "act"),
+    [
+        ("BigBirdForPreTraining", "gelu"),
+        ("BigBirdForMaskedLM", "relu"),
+        ("ModernBertForMaskedLM", "gelu_new"),
+    ],
 )
-def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind):
-    """Compare the logits with random weights. ModernBERT's heads have the size 128."""
+def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind, act):
+    """Compare the logits with random weights, and read the folder back.
+
+    ModernBERT's heads have the size 128.
+    """
     is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
-    act = "gelu" if is_of_pairs else "relu"
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
     if is_modern:
-        changed = {"model.architecture": "modernbert", "model.hidden_size": 256}
+        del changed["model.attention_type"]
+        changed |= {"model.architecture": "modernbert", "model.hidden_size": 256}
     config = replace_settings(trained.config, {**changed, "make_data.nsp": is_of_pairs})
     random, scale = np.random.default_rng(5), (1.28 / config.model.hidden_size) ** 0.5
     params = {
@@ -129,6 +138,9 @@ def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, k
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
     fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
+    settings = hf_config.read_config(str(tmp_path)).settings
+    assert settings == {name: getattr(config.model, name) for name in settings}
+    assert settings["hidden_act"] == act
     read = load_initial(str(tmp_path), *with_data(config)).values
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))

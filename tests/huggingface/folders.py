@@ -1,13 +1,9 @@
-"""Small Hugging Face folders that transformers writes, and their outputs in our code."""
+"""Small Hugging Face folders that transformers writes."""
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from bigbird_ja.huggingface import config as hf_config
-from bigbird_ja.model.forward import encode, masked_lm_logits
 from bigbird_ja.settings.resolve import fit_to_data
-from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import resolve_config, with_data
 
 torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
@@ -56,22 +52,6 @@ def adopted(folder, length=64):
         sets["model.block_size"] = 8
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
     return fit_to_data(*with_data(config))
-
-
-def ours_and_theirs(folder, theirs, length=64):
-    config = adopted(folder, length)
-    params = load_initial(str(folder), *with_data(config)).values
-    ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
-    mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
-    positions = {}
-    # RoBERTa's first position is the id of the padding token plus 1.
-    if theirs.config.model_type == "roberta":
-        positions["position_ids"] = torch.arange(2, length + 2)[None].expand(2, -1)
-    with torch.no_grad():
-        given = torch.from_numpy(ids.astype(np.int64))
-        expected = theirs(input_ids=given, **mask, **positions).logits.numpy()
-    hidden = encode(params, *with_data(config), tf.constant(ids), tf.zeros_like(ids))
-    return masked_lm_logits(params, config, hidden).numpy(), expected
 
 
 def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
