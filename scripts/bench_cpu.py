@@ -6,12 +6,14 @@
 Both programs train a model of the same shape in float32 with AdamW, in the threads of two cores.
 A batch contains 4 sequences of 1,024 random tokens. Each class applies its default dropout. The
 programs take turns, so that a change of the machine's speed affects both. The ratio is our tokens
-per second divided by those of transformers.
+per second divided by those of transformers. The row "products" compares the libraries below: XLA's
+and PyTorch's rate of the matrix products of a layer, which a step cannot exceed.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,9 @@ from testkit import ROOT, synthetic
 BATCH, LENGTH, VOCABULARY, PREDICTIONS = 4, 1024, 32_000, 154
 # A round has STEPS steps. The first WARM ones include tracing and are not counted.
 ROUNDS, STEPS, WARM = 2, 8, 3
+
+# Sizes (m, k, n) of the products of a layer of width 512, forward and for the gradient of weights.
+PRODUCTS = ((4096, 512, 2048), (4096, 2048, 512), (512, 4096, 2048), (4096, 512, 512))
 
 # For each shape: our settings, the class of transformers, and the arguments of its configuration.
 SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -133,17 +138,75 @@ def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> l
     return seconds
 
 
+def time_products(library: str) -> list[float]:
+    """Return the seconds of one pass over `PRODUCTS` by "jax" or "torch", after a first pass.
+
+    Run it in another process.
+    """
+    if library == "torch":
+        import torch
+
+        torch.set_num_threads(2)
+        pairs = [(torch.ones(m, k), torch.ones(k, n)) for m, k, n in PRODUCTS]
+
+        def run() -> None:
+            for left, right in pairs:
+                left @ right
+    else:
+        import jax
+        import jax.numpy as jnp
+
+        arrays = [(jnp.ones((m, k)), jnp.ones((k, n))) for m, k, n in PRODUCTS]
+        multiply = jax.jit(jnp.matmul)
+
+        def run() -> None:
+            for left, right in arrays:
+                multiply(left, right).block_until_ready()
+
+    seconds = []
+    for _ in range(20):
+        start = time.monotonic()
+        run()
+        seconds.append(time.monotonic() - start)
+    return seconds[WARM:]
+
+
+def compare_products() -> tuple[str, ...]:
+    """Return the row of XLA's and PyTorch's products: GFLOP/s, and their ratio."""
+    seconds: dict[str, list[float]] = {"jax": [], "torch": []}
+    for _ in range(ROUNDS):
+        for library, found in seconds.items():
+            call = [sys.executable, "-m", "scripts.bench_cpu", "--products", library]
+            environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+            done = subprocess.run(
+                call, cwd=ROOT, check=True, stdout=subprocess.PIPE, env=environ, text=True
+            )
+            found.extend(json.loads(done.stdout.splitlines()[-1]))
+    operations = sum(2 * m * k * n for m, k, n in PRODUCTS)
+    rates = [operations / statistics.median(found) / 1e9 for found in seconds.values()]
+    return "products", *(f"{rate:.0f}" for rate in rates), f"{rates[0] / rates[1]:.2f} x"
+
+
 def main() -> None:
     """Print a table with one row for each shape: tokens per second of both, and their ratio."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=SHAPES, help="one of the shapes")
+    parser.add_argument("--only", choices=(*SHAPES, "products"), help="one of the rows")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--products", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         print(json.dumps(train_theirs(*json.loads(given.child))))
         return
+    if given.products:
+        print(json.dumps(time_products(given.products)))
+        return
+    if given.only in (None, "products"):
+        header = ("", "XLA, GFLOP/s", "PyTorch", "ratio")
+        print(table([compare_products()], header), flush=True)
     rows = []
     for name in [given.only] if given.only else SHAPES:
+        if name not in SHAPES:
+            continue
         settings, theirs, more = SHAPES[name]
         seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
