@@ -118,7 +118,7 @@ _COUNTS_CHIPS = ("v5e", "v6e")
 # Maximum number of chips on one host, if it is not 4.
 _ONE_HOST = {"v5e": 8, "v6e": 8}
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
-# Number of `Chip.unit` per chip, if it is not 1.
+# Cores per chip, for chips whose `Chip.unit` is a core. The unit of all others is a chip.
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 # The usual machine of each generation.

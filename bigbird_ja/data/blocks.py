@@ -6,7 +6,8 @@ epoch.
 
 Blocks depend only on the corpus and the settings. So the result is the same for any number of
 workers, and a rerun keeps the blocks that are already written. Documents of different blocks never
-share a sequence. So the size of a block bounds the memory, and its last sequence is not full.
+share a sequence. So the size of a block bounds the memory, and the last sequence of a block is not
+full.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _to_fraction(value: float) -> Fraction:
 def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
     """Yield for each item whether it is drawn, without end.
 
-    The items form runs of 1 / share items. One item of each run is drawn.
+    The items form runs of 1 / `share` items. One random item of each run is drawn.
 
     Args:
         share: fraction of the items to draw, below 1.

@@ -236,7 +236,11 @@ def _start_writer(
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
-    """Write shard `task` = (split, number), and record it."""
+    """Write one shard, and record that it is finished.
+
+    Args:
+        task: index of the split, and number of the shard.
+    """
     plan: SplitPlan = _worker["plans"][task[0]]
     work: Work = _worker["work"]
     path = storage.join(work.output, plan.name_shard(task[1]))

@@ -112,7 +112,7 @@ def make_data(
     length = chosen.make_data.seq_length
     if problem := _find_length_problem(chosen, length):
         raise BadInput(
-            f"no model can be trained on this data: {problem}, or another model.block_size"
+            f"no model can be trained on this data, as {problem}, or use another model.block_size"
         )
     check_is_list("inputs", inputs)
     known = _load_tokenizer(hub.fetch_model(os.fspath(tokenizer), "`tokenizer`"))

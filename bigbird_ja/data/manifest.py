@@ -168,8 +168,8 @@ class Split:
     """Counts of the train or the eval split.
 
     Attributes:
-        documents: number of documents. Repetitions by weight count, and copies of static data do
-            not.
+        documents: number of documents. A document that is repeated by its corpus's weight counts
+            once per repetition. Copies of static data do not count.
         tokens: tokens of these documents, without [CLS], [SEP] and padding.
         sequences: number of records. Each copy of static data is a record.
         used_positions: positions without padding.

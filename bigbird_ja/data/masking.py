@@ -86,7 +86,7 @@ def count_predictions(
 ) -> Array:
     """Return the maximum number of predictions of each record, int32.
 
-    It is 0 for a record without ordinary tokens. Halves are rounded to even.
+    The number is 0 for a record without ordinary tokens. Halves are rounded to even.
     """
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")

@@ -1,6 +1,6 @@
 """Array operations with one interface, and bit-identical results, in NumPy and TensorFlow.
 
-With them the rules of `masking` and `order` are written once for arrays of both libraries.
+So the rules of `masking` and `order` are written only once, for arrays of both libraries.
 """
 
 import operator

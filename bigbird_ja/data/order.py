@@ -80,7 +80,13 @@ class ReaderStart:
 
 
 def choose_num_readers(counts: Sequence[int]) -> int:
-    """Return the largest power of two up to 32 that divides the number of shards."""
+    """Return the largest power of two up to 32 that divides the number of shards.
+
+    If the shards' numbers of records differ by more than one, there is only one reader.
+
+    Args:
+        counts: number of records of each shard.
+    """
     return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MAX_READERS))
 
 
@@ -176,7 +182,7 @@ def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart
         if left < inside:
             return ReaderStart(reader, epoch * layout.windows_per_epoch + j, left)
         left -= inside
-    raise AssertionError("a reader's number of records is the sum of its shards")
+    raise AssertionError("a reader's number of records differs from the sum of its shards' records")
 
 
 def find_host_starts(

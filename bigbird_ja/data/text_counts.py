@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-# Maximum number of documents that are searched for duplicates. Each needs 8 bytes of memory.
+# Maximum number of documents that are searched for duplicates. Each document needs 8 bytes of
+# memory.
 _MAX_COMPARED = 20_000_000
 # Number of characters at the start of a document that are searched for HTML tags.
 _SEARCHED = 5000

@@ -31,8 +31,8 @@ _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
 }
-# Keys of config.json that become settings. If two keys are for one setting, ModernBERT reads the
-# later one, and all others read the earlier one.
+# Keys of config.json that become settings. If two keys are for one setting, ModernBERT uses the key
+# that is listed later here, and all other models use the one that is listed earlier.
 _KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -45,7 +45,7 @@ _KEYS = (
     "global_rope_theta",
     "local_rope_theta",
 )
-# Keys with only one supported value. ModernBERT does not use the last one, whose value varies.
+# Keys with only one supported value.
 _FIXED = {
     "norm_bias": False,
     "attention_bias": False,
@@ -55,6 +55,7 @@ _FIXED = {
     "tie_word_embeddings": True,
     "is_decoder": False,
     "rope_scaling": None,
+    # ModernBERT ignores this key, so `read_config` removes it before the check.
     "position_embedding_type": "absolute",
 }
 _ADVICE = "is this a Hugging Face folder?"

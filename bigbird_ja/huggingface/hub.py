@@ -59,7 +59,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
         if weights and not any(name.endswith(".safetensors") for name in os.listdir(folder)):
             more["revision"] = parse_cached_path(folder)[1]
             huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
-    except Exception as error:  # The client, or its HTTP library, raises its own classes.
+    except Exception as error:  # The client and its HTTP library have exceptions of their own.
         is_lost = type(error).__name__ == "LocalEntryNotFoundError"
         reason = summarize_error((is_lost and error.__cause__) or error)
         why = f"no such path, and the Hub cannot provide it ({reason})"

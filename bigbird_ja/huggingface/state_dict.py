@@ -149,7 +149,7 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read all weights of a folder by their names, and the SHA-256 of each file of weights.
 
     Raises:
-        BadInput: Files are missing or damaged, or tensors are not plain numbers.
+        BadInput: Files are missing or damaged, or a tensor has an unsupported type.
     """
     for name in _READERS:
         index = storage.join(folder, f"{name}.index.json")
@@ -194,7 +194,10 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
     for name, tensor in header.items():
         known = re.fullmatch("(B?)([FIU])(8|16|32|64)", tensor["dtype"])
         if not known:
-            raise ValueError(f"{name} has type {tensor['dtype']}, not plain numbers")
+            raise ValueError(
+                f"{name} has type {tensor['dtype']}, which is not an integer, float or bfloat16"
+                " type"
+            )
         kind = "u2" if known[1] else f"{known[2].lower()}{int(known[3]) // 8}"
         first, end = tensor["data_offsets"]
         values = np.frombuffer(data[start + first : start + end], kind)

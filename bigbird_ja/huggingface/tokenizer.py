@@ -1,6 +1,7 @@
 """Tokenizers that a path names: a SentencePiece model, or a Hugging Face folder.
 
-transformers loads a folder's tokenizer. `text.folder_tokenizer` describes how it is stored.
+transformers loads a folder's tokenizer. Data sets and runs store that tokenizer as
+`text.folder_tokenizer` describes.
 """
 
 from __future__ import annotations

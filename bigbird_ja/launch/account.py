@@ -93,9 +93,9 @@ def compute_remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
 def add_progress(view: View) -> View:
     """Add the trainer's progress on a READY TPU to the view's state.
 
-    Only a new global step ends the quiet time, not a newer time stamp. The first heartbeat of this
-    TPU does not count as progress, since it contains the checkpoint's step. Time in which the
-    bucket could not be read does not count as quiet.
+    Only a new global step resets `quiet_seconds`, not a newer time stamp. The first heartbeat of
+    this TPU does not count as progress, since it contains the checkpoint's step. Time in which the
+    bucket could not be read is not added to `quiet_seconds`.
     """
     if view.is_silent or not view.is_ready or view.is_another or view.is_life_over:
         return view

@@ -94,7 +94,7 @@ def decide(view: View) -> Decision:
 
 
 def wait_for_creation(view: View) -> Decision:
-    """Wait for a requested TPU. After a timeout, remove it and continue with the next zone."""
+    """Return the decision to wait for a requested TPU, or to remove the TPU after a timeout."""
     state = view.state
     waits = view.tpu is not None and view.tpu.presence is Presence.WAITING
     # Time in the queue does not count: `CREATE_TIMEOUT` starts when the request leaves the queue.
@@ -107,7 +107,7 @@ def wait_for_creation(view: View) -> Decision:
 
 
 def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
-    """Decide on the reaction to a refused or failed creation, by the kind of its fault."""
+    """Return the decision after a refused or failed creation, by the kind of its fault."""
     state = replace(state.enter(Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     advice, zone = advise(fault, run, state.zone), state.zone

@@ -81,7 +81,8 @@ class Needs:
         hours_range: Minimum and maximum of `hours`.
         cost_usd: Cost of `hours` in US dollars.
         cost_usd_range: Minimum and maximum of `cost_usd`.
-        covered: Fraction of `hours` within the limits; None also if there is no limit.
+        covered: Rented hours that `max_hours` and `max_cost` allow, divided by `hours`. None also
+            if neither limit is set.
     """
 
     hours: float | None

@@ -33,7 +33,7 @@ from bigbird_ja.storage.lease import Lease, read_holder
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
-# A lock that was not renewed for this long, six polls by default, has no running supervisor.
+# Seconds without a renewal (six polls by default), after which a lock has no running supervisor.
 STALE_SECONDS = 180.0
 
 _STATUS_REASONS = {

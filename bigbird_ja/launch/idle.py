@@ -64,7 +64,7 @@ def decide(view: View) -> Decision:
 
 
 def create(view: View, zones: list[str]) -> Decision:
-    """Request a TPU in the next of these zones, with its maximum lifetime.
+    """Return the decision to request a TPU, with its maximum lifetime, in one of these zones.
 
     The first choice is the zone of the last TPU, or the zone after it if the last request failed.
     """

@@ -50,7 +50,7 @@ class Interrupts(signals.Listener):
         self._wake.set()
 
     def handle_lost_reader(self) -> None:
-        """React to a log without a reader as to a closed terminal."""
+        """React to the end of the program that reads the log as to a closed terminal."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:

@@ -38,7 +38,8 @@ def decide(view: View) -> Decision:
         return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
     # The run is ending, and deletion failed for 30 minutes: end the run, and list the machines, so
-    # that the user can check the console -> ended. Without a supervisor their leases expire.
+    # that the user can check the console -> ended. Without a supervisor, the machines' leases
+    # expire, and the machines then delete themselves.
     if is_timeout and state.ending is not None:
         return give_up_deleting(view)
     # The zone has not answered until long after the machine's maximum lifetime, so the cloud or the
@@ -74,7 +75,7 @@ def _is_deletion_under_way(view: View) -> bool:
 
 
 def finish_removal(view: View) -> Decision:
-    """Go to IDLE, or to ENDED if the run is ending, since no machine is left."""
+    """Return the decision after the last machine was deleted: IDLE, or ENDED if the run ends."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
     events = (Event("deleted", state.place),) if was_there else ()
@@ -86,7 +87,7 @@ def finish_removal(view: View) -> Decision:
 
 
 def give_up_deleting(view: View) -> Decision:
-    """End the run with a message about the machines that may still exist."""
+    """Return the decision to end the run, with a message about machines that may still exist."""
     state, tpus = view.state, view.seen.tpus
     hours = max(0.0, state.machine_limit - state.machine_seconds) / 3600
     lease = f"; it is deleted at the end of its lease, in {hours:.1f} hours, at the latest"
@@ -108,7 +109,7 @@ def _make_not_deleted(state: RunState) -> Event:
 
 
 def delete(view: View) -> Decision:
-    """Request the deletion of all machines that are not being deleted yet, with a backoff."""
+    """Return the decision to delete all machines that are not being deleted yet, with a backoff."""
     state = view.state
     tries = state.delete_tries + 1
     deletions = tuple(view.deletion_targets or view.deletable)

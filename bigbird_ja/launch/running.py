@@ -97,7 +97,7 @@ def handle_exit(view: View) -> Decision:
 
 
 def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Decision:
-    """Request another machine after a pause, or end the run if the failure would repeat."""
+    """Return the decision to request another machine, or to end the run if it would fail again."""
     again = reason == state.last_failure and state.healthy_seconds < HEALTHY
     in_a_row = state.same_failures + 1 if again else 1
     # Bad input and divergence repeat on any machine, as data order and dropout are functions of the
@@ -126,6 +126,6 @@ def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun
 
 
 def watch_on(view: View) -> Decision:
-    """Poll again, and delete all other TPUs of the run."""
+    """Return the decision to keep the run's TPU, and to delete its TPUs in other zones."""
     extras = tuple(tpu for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.run.poll)

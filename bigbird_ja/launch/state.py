@@ -89,7 +89,7 @@ class RunState:
         operation: Name of the pending operation, or "".
         operation_kind: "create" or "delete", or "".
         machine_seconds: Seconds since the TPU was requested.
-        machine_limit: Maximum lifetime of the TPU. It is stored before the request.
+        machine_limit: Maximum lifetime of the TPU in seconds, which is stored before the request.
         incarnation: Creation time of the TPU by the service's clock, or 0 before READY.
         absences: Successive polls that did not find the TPU.
         stale_heartbeat: Signature of the last heartbeat before the request.

@@ -153,8 +153,8 @@ class Client:
         """List nodes and queued resources of all zones.
 
         Raises:
-            ServiceFault: The service failed or refused, as in all methods. If some zones did not
-                answer, `listed` contains the machines of the others.
+            ServiceFault: The service failed or refused, or some zones did not answer. The fault's
+                `listed` contains the machines of the zones that answered.
         """
         parent = f"projects/{self._project}/locations/-"
         # Queued resources are listed before nodes, so that the later list contains the node of each

@@ -7,7 +7,7 @@ from bigbird_ja.launch.state import Decision, Ending, Event, Phase, RunState, Vi
 
 
 def end(state: RunState, ending: Ending, reason: str, message: str, *before: Event) -> Decision:
-    """Delete the run's machines, then end the run.
+    """Return the decision to delete the run's machines, and then to end the run.
 
     Args:
         state: state of the run.
@@ -22,40 +22,45 @@ def end(state: RunState, ending: Ending, reason: str, message: str, *before: Eve
 
 
 def count_preemption(state: RunState, service_state: str) -> Decision:
-    """Remove a preempted machine. The number of preemptions is unlimited."""
+    """Return the decision to remove a preempted machine. Preemptions do not end the run."""
     state = replace(state, preemptions=state.preemptions + 1)
     fields = {**state.place, "state": service_state, "preemptions": state.preemptions}
     return Decision(state.enter(Phase.REMOVING), events=(Event("preempted", fields),))
 
 
 def count_lease_over(state: RunState, service_state: str) -> Decision:
-    """Remove a machine at its maximum lifetime, which does not count as a failure."""
+    """Return the decision to remove a machine at its maximum lifetime, without a failure."""
     state = replace(state, leases_over=state.leases_over + 1)
     event = Event("lease_over", {**state.place, "state": service_state})
     return Decision(state.enter(Phase.REMOVING), events=(event,))
 
 
 def count_loss(view: View) -> Decision:
-    """Remove a machine that was preempted, or deleted at its maximum lifetime."""
+    """Return the decision to remove a machine that was preempted or reached its lifetime."""
     count = count_lease_over if view.is_life_over else count_preemption
     return count(view.state, view.service_state)
 
 
 def wait(view: View, maximum: float = math.inf) -> Decision:
-    """Poll again after the usual pause, or after `maximum` seconds if that is shorter."""
+    """Return the decision to poll again after the usual pause, at most `maximum` seconds."""
     return Decision(view.state, pause=min(view.run.poll, maximum))
 
 
 def wait_for_answer(view: View) -> Decision:
-    """Wait for a zone that does not answer, until the cloud or the watcher has deleted its TPU."""
+    """Return the decision for a zone that does not answer.
+
+    The decision is to wait, until the cloud or the watcher must have deleted the TPU. Then the TPU
+    is removed.
+    """
     is_over = view.is_certainly_over
     return count_lease_over(view.state, "no answer") if is_over else wait(view)
 
 
 def adopt_or_remove(view: View) -> Decision:
-    """Adopt the TPU that was requested last, if it is alive, and remove all others.
+    """Return the decision to adopt the TPU that was requested last, and to remove all others.
 
-    Earlier TPUs are not adopted, since the state contains only the service and price of the last.
+    If that TPU is not alive, all TPUs are removed. Earlier TPUs are not adopted, since the state
+    contains only the service and price of the last one.
     """
     state, alive = view.state, view.alive
     tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)

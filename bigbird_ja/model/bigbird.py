@@ -150,7 +150,7 @@ def is_tiled(config: Config, length: int) -> bool:
 
 
 def count_tile_rows(config: Config, length: int) -> int:
-    """Return the number of tokens in a tile of `attend`, or 0 if it processes whole sequences."""
+    """Return the number of tokens in a tile, or 0 if `attend` processes whole sequences."""
     if is_tiled(config, length):
         return 2 * pattern.get_sparse_model(config).block_size
     is_kernel = config.model.attention_implementation == "kernel"

@@ -223,7 +223,8 @@ def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
     With `save_product` the result and `both` are saved for the backward pass, which then computes
-    each gradient once. This serves the same purpose as `save_derivative`, with less memory.
+    each gradient once. This has the same purpose as `save_derivative` of `activate`, but needs less
+    memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
     if not save_product or name not in FORMS:

@@ -168,7 +168,9 @@ def _compute_biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]
     """Return the term to add to each part's scores: 0, or `_UNSEEN` to hide a key."""
     mask, documents = tokens
     biases = _lay_out_rows(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
-    # A block of the tile sees only the outer block on its own side.
+    # The first block of a tile sees only the outer block before the tile, and the second block only
+    # the one after the tile. The block after the tile is in the first half of "outer", so equal
+    # halves are hidden from each other.
     first = mark_low(mask)
     biases["outer"] += np.where(first[:, None] == first, np.float32(_UNSEEN), np.float32(0.0))
     unseen = random.unseen(len(first))

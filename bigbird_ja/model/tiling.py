@@ -24,7 +24,7 @@ class RolledTiles:
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
         """Return the m tiles that each tile sees: [b, T, heads, m, ...].
 
-        Those of tile 0 are arbitrary.
+        For tile 0 the m tiles are arbitrary.
         """
         return tf.gather(
             _flatten(keys, 3), _flatten_places(int(keys.shape[0]), self.tiles, self._find_others(1))
@@ -33,7 +33,7 @@ class RolledTiles:
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
         """Apply the adjoint of `keys`, and return terms of a sum: [b, T, heads, size, rows]."""
         # The adjoint of a gather is a scatter, but the adjoint of a permutation is a gather, too.
-        # The parts of tile 0 are zero, so it may see itself.
+        # The parts of tile 0 are zero, so tile 0 may see itself.
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
         seen_by = _flatten_places(batch, self.tiles, self._find_others(-1))
         places = seen_by * shifts + np.arange(shifts, dtype=np.int32)
@@ -48,7 +48,7 @@ class RolledTiles:
     def unseen(self, rows: int) -> None:
         """Return a mask of the keys to hide, or None.
 
-        It is bool, and broadcasts to [b, T, heads, query rows, m, key rows].
+        The mask is bool, and broadcasts to [b, T, heads, query rows, m, key rows].
         """
         return None
 
@@ -65,10 +65,11 @@ class RolledTiles:
 class IndependentTiles:
     """Connections of each block to its own random blocks.
 
-    The first half of a joined tile's lanes is for the tile's first block, and the second half for
-    its second block. For each of them a whole tile is gathered, and a selection joins the halves,
-    which costs less than moving half tiles. If a random block is in the wrong half of its tile, the
-    tile is gathered from a copy of the keys with exchanged halves.
+    A tile of two query blocks gets m joined key tiles. The first half of a joined tile is a random
+    block of the first query block, and the second half is a random block of the second one. For
+    each half a whole tile is gathered, and a selection joins the halves, which costs less than
+    moving half tiles. If a random block is in the wrong half of its tile, the tile is gathered from
+    a copy of the keys with exchanged halves.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:

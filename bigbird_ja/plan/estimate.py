@@ -175,7 +175,7 @@ class Row:
         wall_hours: Hours until the end, with the time between machines; None for a free machine.
         preemptions: Expected number of preemptions; None for a free machine.
         cost_usd: Price of `hours`.
-        hours_range: Minimum and maximum of `hours`, by the interval of a step's time.
+        hours_range: Minimum and maximum of `hours`, from the prediction interval of a step's time.
         wall_hours_range: Minimum and maximum of `wall_hours`.
         cost_usd_range: Minimum and maximum of `cost_usd`.
         fits: Whether the step fits in memory by preflight; None without a result.

@@ -105,7 +105,7 @@ def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
 def count_trips(loop: Instruction) -> int | None:
     """Return how often a `while` runs its body, or None if that is unknown.
 
-    It is known for a loop with a counter that starts at a constant, grows by one, and is compared
+    The number is known if the loop's counter starts at a constant, grows by one, and is compared
     with a constant. (The TPU compilers' programs do not contain XLA's note `known_trip_count`.)
     """
     for compare in loop.list_called("condition"):

@@ -86,7 +86,7 @@ def list_top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            # Layers may be bound by different resources. Report that of the costliest layer.
+            # Layers may be bound by different resources. Report the costliest layer's resource.
             op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
@@ -103,7 +103,7 @@ def generalize_name(cost: Cost) -> str:
 def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
     """Return a step's figures by machine code, with the keys `CODE_KEYS`.
 
-    An op whose bundles cannot be counted counts with its priced cycles.
+    If the machine code of an op cannot be counted, the op's priced cycles are used instead.
     """
     ran = sum(code.cycles for code in costs)
     hbm = sum(code.hbm_cycles for code in costs) + time.copied

@@ -59,9 +59,9 @@ class Code:
     def is_counted(self) -> bool:
         """Whether `cycles` can be trusted.
 
-        A small share of bundles in loops of unknown trip count is normal: the copies of uneven
-        tiles contain some. In a scatter, they are the majority. A used fraction above 1 also means
-        a wrong count.
+        The count cannot be trusted if many bundles are in loops of unknown trip count, as in a
+        scatter. A few are normal, since copies of uneven tiles contain some. A used fraction of
+        slots above 1 also means a wrong count.
         """
         return self.unknown_share <= _MAX_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 

@@ -31,8 +31,8 @@ class StepResult:
         gradient_accumulation_steps: Micro-batches per step.
         predictions_per_seq: Masked tokens per sequence.
         attention_implementation: "xla" or "kernel".
-        key_tiles_share: Fraction of key tiles that kernels compute; the others are of other
-            documents. None if no kernel skips any.
+        key_tiles_share: Fraction of key tiles that the kernels compute. They skip a key tile that
+            contains only documents of other queries. None if no kernel skips tiles.
         document_lengths: Source of the document lengths for `key_tiles_share`.
         step_ms: Time of a step, by `measured.predict_step_seconds`.
         step_ms_range: Interval that probably contains the time of a step.
@@ -66,7 +66,7 @@ class StepResult:
         collective_bytes: Bytes that the collectives move.
         collective_cycles: Part of `priced_cycles` for collectives.
         collective_link_ms: Time of the collectives' traffic on the links between chips.
-        top_ops: Costliest ops.
+        top_ops: Costliest ops (see `figures.list_top_ops`).
         trace_seconds: Wall-clock time of tracing on this machine.
         lowering_seconds: Wall-clock time of lowering on this machine.
         compile_seconds: Wall-clock time of compilation on this machine.

@@ -5,10 +5,11 @@ products at the peak of the matrix units. An op's cycles are the maximum. If its
 counted (it has no machine code, or their number depends on data), its priced cycles are used.
 
 The compiler starts copies between HBM and the core's memory during other ops (`copy-start`,
-`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM works on them while
-the ops between do not use it; the core waits for the remainder at the `done`. A program is written
-in the order in which it runs, so these waits can be simulated. Of several copies, the one that is
-required first is served first. No other order waits for less, so the sum is a lower bound.
+`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM works on the copies
+whenever an op does not use HBM. At the `done` the core waits for the remainder. The instructions of
+a program are listed in the order in which they run, so these waits can be simulated. Of several
+copies, the one that is required first is served first. No other order waits for less, so the sum is
+a lower bound.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class CodeCost(Cost):
 
     Attributes:
         bundle_cycles: Bundles that run, and the waits of a kernel's grid; None if not counted.
-        hbm_cycles: Cycles to read and write its bytes in HBM once, at the chip's bandwidth.
-        matrix_cycles: Cycles of its products at the chip's peak.
+        hbm_cycles: Cycles to read and write the op's bytes in HBM once, at the chip's bandwidth.
+        matrix_cycles: Cycles of the op's matrix products at the chip's peak rate.
         bound_by: The fullest resource: a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not
             counted.
     """
@@ -63,8 +64,8 @@ class CodeCost(Cost):
     def cycles(self) -> float:
         """Maximum of the three lower bounds.
 
-        The bundles do not bound the products: a schedule may issue products faster than a matrix
-        unit accepts them.
+        The number of bundles may be below the third bound, since a schedule may issue products
+        faster than a matrix unit accepts them.
         """
         bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
@@ -290,7 +291,8 @@ def _run(
         if op.opcode in ("copy-done", "slice-done")
     }
     total = StepTime()
-    # Heap of the unfinished copies: position of the `done`, remaining cycles of HBM.
+    # Heap of the unfinished copies: position of the instruction that waits for the copy, and HBM
+    # cycles that the copy still needs.
     copies: list[tuple[int, float]] = []
     for place, op in enumerate(instructions):
         if op.opcode in ("copy-start", "slice-start"):

@@ -119,8 +119,8 @@ class Scalars:
         if not name.startswith(("%", "#")):
             return _parse_literal(name)
         if name not in known:
-            # The value is unknown during its evaluation, so a value that depends on itself, other
-            # than as a counter, is unknown.
+            # While a value is evaluated, it counts as unknown. So a value that depends on itself is
+            # unknown, unless it is a counter.
             known[name] = None
             known[name] = self._compute(name, iteration, known)
         return known[name]
@@ -132,7 +132,8 @@ class Scalars:
             return self._evaluate_counter(name, operands, iteration, known)
         if kind in ("smov", "scalar_select"):
             return self._evaluate_move(operands, iteration, known)
-        # A first operand of three is a predicate. If it is false, no instruction reads the value.
+        # Of three operands, the first is a predicate. If the predicate is false, no instruction
+        # reads the value.
         values = [self._evaluate(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
@@ -166,7 +167,8 @@ class Scalars:
     ) -> int | None:
         """Evaluate a counter: a value that grows by a constant in each iteration."""
         start = step = None
-        # Two counters may start with each other's value, so what is unknown stays unknown.
+        # Two counters may start with each other's value. Values that are being evaluated stay
+        # unknown here, so that the recursion ends.
         unknown = {other: None for other, value in known.items() if value is None}
         for operand in operands:
             operation, inner = self._defined.get(self._find_origin(operand), ("", []))

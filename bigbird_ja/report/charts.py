@@ -112,7 +112,8 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
     """Return a card with a chart, which the function `draw` draws into axes."""
-    os.environ["MPLBACKEND"] = "agg"  # A notebook's backend may be missing here.
+    # A notebook sets MPLBACKEND for its child processes, to a backend that may be missing here.
+    os.environ["MPLBACKEND"] = "agg"
     import matplotlib
 
     file = io.StringIO()

@@ -290,7 +290,9 @@ class Lease:
 
 @dataclass
 class LeaseShare:
-    """Fence for a worker process on the machine of the lease's holder, which renews the lease.
+    """Fence for a worker process on the same machine as the lease's holder.
+
+    The holder renews the lease, and the worker only checks that the lease is still valid.
 
     Attributes:
         path: Path of the lock file.

@@ -84,8 +84,8 @@ def check_folder(
         apart: names in the folder that are ignored.
 
     Returns:
-        The folder's manifest, if it is of this kind. None if the folder is missing, or contains
-        only single files that this program wrote.
+        The folder's manifest, if it is of this kind. None if the folder is missing or empty, or
+        contains only files that commands wrote one by one (kind `ownership.FILES`).
 
     Raises:
         BadInput: As in `check_folder_place`, or the folder contains other files.

@@ -266,7 +266,8 @@ class FolderTokenizer(Tokenizer):
             surface = _NO_TEXT * int(numbers[-1])
         lengths = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(lengths) - lengths
-        ends = np.append(numbers, numbers[-1:])  # The last token may write no bytes.
+        # If the last token writes no bytes, its start is past the end, so the end is repeated.
+        ends = np.append(numbers, numbers[-1:])
         return surface, np.maximum(ends[starts] - 1, 0)
 
 

@@ -83,7 +83,7 @@ def _find_commit(name: str, revision: str | None) -> str:
         return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
     except ImportError as error:
         why = f"{error.name} is missing (pip install {error.name})"
-    except Exception as error:  # The client, or its HTTP library, raises its own classes.
+    except Exception as error:  # The client and its HTTP library have exceptions of their own.
         why = summarize_error(error)
     raise BadInput(f"`inputs` hf:{name}: {why}. {advice}")
 
@@ -102,7 +102,7 @@ def _stream_rows(
     datasets.disable_progress_bars()
     try:
         yield from datasets.load_dataset(name, config, split=split, revision=commit, streaming=True)
-    except Exception as error:  # Many libraries may raise their own classes here.
+    except Exception as error:  # Many libraries may raise exceptions of their own here.
         kind = BadInput if isinstance(error, ValueError) else _classify_error(error)
         raise kind(f"`inputs` hf:{name}: {summarize_error(error)}") from error
 

@@ -33,7 +33,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # Scores become multiples of this many nats: see `round_scores`.
 SCORE_STEP = 1 / 64
 
-# Defaults of all fields of a type: the kinds "unigram" and "normal" are 1, and flags are true.
+# Default of each field, by type. All INT32 fields here are enums with the default 1 (`UNIGRAM` or
+# `NORMAL`), and all BOOL fields are true by default.
 _DEFAULTS = {"INT32": "1", "BOOL": "true"}
 # Messages as (field, number, type). In a Model, trainer and normalizer are declared as bytes, so
 # that they stay unchanged.

@@ -44,7 +44,7 @@ class SpecialIds:
     def to_dict(self) -> dict[str, int]:
         """Return the ids by name, where each id has one name.
 
-        In RoBERTa, bos and cls are the same id. It is named cls.
+        In RoBERTa, bos and cls have the same id, which is returned as cls.
         """
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
@@ -73,7 +73,7 @@ class Tokenizer(abc.ABC):
         is_text_token: bool [vocab_size], whether a token is ordinary text: not special, unknown or
             bytes.
         characters: int32 [vocab_size], approximate number of characters that a token writes.
-        changes: changes of another project's SentencePiece model, by token.
+        changes: changes that were made to another project's SentencePiece model, by token.
         files: files of a Hugging Face folder for `export`, or {} if `export` builds them.
         continues_word: bool [vocab_size], whether a token continues the previous token's word, or
             None if tokens do not state it.
@@ -256,7 +256,7 @@ def _load_processor(model: bytes, source: str) -> sentencepiece.SentencePiecePro
         try:
             processor.LoadFromSerializedProto(model)
         except RuntimeError as error:  # The message only names a line of SentencePiece's code.
-            raise ValueError("damaged, or of another kind") from error
+            raise ValueError("it is damaged, or a file of another kind") from error
         for token_id in range(processor.GetPieceSize()):
             processor.IdToPiece(token_id)
     return processor

@@ -111,8 +111,8 @@ def tokenize(
         overwrite: whether files of another model of `tokenize` are kept as NAME.replaced-N.
 
     Raises:
-        BadInput: There are files of other settings or of another program, or the vocabulary size
-            does not suit the text.
+        BadInput: The output files exist, but were made with other settings, from another text or by
+            another program. Or the vocabulary size does not suit the text.
     """
     check_is_list("inputs", inputs)
     corpus = open_corpus(
@@ -146,8 +146,8 @@ def make_model(
     """Train a model and write its files, unless they exist, and return its record.
 
     Raises:
-        BadInput: There are files of other settings or of another program, or the vocabulary size
-            does not suit the text.
+        BadInput: The output files exist, but were made with other settings, from another text or by
+            another program. Or the vocabulary size does not suit the text.
     """
     started = time.monotonic()
     files.check(replaces=overwrite or files.read_record() is None)
@@ -400,10 +400,10 @@ class ModelFiles:
     def read_finished(
         self, settings: TokenizeConfig, corpus_fingerprint: str
     ) -> ModelRecord | None:
-        """Return the record of a complete model of these settings, or None if there is none.
+        """Return the record of a complete model of these settings and corpus, or None.
 
         Raises:
-            BadInput: The files are a model of other settings.
+            BadInput: The files are a model of other settings, or of another corpus.
         """
         stored = self.read_record()
         if stored is None:
@@ -450,7 +450,8 @@ class ModelFiles:
     def check_model(self, tokenizer: Tokenizer) -> None:
         """Compare the model with PREFIX.json, if that file exists.
 
-        SentencePiece usually loads a model with a flipped bit, which is another tokenizer.
+        SentencePiece usually loads a file with a flipped bit without an error. But the result is
+        another tokenizer.
 
         Raises:
             BadInput: The record describes another model.

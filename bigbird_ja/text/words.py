@@ -140,7 +140,8 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
     """Return the function that finds word starts by `kind`, "script" or "mecab".
 
-    If each token states whether it continues a word, as in WordPiece, "script" uses that.
+    If each token states whether it continues a word, as in WordPiece, "script" uses this statement,
+    and not the characters.
     """
     if kind == "mecab":
         return TextMarker(tokenizer, find_mecab_boundaries)
@@ -176,9 +177,9 @@ class ScriptMarker:
     A table contains for each pair of tokens' codes whether the second token starts a word.
     """
 
-    # The code of a token's end is the class of its last character, plus _INNER if a word starts
-    # inside the token. The code of a token's beginning is the class of its first character, or
-    # _SYMBOL if the token is not ordinary text.
+    # Each token has two codes. The code of its end is the class (SPACE, KANJI, ...) of its last
+    # character, plus _INNER if a word starts inside the token. The code of its beginning is the
+    # class of its first character, or _SYMBOL if the token is not ordinary text.
     _INNER = _NUM_CLASSES
     _SYMBOL = _NUM_CLASSES
 

@@ -192,7 +192,7 @@ def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Update the momentum by a gradient. A second call gives Nesterov's form."""
+    """Update the momentum by a gradient. A second call with the result gives Nesterov's form."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 

@@ -58,7 +58,7 @@ class Pod:
     Args:
         index: number of this process, from 0.
         count: number of processes.
-        host: name of its machine, for messages.
+        host: name of this process's machine, for messages.
         stop: request to stop this process. The processes share their requests.
         exit_process: callback that ends this process when another one has failed.
     """
@@ -119,8 +119,8 @@ class Pod:
         except RuntimeError as error:
             raise BadInput(
                 f"process {self.index} cannot start at JAX_COORDINATOR_ADDRESS={address}"
-                f" ({summarize_error(error)}): end another process 0 there, or give a free port of"
-                " the host of process 0"
+                f" ({summarize_error(error)}): stop any other run whose process 0 uses this"
+                " address, or set JAX_COORDINATOR_ADDRESS to a free port of the host of process 0"
             ) from error
         self._client = compat.get_coordination_client()
         call_on_abort(self._cut_off)

@@ -69,9 +69,9 @@ class Profile:
 
         The caller makes sure that no step is running.
 
-        TPUEstimator stops only between device loops, so whole loops are profiled. The profile
-        begins with the loop that is expected to contain the first step, if it is as long as the
-        last loop.
+        TPUEstimator stops only between device loops, so whole loops are profiled. The next loop is
+        assumed to be as long as the last one. The profile begins before the loop that contains the
+        first step to profile under this assumption.
         """
         ahead = 1 if self._is_exact else max(step - self._step, 1)
         self._step = step

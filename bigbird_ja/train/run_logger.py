@@ -181,7 +181,7 @@ class RunLogger:
         self.update_heartbeat(global_step=step, step_time=self._get_time())
 
     def record_metrics(self, step: int, metrics: dict[str, float]) -> None:
-        """Record the metrics of one logged step, in order."""
+        """Record the metrics of one logged step. Calls must be in the order of the steps."""
         self.loss = metrics["loss"]
         if (log := self._model_dir.metrics) is None:
             return
@@ -314,8 +314,9 @@ class RunLogger:
     def record_end(self, reason: str, error: BaseException | None) -> None:
         """Record the exit reason.
 
-        A failure is logged instead of raised. Later calls do nothing. After a refused start nothing
-        is written, and neither after the lock was lost, as MODEL_DIR belongs to another process.
+        A failure is logged instead of raised. Later calls do nothing. Nothing is written after a
+        refused start. After the lock was lost, nothing is written either, as MODEL_DIR belongs to
+        another process.
         """
         if self._has_ended or isinstance(error, LeaseLost):
             return

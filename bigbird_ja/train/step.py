@@ -45,7 +45,7 @@ def train_step(
     """Compute the gradients of one global batch, and apply them.
 
     The loss is the mean over all predictions of the global batch. With next-sentence prediction,
-    the mean of that loss over the sequences is added.
+    the mean next-sentence loss over the sequences is added.
 
     Args:
         config: config of the run.
@@ -63,7 +63,7 @@ def train_step(
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
         (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping),
-        and finite, bool. If it is False, params and slots are returned unchanged.
+        and finite, bool. If `finite` is False, params and slots are returned unchanged.
 
     Raises:
         ValueError: The batch does not divide, or the sequence length does not suit the attention.

@@ -21,7 +21,8 @@ class EventWriter:
     file at every flush.
 
     Args:
-        model_dir: locked MODEL_DIR. The file is added to its manifest before it is written.
+        model_dir: locked MODEL_DIR. The file is added to the ownership manifest before it is
+            written.
         start_step: step from which training continues. TensorBoard drops later steps of earlier
             files.
         clock: clock, UNIX seconds.

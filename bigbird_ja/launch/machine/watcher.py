@@ -53,8 +53,8 @@ RENEWAL_LENGTH = 32
 STALLED_SECONDS = 5400.0
 # A reboot counts for at most this time, since the wall clock that measures it may have been set.
 REBOOT_SECONDS = 900.0
-# The time from request to boot counts up to this maximum. It is the difference of the times of two
-# clocks, which may disagree.
+# The time from request to boot is a difference between two clocks, which may disagree. So this time
+# counts only up to this maximum.
 CREATION_SECONDS = 1800.0
 # Exit status of a stalled command.
 STALLED = 76
@@ -164,8 +164,8 @@ def compute_age_at_boot(terms: Terms, wall: float) -> float:
     """Return the age of a machine at its first boot.
 
     The age includes the time of creation, up to `CREATION_SECONDS`. For a queued machine with
-    --max_hours, the time in the queue reduces the hours that are left. If `limit` exceeds the rest,
-    the age is the excess.
+    --max_hours, the time in the queue reduces `hours_left`. If `limit` exceeds the time that
+    remains, the age is the difference.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:

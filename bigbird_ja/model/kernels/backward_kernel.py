@@ -56,7 +56,7 @@ class _Tiles:
     d_values: Any
 
     def load_queries(self, j: Any, head: int) -> _Queries:
-        """Load what is needed about one head's queries of tile j, for every tile of keys."""
+        """Load or compute all values about one head's queries of tile j that key tiles share."""
         shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)

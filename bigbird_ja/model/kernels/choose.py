@@ -32,13 +32,13 @@ _OLDEST_JAX = (0, 7)
 _KEY = "model.attention_implementation"
 
 
-# Words in a compiler's message when it cannot compile a kernel, because it cannot read this version
-# of Mosaic, or because the vector memory is too small.
+# Words in the message of a compiler that cannot compile a kernel. Either the compiler cannot read
+# this version of Mosaic, or the chip's vector memory is too small.
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 
 
-# Words in a compiler's message when HBM is too small. The message lists the buffers of the kernels,
-# too, so it matches `_REFUSAL`, but the kernels are not the reason.
+# Words in a compiler's message when HBM is too small. This message also matches `_REFUSAL`, as it
+# lists the buffers of the kernels, but the kernels are not the reason for it.
 _OTHER_MEMORY = "memory space hbm"
 
 

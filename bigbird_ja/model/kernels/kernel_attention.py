@@ -106,7 +106,7 @@ def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 
 
 def find_bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """Find the key tiles that contain documents of each query tile.
+    """For each query tile, find the key tiles that contain its documents.
 
     Document numbers never decrease along a sequence, so these key tiles are adjacent.
 

@@ -11,8 +11,9 @@ LANES = 128
 def tile_rows(length: int, reach: int | None) -> int:
     """Return the number of tokens in a kernel's tile, or 0 if no tile suits this length.
 
-    With `reach`, tiles are so large that a key within reach is in the query's tile, or in the
-    nearer half of an adjacent tile.
+    If `reach` is given (maximum distance of query and key, in tokens), a tile has at least
+    2 * reach tokens. Every key within reach is then in the query's own tile, or in the nearer half
+    of an adjacent tile.
     """
     sizes = (2 * LANES, LANES) if reach is None else (LANES, 2 * LANES)
     fitting = (rows for rows in sizes if length % rows == 0 and 2 * (reach or 0) <= rows)
@@ -99,11 +100,11 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield tiles per iteration, first tile, and number of iterations of each loop.
+        """Yield for each loop: key tiles per iteration, first key tile, and number of iterations.
 
-        The loops together process the key tiles of a query tile. The forward kernel first processes
-        an odd first tile separately. So every pair of tiles begins at an even tile, and skipped
-        tiles do not change how sums are rounded.
+        The loops together process the key tiles of a query tile. If the first key tile is odd, the
+        forward kernel processes it alone. So every pair of tiles begins at an even tile, and
+        skipped tiles do not change how sums are rounded.
 
         Args:
             start: first key tile of a query tile, a Python or traced integer.
@@ -143,7 +144,7 @@ class LayerShape:
 
     @property
     def bounds(self) -> tuple[int]:
-        """Shape of an array with first key tile and number of key tiles per query tile, int32."""
+        """Shape of `tiles.Bounds`: int32 pairs of first key tile and number of key tiles."""
         return (2 * self.batch * self.tiles,)
 
     def vmem_bytes(self) -> int:

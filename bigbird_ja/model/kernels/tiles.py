@@ -57,7 +57,7 @@ def make_mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """Key tiles that contain documents of each query tile."""
+    """For each query tile, the range of key tiles that contain its documents."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
         """Store bounds of the shape `LayerShape.bounds`."""
@@ -204,12 +204,12 @@ def mask_to_head(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
 
 
 def slice_lanes(shape: LayerShape, head: int) -> slice:
-    """Return the slice of a head's queries in [..., group * rows]."""
+    """Return the slice of one head's queries in [..., group * rows], where heads are adjacent."""
     return slice(head * shape.rows, (head + 1) * shape.rows)
 
 
 def slice_rows(shape: LayerShape, head: int) -> slice:
-    """Return the slice of a head's rows in [group * size, ...]."""
+    """Return the slice of one head's rows in [group * size, ...], where heads are adjacent."""
     return slice(head * shape.size, (head + 1) * shape.size)
 
 
@@ -252,16 +252,16 @@ class Masks:
     def mask_tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
         """Mask the scores of a whole key tile.
 
-        With limited reach, this is the tile of the queries themselves.
+        If the reach is limited, the key tile is the queries' own tile.
         """
         limited = self._apply_limit(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def mask_outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Mask the scores of the adjacent blocks on both sides.
+        """Mask the scores of `join_rows`: the first half of tile `after`, the last of `before`.
 
-        Each query block sees the adjacent block on its own side. With limited reach, it sees only
-        the keys within reach.
+        The first half of the queries sees only keys of `before`, and the second half only keys of
+        `after`. If the reach is limited, queries see only the keys within reach.
         """
         marks = join_rows(self._shape, self._keys, after, before)
         return jnp.where(self._too_far, UNSEEN, self._apply_limit(scores, query, marks))

@@ -213,7 +213,7 @@ class _Handover(tf.estimator.SessionRunHook):
         self._may_run.release()
 
     def wait(self) -> None:
-        """Wait until the loop has ended, or TPUEstimator has."""
+        """Wait until the loop or TPUEstimator has ended."""
         if not self.has_ended:
             self._has_run.acquire()
 

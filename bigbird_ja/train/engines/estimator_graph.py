@@ -157,7 +157,7 @@ def make_input_fn(
 
 
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
-    """Divide each batch into equal parts, one per core, and add the number of the core."""
+    """Divide each batch into equal parts, one per core, with the core's number as `REPLICA_ID`."""
     cores = len(replica_ids)
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 
@@ -174,7 +174,7 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 def _make_variable(
     name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0
 ) -> tf.Variable:
-    # An initializer needs no large constant, which would be stored in the graph.
+    # An initial array would be stored in the graph as a large constant.
     initializer = (
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )

@@ -49,8 +49,8 @@ class Notes(NamedTuple):
 def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     """Return the jitted step on a mesh of devices.
 
-    It maps (state, batch) to (state, notes). The state is donated. The batch is divided over the
-    devices in their order.
+    The step maps (state, batch) to (state, notes). The state is donated. The batch is divided over
+    the devices in their order.
 
     Args:
         step: lowered step, with as many replicas as the mesh has devices.

@@ -47,8 +47,8 @@ class Division:
 def choose_division(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
     """Choose the dimension along which a tensor is sharded.
 
-    It is the first dimension whose size is a multiple of `replicas`, else the longest dimension.
-    With `by_rows` it is always the first dimension.
+    With `by_rows` this is the first dimension. Otherwise it is the first dimension whose size is a
+    multiple of `replicas`, or the longest dimension if no size is.
     """
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
@@ -68,8 +68,8 @@ class LoweredStep:
     Args:
         gradients: function that computes one replica's gradients.
         update: function that updates parameters and slots on one replica. If the state is sharded,
-            its arguments are the replica's parts, and there are two additional arguments
-            (`program`).
+            its arguments are the replica's parts, and there are two additional arguments (see
+            `program`).
         parameters: whole parameters, in the order of the functions' arguments.
         slots: whole slots, in the order of the functions' arguments.
         batch: one replica's part of a batch.

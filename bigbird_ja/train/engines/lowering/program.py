@@ -97,7 +97,7 @@ class Program:
     def shards(self) -> dict[str, Division]:
         """Sharding of each parameter and each slot over the replicas, by name.
 
-        It is {} if the state is not sharded. Muon's matrices are sharded by rows.
+        The result is {} if the state is not sharded. Muon's matrices are sharded by rows.
         """
         matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if count == 1 or not matrices:
@@ -234,7 +234,7 @@ class Program:
 def trace_evaluation(config: Config, data: Data, sequences: int) -> Traced:
     """Trace `forward.compute_pretraining_metrics` for a batch.
 
-    The parameters are the first arguments.
+    The first arguments of the traced function are the parameters.
 
     Args:
         config: config of evaluation, in float32 and without recomputation.
