@@ -61,7 +61,7 @@ CASES = (
     (_MAKE + "=0", "Write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no field text"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),
-    (_MAKE + " --tokenizer={w}/corpus.jsonl", "not a SentencePiece model (damaged, or of another"),
+    (_MAKE + " --tokenizer={w}/corpus.jsonl", "not a SentencePiece model (it is damaged, or a"),
     (_MAKE + " --tokenizer={w}", "a folder: give the model in it, "),
     (_MAKE + " --output_dir={w}/data", "(--seq_length 256 there, 4096 requested"),
     (_MAKE + " --output_dir={w}", "overlaps with --input"),
