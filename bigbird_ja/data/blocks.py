@@ -76,7 +76,7 @@ class BlockStats:
 
     Attributes:
         predictions: number of positions to predict in one epoch, by the masking rate.
-        left_out: sequences without any token to predict.
+        left_out: number of sequences without any token to predict.
         document_tokens: histogram of documents by the logarithm of their length.
         documents_per_sequence: histogram of sequences by their number of fragments.
         times: repetitions of the documents per epoch.

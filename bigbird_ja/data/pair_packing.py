@@ -148,8 +148,8 @@ class _Text:
     def find_head(self) -> int:
         """Return the index of the span that begins the next A.
 
-        It is the first span of a document with more than half of the remaining text, else the first
-        span.
+        If a document contains more than half of the remaining text, the result is the document's
+        first span. Otherwise it is the first span of all.
         """
         while -self._longest[0][0] > self._left[self._longest[0][1]]:
             document = self._longest[0][1]

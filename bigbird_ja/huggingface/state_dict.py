@@ -195,8 +195,8 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
         known = re.fullmatch("(B?)([FIU])(8|16|32|64)", tensor["dtype"])
         if not known:
             raise ValueError(
-                f"{name} has type {tensor['dtype']}, which is not an integer, float or bfloat16"
-                " type"
+                f"{name} has type {tensor['dtype']}, which is none of F16, BF16, F32, F64 and the"
+                " integer types"
             )
         kind = "u2" if known[1] else f"{known[2].lower()}{int(known[3]) // 8}"
         first, end = tensor["data_offsets"]

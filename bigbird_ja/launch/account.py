@@ -57,8 +57,8 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
 def _bound_unwatched_seconds(state: RunState, seen: Observation) -> float:
     """Return the maximum billed seconds of a machine that was deleted without a supervisor.
 
-    The machine's watcher deletes it at most `STALLED_SECONDS` after its last step, or at its
-    maximum lifetime.
+    The watcher deletes the machine at most `STALLED_SECONDS` after the last step, or at the
+    machine's maximum lifetime.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
     seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf

@@ -44,7 +44,7 @@ class LaunchResult:
 
     Attributes:
         name: Name of the run.
-        state: "ended", or "detached" if the user stopped watching it.
+        state: "ended", or "detached" if the user stopped watching the run.
         ending: "finished", "gave_up", "budget" or "interrupted"; None if the run continues.
         message: Description of the ending.
         global_step: Highest step of the run.

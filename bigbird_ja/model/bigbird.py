@@ -121,8 +121,8 @@ def _run_layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    In the last layer, everything after the attention is computed only for the tokens at `places`.
-    These are indices into all tokens of the batch, or None for all tokens.
+    In the last layer, everything after the attention is computed only for the tokens at `places`
+    (indices into all tokens of the batch, or None for all tokens).
     """
     scope = f"bert/encoder/layer_{layer}"
     model, rate = config.model, config.model.hidden_dropout_prob

@@ -64,7 +64,7 @@ def attend_by_heads(
         key: [b, S, heads, size].
         value: [b, S, heads, size].
         visible_to_heads: function of two int32 tensors [n], the numbers of sequences and of heads.
-            It returns float32 [n, 1 or Q, S], 1 for a key that a query sees, else 0.
+            The function returns float32 [n, 1 or Q, S], 1 for a key that a query sees, else 0.
         hidden_score: score of a hidden key, finite.
 
     Returns:

@@ -41,7 +41,7 @@ def draw_parameter(config: Config, name: str, spec: ParameterSpec, seed: int) ->
         outside = np.abs(values) > 2
     model = config.model
     deviation = model.initializer_range
-    if spec.kind == "scaled":  # By depth, for outputs added to the residual stream.
+    if spec.kind == "scaled":  # The residual stream is a sum of two such outputs per layer.
         deviation /= math.sqrt(2 * model.num_layers)
     return values * np.float32(deviation)
 
@@ -90,7 +90,7 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     # the other initial weights.
     waves = np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     params[POSITIONS][:, :columns] = model.initializer_range * waves
-    # The normalized part of a token's position has the squared length `columns`.
+    # After the layer norm, an embedding's position part has the squared length `columns`.
     deviation = np.sqrt(_PEAK / np.sqrt(columns))
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"

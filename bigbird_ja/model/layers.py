@@ -333,8 +333,8 @@ def recompute(
     @tf.custom_gradient
     def run(inputs: tf.Tensor, *weights: tf.Tensor):  # type: ignore[no-untyped-def]
         def gradient(upstream: tf.Tensor):  # type: ignore[no-untyped-def]
-            # Without the barrier the compiler would merge this computation with the first one. It
-            # also delays the computation until its result is needed.
+            # Without the barrier the compiler would merge this computation with the first one.
+            # The barrier also delays the computation until its result is needed.
             again, upstream = barrier([inputs, upstream])
             with tf.GradientTape() as tape:
                 tape.watch([again, *weights])

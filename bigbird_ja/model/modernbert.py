@@ -112,8 +112,8 @@ def _run_layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    In the last layer, everything after the attention is computed only for the tokens at `places`.
-    These are indices into all tokens of the batch, or None for all tokens.
+    In the last layer, everything after the attention is computed only for the tokens at `places`
+    (indices into all tokens of the batch, or None for all tokens).
     """
     scope, model = f"bert/encoder/layer_{layer}", get_modernbert_model(config)
     inputs = hidden

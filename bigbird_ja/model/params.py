@@ -23,7 +23,7 @@ class ParameterSpec:
     """Shape and initialization of one parameter."""
 
     shape: tuple[int, ...]
-    # normal (truncated at two deviations) | scaled (normal over sqrt(2 layers)) | zeros | ones
+    # zeros, ones, normal (truncated at two deviations), or scaled (normal / sqrt(2 * layers)).
     kind: str
 
     @property

@@ -177,7 +177,7 @@ def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
 def make_dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
     """Return the keys that each query sees, bool [heads, S, S], without padding.
 
-    It is the reference for the other implementations.
+    The mask is the reference for the other implementations.
     """
     size = get_sparse_model(config).block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)

@@ -142,7 +142,7 @@ class Module:
 def parse(text: str) -> Module:
     """Parse a module's text, in which computations and operands precede their users.
 
-    An instruction may span several lines, as that of a Pallas kernel does.
+    An instruction may span several lines, as the call of a Pallas kernel does.
 
     Raises:
         ValueError: The text has no ENTRY computation.

@@ -214,8 +214,8 @@ def _find_branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], lis
     for place, match in enumerate(bundles):
         label, body = match[1], match[2]
         if label == "PF":
-            # This bundle is the target of the skips to its regions. If it names no region, it is
-            # the target of the last skip.
+            # This bundle is the target of the skips to the regions that it names. A bundle that
+            # names no region is the target of the last skip.
             targets = frozenset(_NAMED.findall(body))
             for skip in [s for s in open_skips if s.regions & targets] or open_skips[-1:]:
                 open_skips.remove(skip)

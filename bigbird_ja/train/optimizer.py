@@ -45,7 +45,7 @@ _MUON_BETA = 0.95  # Decay of the momentum.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
-_SMALLEST_NORM = 1e-12  # Keeps a zero matrix zero.
+_SMALLEST_NORM = 1e-12  # Minimum divisor, so that a zero matrix stays zero.
 # Number of matrices that share one kernel of a ModernBERT layer: query, key and value, and both
 # halves of the gated MLP.
 _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}

@@ -80,7 +80,7 @@ class Pod:
         self._remote_failure: CommandError | None = None
         # Whether the main thread waits for others, and will raise their failure.
         self._waits = False
-        # Requests ("stop", "save") for a step that all share.
+        # Pending requests ("stop", "save"), for which the writer must choose a step.
         self._requests: set[str] = set()
         # The last step that the writer chose, and whether all processes stop there.
         self._agreed = (-1, False)

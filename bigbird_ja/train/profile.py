@@ -140,7 +140,7 @@ def _start_tensorflow_profiler(folder: str) -> Callable[[], Any]:
 def _measure_peak_memory(on_jax: bool) -> int:
     """Return the peak memory in bytes of JAX's first device, or of this process on the host.
 
-    Under TPUEstimator it is the memory of the process, as JAX would try to open the TPU that
+    Under TPUEstimator the memory of the process is returned, as JAX would try to open the TPU that
     TensorFlow uses.
     """
     if on_jax:

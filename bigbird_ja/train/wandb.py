@@ -27,7 +27,7 @@ class WandbLog:
     ) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": run_id, "name": name, "resume": "allow"}
-        # Neither the program's output nor its files and their remote address are sent.
+        # The program's output, its code and the address of its repository are not sent.
         private = {"console": "off", "disable_git": True, "disable_code": True}
         self._run = self._try(lambda: library.init(**about, config=settings, settings=private))
 

@@ -204,9 +204,9 @@ def _process_head(
 ) -> Iterator[None]:
     """Process one head's queries of tile j with all key tiles that they see.
 
-    These are tile j itself, the global tile, the random tiles and the adjacent blocks. If tile 0 is
-    global, its queries of the same head (`first`) are processed with the keys of tile j, too. The
-    generator yields between the stages of the software pipeline.
+    The keys are in tile j itself, the global tile, the random tiles and the adjacent blocks. If
+    tile 0 is global, its queries of the same head (`first`) are processed with the keys of tile j,
+    too. The generator yields between the stages of the software pipeline.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.slice_rows(shape, head)

@@ -87,8 +87,9 @@ def kernel_attention(
 def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     """Return the arguments of a kernel that state which keys a query sees (see `tiles.Masks`).
 
-    These are a mark of each key and, if documents limit the keys, a mark of each query and the
-    bounds of each query tile. A key's mark fills all lanes of its row, as scores are transposed.
+    The result always contains a mark of each key, which fills all lanes of the key's row, as scores
+    are transposed. If documents limit the keys, a mark of each query follows. If the kernel may
+    skip key tiles (`LayerShape.runs`), the `tiles.Bounds` of the query tiles follow.
     """
     if tokens.documents is None:
         keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN

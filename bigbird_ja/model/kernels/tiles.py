@@ -154,8 +154,8 @@ def loop_over_keys(
 ) -> Any:
     """Run `step` over the key tiles of a query tile, as `loop_over_tiles` does.
 
-    These are the tiles that contain documents of the query tile, since other tiles would only add
-    zeros. Without bounds the loop runs over all tiles.
+    The loop runs only over the key tiles within the query tile's `bounds`, since other tiles would
+    only add zeros. Without bounds the loop runs over all tiles.
     """
     if bounds is None:
         return loop_over_tiles(shape, step, state)
@@ -287,7 +287,8 @@ class Neighbors:
         # Tile T contains zeros. It replaces tiles beyond the ends, and tile 0 if that is global.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # Arrays without a tile of zeros use any tile instead, as its weights are zero.
+        # An array without a tile of zeros uses any tile in its place. The attention weights of that
+        # tile's keys are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [[_wrap(j + shift, shape.tiles) for shift in heads] for heads in shifts]
