@@ -236,7 +236,7 @@ def _start_writer(
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
-    """Write one shard, and record that it is finished.
+    """Write one shard, record that it is finished, and return its description.
 
     Args:
         task: index of the split, and number of the shard.
@@ -252,7 +252,7 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
 def _write_shards(
     request: Request, work: Work, plans: list[SplitPlan], lease: LeaseShare
 ) -> dict[str, MadeShard]:
-    """Write the shards of both splits that do not exist yet."""
+    """Write the shards of both splits that do not exist yet, and return all shards by name."""
     every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
     made = work.find_finished_shards([plans[i].name_shard(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name_shard(k) not in made]
@@ -275,7 +275,7 @@ def _finish(
     made: dict[str, MadeShard],
     counts: dict[str, int],
 ) -> Manifest:
-    """Write the tokenizer and, last, the manifest."""
+    """Write the tokenizer and, last, the manifest, which is returned."""
     output, tokenizer = request.output_dir, request.tokenizer
     in_order = [[made[plan.name_shard(k)] for k in range(plan.num_shards)] for plan in plans]
     source = "@".join(filter(None, hub.parse_cached_path(tokenizer.source)))

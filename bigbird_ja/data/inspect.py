@@ -149,7 +149,7 @@ def format_report(manifest: Manifest, result: DataSetResult, where: str) -> str:
 
 
 def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
-    """Read every record of a data set, and compare it with its manifest.
+    """Compare every record of a data set with the manifest, and return figures of the data set.
 
     Args:
         data_dir: folder of the data set, on disk or gs://.

@@ -93,7 +93,7 @@ class MadeShard:
 
 
 def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
-    """Choose the number of shards of a split.
+    """Return the plan of a split, with the chosen number of shards.
 
     Eval sequences have one copy, as their masks never change.
     """
@@ -119,9 +119,9 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
-    """Write one shard atomically.
+    """Write one shard atomically, and return its description.
 
-    Its rows are read from the blocks, masked (static data) and encoded.
+    The shard's rows are read from the blocks, masked (only static data) and encoded.
     """
     n, k = plan.num_records, plan.num_shards
     items = shuffle_records(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]

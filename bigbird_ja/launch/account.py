@@ -16,7 +16,7 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 
 
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
-    """Add the time and cost since the last poll to the state.
+    """Return the state with the time and cost since the last poll added.
 
     A machine that was READY at the last poll or at this one counts as billed between them. A
     machine in a zone that does not answer counts as READY until its maximum lifetime.
@@ -91,7 +91,7 @@ def compute_remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
 
 
 def add_progress(view: View) -> View:
-    """Add the trainer's progress on a READY TPU to the view's state.
+    """Return the view with the trainer's progress on a READY TPU added to its state.
 
     Only a new global step resets `quiet_seconds`, not a newer time stamp. The first heartbeat of
     this TPU does not count as progress, since it contains the checkpoint's step. Time in which the

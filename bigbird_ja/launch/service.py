@@ -151,7 +151,7 @@ def make_labels(run: LaunchedRun, attempt: int) -> dict[str, str]:
 
 
 def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
-    """Verify before a deletion that a name still belongs to the listed machine.
+    """Verify before a deletion that a name still belongs to the listed machine, and return it.
 
     Raises:
         ServiceFault: No machine has the name, or it belongs to another run or to a newer machine.

@@ -333,7 +333,11 @@ class _Supervisor:
     # --- acting ------------------------------------------------------------------------------
 
     def _may_rent(self, state: RunState) -> bool:
-        """Store the decision to rent, and verify that this is still the only supervisor."""
+        """Store the decision to rent, verify that no other supervisor exists, and return success.
+
+        The result is False if the bucket failed. LeaseLost is raised if another supervisor has
+        taken over.
+        """
         self._stores = False
         with self._report_failures():
             self._save(state)

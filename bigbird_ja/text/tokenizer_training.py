@@ -426,7 +426,7 @@ class ModelFiles:
         return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
-        """Write PREFIX.json, PREFIX.vocab and PREFIX.model.
+        """Write PREFIX.json, PREFIX.vocab and PREFIX.model, and return the content of PREFIX.json.
 
         `record` contains the other fields of `ModelRecord`.
         """

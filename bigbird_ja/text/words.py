@@ -88,7 +88,7 @@ def _make_start_table() -> np.ndarray:
 
 
 def find_mecab_boundaries(text: str) -> np.ndarray:
-    """Find word starts by MeCab with unidic-lite: int64 character offsets, 0 first.
+    """Find word starts by MeCab with unidic-lite: int64 character offsets, ascending from 0.
 
     White space belongs to the following word.
 
@@ -256,7 +256,7 @@ def _classify(codes: np.ndarray, is_head: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def find_script_boundaries(text: str) -> np.ndarray:
-    """Find word starts by changes of script: int64 character offsets, 0 first."""
+    """Find word starts by changes of script: int64 character offsets, ascending from 0."""
     if not text:
         return np.zeros(0, np.int64)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
@@ -309,7 +309,7 @@ def mark_starts(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Mark the tokens that start a word: bool [tokens].
 
     Args:
-        boundaries: character offsets where words start, ascending, 0 first.
+        boundaries: character offsets where words start, ascending from 0.
         offsets: character offsets where tokens start, ascending, in the same text.
     """
     word = np.searchsorted(boundaries, offsets, side="right")

@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def run_in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Run a call in a daemon thread, for which the process does not wait when it exits."""
+    """Run a call in a daemon thread, and return the call's future.
+
+    The process does not wait for the thread when it exits.
+    """
     future: Future[T] = Future()
 
     def run() -> None:

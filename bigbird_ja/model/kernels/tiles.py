@@ -258,10 +258,10 @@ class Masks:
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def mask_outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Mask the scores of `join_rows`: the first half of tile `after`, the last of `before`.
+        """Mask the scores of the adjacent half tiles, which `join_rows` joined.
 
-        The first half of the queries sees only keys of `before`, and the second half only keys of
-        `after`. If the reach is limited, queries see only the keys within reach.
+        The first half of the queries sees only the half of tile `before`, and the second half sees
+        only the half of tile `after`. If the reach is limited, queries see only keys within reach.
         """
         marks = join_rows(self._shape, self._keys, after, before)
         return jnp.where(self._too_far, UNSEEN, self._apply_limit(scores, query, marks))

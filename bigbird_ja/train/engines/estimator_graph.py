@@ -91,7 +91,7 @@ class TrainGraph:
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Store a step's metrics, and whether its loss and gradients were finite.
+        """Return ops that store a step's metrics, and whether its loss and gradients were finite.
 
         The last row of the ring buffer always contains the metrics of the last step.
         """
