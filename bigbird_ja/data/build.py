@@ -209,7 +209,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str
 
 
 def _estimate_text_bytes(part: Input) -> int:
-    """Estimate the number of bytes of text in a part of the corpus."""
+    """Estimate the number of bytes of text in one input of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
     return sum(get_size(p) * (_GZIP_RATIO if has_suffix(p, packed) else 1) for p in paths)

@@ -124,7 +124,7 @@ def _shift_tiles(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def _gather_views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Gather the keys (or values) that each part of the attention reads.
+    """Gather the keys (or values) for each part of the attention ("own", "outer", ...).
 
     Args:
         random: random connections of the layer.
@@ -145,7 +145,9 @@ def _gather_views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _lay_out_rows(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
-    """Arrange a number per token like the keys of each part, for operations on the part's scores.
+    """Arrange a number per token like the keys of each part of the attention ("own", "outer", ...).
+
+    The results broadcast to the part's scores.
 
     Args:
         random: random connections of the layer.

@@ -123,7 +123,7 @@ class Corpus:
 
     @property
     def opened(self) -> list[TextSource]:
-        """Opened sources of all parts, in order."""
+        """Opened sources of all inputs, in order."""
         return [source for part in self.parts for source in part.opened]
 
     @property
@@ -142,7 +142,7 @@ class Corpus:
 
     @property
     def weights(self) -> list[tuple[str, float]]:
-        """Fingerprint and weight (default 1) of each part, or [] if the user stated no weights."""
+        """Fingerprint and weight (default 1) of each input, or [] if the user stated no weights."""
         weights = [part.weight for part in self.parts]
         if not any(weights):
             return []

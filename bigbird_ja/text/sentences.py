@@ -32,7 +32,7 @@ _KINDS = (
 _OPENERS = {c: kind for kind, (opening, _) in enumerate(_KINDS) for c in opening}
 _CLOSERS = {c: kind for kind, (_, closing) in enumerate(_KINDS) for c in closing}
 
-# The second part is for Arabic, Urdu, Hindi, Burmese, Amharic and Khmer.
+# The second string is for Arabic, Urdu, Hindi, Burmese, Amharic and Khmer.
 _ENDS = "。｡！？!?．‼⁇⁈⁉" + "؟۔।॥။።។"
 # Quotes that may open or close, so they count as closing only after the end of a sentence.
 _TRAILING_QUOTES = "\"'’»"

@@ -230,7 +230,7 @@ class Host:
         return Seen(step if is_step else None, renewal, self.has_ended())
 
     def has_ended(self) -> bool:
-        """Return whether the file exists that marks the end of training."""
+        """Return whether training has ended, by the existence of a file."""
         return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:
