@@ -259,7 +259,7 @@ def test_a_trainer_that_was_cut_off_changes_nothing_of_the_run_that_another_fini
         network.restore()
         first.hung.unlink()
         ended = first.wait()
-    assert ended.status == 74 and "this process stops writing" in ended.err, ended.err
+    assert ended.status == 74 and "This process stops writing" in ended.err, ended.err
     left = {name: storage.stat(f"{model}/{name}") for name in storage.list_tree(model)}
     assert left == finished
 
