@@ -3,11 +3,12 @@
     python -m scripts.bench_cpu
     python -m scripts.bench_cpu --only full
 
-Both programs train a model of the same shape in float32 with AdamW, in the threads of two cores.
-A batch contains 4 sequences of 1,024 random tokens. Each class applies its default dropout. The
-programs take turns, so that a change of the machine's speed affects both. The ratio is our tokens
-per second divided by those of transformers. The row "products" compares the libraries below: XLA's
-and PyTorch's rate of the matrix products of a layer, which a step cannot exceed.
+Both programs train a model of the same shape in float32 with AdamW. transformers uses two threads,
+so run this on two cores. A batch contains 4 sequences of 1,024 random tokens. Each program applies
+its default dropout. The programs take turns, so that a change of the machine's speed affects both.
+The ratio is our tokens per second divided by those of transformers. The row "products" compares
+XLA and PyTorch without a model, by their rates of the matrix products of a layer. A step cannot
+exceed these rates.
 """
 
 import argparse

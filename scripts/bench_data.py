@@ -89,7 +89,8 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure how fast each kind of Hugging Face tokenizer encodes and finds word starts.
 
     Returns:
-        A row for each kind: its name, and megabytes per second of both on one core.
+        A row for each kind: its name, and the megabytes of text per second in which one core
+            encodes and finds word starts.
     """
     from bigbird_ja.huggingface.tokenizer import read_tokenizer
     from bigbird_ja.text import words
@@ -110,7 +111,7 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
     Args:
         text: file of the corpus.
-        double: file with a copy of this corpus. It shows the rate without start-up.
+        double: file with a copy of this corpus. The time that it adds contains no start-up.
         size: bytes of text in the corpus.
         tokenizer: file of the tokenizer.
         work: folder for the data sets.

@@ -56,7 +56,7 @@ BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 DISPATCH_MS = 0.115
 # Bytes that the optimizer reads and writes in HBM for each parameter.
 UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}
-LAYER = "one_layer"  # `jax.named_scope` of the ops of a layer
+LAYER = "one_layer"  # Name of the `jax.named_scope` that contains the ops of a layer.
 BLOCK = 1024  # tokens of a block in `_blocks`
 # Milliseconds by kind. "kernels" are Pallas kernels. Other ops are counted twice: "code" from their
 # machine code, "estimate" from their shapes. Totals also contain "update" and "links" (`traffic`).
@@ -73,7 +73,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str = ""
     date: str = ""
     versions: str = ""
-    # Set of programs that were predicted before anyone here knew their times (0 for none).
+    # Number of the set to which the program belongs (0 for none). The times of a set were predicted
+    # before the authors knew them.
     blind: int = 0
     measured_ms: float | None = None  # published time of a step
     tflops: float | None = None  # published rate of a chip, from which the time follows
@@ -137,7 +138,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def errs_with(self) -> tuple[str, str]:
-        """Source of the program, its repository and chip. Its errors are correlated."""
+        """Repository and chip. The errors of programs with the same ones are correlated."""
         return self.group, self.chip
 
     @property
@@ -369,7 +370,7 @@ def _is_trained(p: Program, name: str) -> bool:
 
 
 def step(p: Program) -> tuple[Any, list[Any]]:
-    """Return a function of a transformer's loss and gradients, and its arguments' shapes.
+    """Return a function that computes a transformer's loss and gradients, and its input shapes.
 
     Details that the program's page does not describe are those of a common transformer.
     """
@@ -454,9 +455,9 @@ def step(p: Program) -> tuple[Any, list[Any]]:
 
 
 def matmul(p: Program) -> tuple[Any, list[Any]]:
-    """Return a matrix product and its arguments' shapes.
+    """Return a function that multiplies two matrices, and its input shapes.
 
-    With `tiles` this is the Pallas kernel of JAX's documentation, otherwise XLA's product.
+    With `tiles` it calls the Pallas kernel of JAX's documentation, otherwise XLA's product.
     """
     shape = [((p.size, p.size), p.dtype)] * 2
     act = jax.nn.relu if p.relu else lambda x: x
@@ -498,19 +499,22 @@ def matmul(p: Program) -> tuple[Any, list[Any]]:
 
 
 def copy(p: Program) -> tuple[Any, list[Any]]:
-    """Return a copy in HBM and its argument's shape."""
+    """Return a function that copies an array in HBM, and its input shape."""
     return jnp.copy, [(p.shape, "bfloat16")]
 
 
 def loss_alone(p: Program) -> tuple[Any, list[Any]]:
-    """Return a loss with its gradients for activations and table, and its arguments' shapes."""
+    """Return a function that computes a loss, and its input shapes.
+
+    The function also returns the gradients of activations and table.
+    """
     tokens, width, vocabulary = p.shape
     arrays = [((tokens, width), "bfloat16"), ((vocabulary, width), "float32"), ((tokens,), "int32")]
     return jax.value_and_grad(functools.partial(cross_entropy, tile=p.tile), (0, 1)), arrays
 
 
 def attention_alone(p: Program) -> tuple[Any, list[Any]]:
-    """Return attention (or its gradients) and its arguments' shapes."""
+    """Return a function that computes attention (or its gradients), and its input shapes."""
     attend = functools.partial(ATTENTION[p.attention], p, key=None)
     total = lambda q, k, v: attend(q, k, v).astype("float32").sum()  # noqa: E731
     return jax.grad(total, (0, 1, 2)) if p.backward else attend, [(p.shape, "bfloat16")] * 3
@@ -625,10 +629,10 @@ def flops(p: Program) -> float:
 
 
 def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any]) -> Counts | None:
-    """Return the counts of a program on one device of its slice.
+    """Compute the counts of a program on one device of its slice.
 
     Returns:
-        None if the counts from which they follow are not stored.
+        The counts, or None if they cannot be computed from the stored counts.
     """
     own = programs[p.like or p.name]
     if own.name in known:

@@ -8,15 +8,16 @@ Each run is a sequence of `bigbird-ja` commands: sample (or real text), tokenize
 pretrain, evaluate. Rerun the same command after an interruption: `pretrain` continues an
 interrupted run, and a finished run is not repeated. WORK_DIR contains the runs and their results.
 docs/images contains the published results, with the settings and the commit of each run. An
-additional seed therefore trains only the runs of that seed. Start a long bench in a clone that
-nobody changes, and commit its files there.
+additional seed therefore trains only the runs of that seed. Start a long bench in a clone of the
+repository in which nobody changes the code meanwhile, and commit the results there.
 
 The table shows each seed's held-out loss, and the difference from the recipe named by `from` (else
 from the first recipe). Differences are paired by seed. With three seeds or more they have
 confidence intervals by Student's t, which hold for all rows together. The picture shows the losses
 during training. With `evaluations` these are losses of held-out records, and the table shows after
 how many steps a recipe reaches the first recipe's final loss. Losses of n-gram counts on the same
-predictions are shown, too. The repository stores them, and commit 485a8350 contains their program.
+predictions are shown, too. The repository contains these losses. The program that computed them is
+in commit 485a8350.
 """
 
 import argparse
@@ -192,7 +193,7 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
 def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return all settings of a run by key.
 
-    Settings that the package has removed since are included with their stated values.
+    A setting that the package no longer accepts is included with its stated value.
     """
     given = read_sets(settings_of(bench, run))
     # Earlier versions of the package accepted this setting for a ModernBERT, too.

@@ -152,7 +152,7 @@ def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarr
 
 
 def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
-    """Guess the most frequent token at each place of a name.
+    """Guess the most frequent token at each position in a name.
 
     This is the best possible guess without context.
     """

@@ -13,7 +13,7 @@ def end_at_step(number):
     def mark(phase):
         nonlocal marks
         marks += phase == "step"
-        # The first call is before the first step.
+        # The first instant of the phase "step" is before the first step.
         if marks == 1 + number:
             limits.end()
 

@@ -47,8 +47,8 @@ def compare(devices, cases):
             `reference="estimator"`, the reference is TPUEstimator, else plain TensorFlow.
 
     Returns:
-        A dict for each case. `losses` and `weights` are the largest relative differences, `first`
-        and `last` are losses.
+        A dict for each case. `losses` and `weights` are the largest relative differences. `first`
+        and `last` are the losses of the first and the last step.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(list(cases), file)

@@ -1,20 +1,21 @@
 """Explore every interleaving, within bounds, of two supervisors of a run.
 
 The supervisors run the real code: `_Supervisor` with all of `decide`, and `Lease`. They share a
-lock, machines and a bucket, which are simulated. Each request of a supervisor is an act of a
-`_Turn`. An act may succeed, fail, succeed while its answer is lost ("late"), or return a wrong
-answer ("lies"). Before an act that others can see, the process may fall asleep, perhaps forever. A
-turn that sleeps is later replayed from its previous answers, so that a state is plain data. States
-are hashed, and none is visited twice. The search is breadth-first, so that the trace of a violation
-is as short as possible.
+lock, machines and a bucket, which are simulated. A turn (`_Turn`) of a supervisor lasts until it
+pauses. Each request in a turn is an act. An act may succeed, fail, succeed while its answer is lost
+("late"), or return a wrong answer ("lies"). Before an act that changes what others see, the process
+may fall asleep, perhaps forever. When it wakes up, it repeats the turn with the answers that it
+already got, so that a state contains only plain data. States are hashed, and none is visited twice.
+The search is breadth-first, so that the trace of a violation is as short as possible.
 
 `walk` instead follows a single random path through the same world for days, with any number of
 faults.
 
-Time advances in ticks of one poll. `faults` limits the number of faults on a path. Other faults are
-malformed answers, deletions that are confirmed but not made, interrupts, preemptions, lost files,
-and machines of other owners (also of a copied folder) with the run's name. The second supervisor
-may start at any tick, possibly with another record. Its clocks are wrong by hours.
+Time advances in ticks of one poll. `faults` limits the number of faults on a path. Faults are all
+acts that do not succeed, malformed answers, deletions that are confirmed but not made, interrupts,
+preemptions, lost files, and machines of other owners (also of a copied folder) with the run's name.
+The second supervisor may start at any tick, possibly with another record. Its clocks are wrong by
+hours.
 """
 
 import collections
@@ -104,15 +105,15 @@ class Bounds:
 
 @dataclass
 class Process:
-    """Supervisor between two acts.
+    """State of a supervisor's process between two acts.
 
     Attributes:
-        offset: error of its clocks in seconds.
+        offset: error of the clocks of the process in seconds.
         status: "away", "runs", "sleeps" or "over".
-        memory: its variables between two turns, None before it owns the lock.
-        token: token of its lock.
+        memory: variables of the supervisor between two turns, None before it owns the lock.
+        token: token of the supervisor's lock.
         past: answers to the acts of the current turn.
-        has_looked: whether it has polled in this tick.
+        has_looked: whether the supervisor has polled in this tick.
     """
 
     name: str
@@ -122,7 +123,8 @@ class Process:
     token: str | None = None
     past: tuple[Any, ...] = ()
     has_looked: bool = False
-    # Version of the state: "current", "old" if the other one has saved since, or "" if unknown.
+    # Version of the stored state that the process knows: "current", "old" if the other process has
+    # saved the state since, or "" if none.
     version: str = ""
 
 
@@ -136,7 +138,7 @@ class System:
     faults: int
 
     def changed(self, cost):
-        """Return a copy, with `cost` fewer faults left."""
+        """Return a copy in which `cost` fewer faults are left."""
         processes = [copy.copy(process) for process in self.processes]
         return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
@@ -333,9 +335,9 @@ def _turns(system, index):
 
 
 def _incidents(cloud):
-    """Yield the events without a supervisor, each with a function that changes the cloud.
+    """Yield the events that no supervisor causes, each with a function that changes a cloud.
 
-    These are preemptions, lost files, and machines of others with the run's name.
+    These are preemptions, lost files, and machines of other owners with the run's name.
     """
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
@@ -350,7 +352,10 @@ def _incidents(cloud):
 
 
 def successors(system):
-    """Yield all possible next events, each with the state after it, and count their faults."""
+    """Yield all possible next events, each with the state after it.
+
+    An event that is a fault reduces the number of faults that are left in this state.
+    """
     is_ready = True
     for index, process in enumerate(system.processes):
         if process.status == "runs" and not process.has_looked:
@@ -384,7 +389,7 @@ def begin(bounds):
 
 
 def walk(bounds, seed):
-    """Follow a random path of `ticks`, and then let every lease expire.
+    """Follow a random path for `bounds.ticks` polls, and then let every lease expire.
 
     Some acts fail for a while, others at random. Supervisors start, end, are killed between two
     turns, and start again.
@@ -437,7 +442,10 @@ def walk(bounds, seed):
 
 @contextlib.contextmanager
 def _patched():
-    """Format no log lines, which is slow. At the end, restore the storage that a world replaced."""
+    """Do not format log lines, since this is slow.
+
+    `explore` and `walk` replace `lease.storage`. It is restored at the end of the context.
+    """
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""
     try:
@@ -448,7 +456,7 @@ def _patched():
 
 @dataclass
 class Found:
-    """Result of an exploration, with a shortest trace to each violated invariant."""
+    """Result of an exploration, with one of the shortest traces to each violated invariant."""
 
     states: int = 0
     edges: int = 0

@@ -29,7 +29,7 @@ class Cloud(SimulatedCloud):
 
     Attributes:
         lock: content and token of the lock.
-        tokens: number of tokens so far.
+        tokens: number of tokens that the lock has had so far.
         two_for: seconds for which there have been two machines.
         paused: seconds without billing after the end of a run or before its first poll.
         allowed: maximum lifetime of each machine in seconds, by attempt.

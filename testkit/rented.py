@@ -57,14 +57,18 @@ def install(folder, python, *packages):
 def listing(folder):
     """Return the size and modification time of every file in a folder, by path.
 
-    Compiled Python files and certificates are skipped, since they may change meanwhile.
+    Compiled Python files and certificates are skipped, since they may change during a test.
     """
     files = [path for path in folder.rglob("*") if path.suffix not in (".pyc", ".pem")]
     return {path: path.stat()[6:9:2] for path in files if path.is_file()}
 
 
 def archive_python(folder):
-    """Pack this computer's Python like a CPython archive for uv, and list it like cpython.json."""
+    """Pack this computer's Python as an archive that uv can install.
+
+    Returns:
+        The path of a file like cpython.json, which names the archive.
+    """
     version, base = f"python{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.base_prefix)
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
 

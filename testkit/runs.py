@@ -40,7 +40,7 @@ class SmallRun:
 
     @classmethod
     def of(cls, directory, corpus, tokenizer):
-        """Return the paths of the files that `make` writes to a folder."""
+        """Return the paths of the files that the function `make` writes to this folder."""
         return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
 
 

@@ -22,9 +22,10 @@ from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.launch.supervise import SupervisorIO
 from bigbird_ja.storage import decode
 
-START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
+START = 1_700_000_000.0  # Start of virtual time, in UNIX seconds.
 
-# Function that returns the lifetime of a TPU in seconds, given the virtual time of its READY.
+# Function that returns the lifetime of a TPU in seconds. Its argument is the virtual time at which
+# the TPU becomes READY.
 Lifetime = Callable[[float], float]
 
 

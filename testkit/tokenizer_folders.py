@@ -107,7 +107,10 @@ def gemma_bpe(folder, texts):
 
 
 def _without_added_bytes(backend):
-    """Move the byte tokens from the added tokens into the vocabulary, as published ones do."""
+    """Move the byte tokens from the added tokens into the vocabulary.
+
+    There they are in the tokenizers that others have published.
+    """
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
     definition["added_tokens"] = [

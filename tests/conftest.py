@@ -117,7 +117,8 @@ def fake_tpu(tmp_path):
 def real_text_path():
     """Return the path of a .jsonl.gz with real Japanese text.
 
-    It is that in BIGBIRD_JA_REAL_TEXT, or else a shared file of 35 MB.
+    The variable BIGBIRD_JA_REAL_TEXT may name the file. By default it is a shared file of 35 MB. If
+    neither exists, the test is skipped.
     """
     shared = ROOT.parent / "shared/data/ja_real.jsonl.gz"
     path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(shared) if shared.exists() else None)

@@ -67,7 +67,7 @@ class Service:
         self._lock = threading.RLock()
         self._processes = []
         self._operations = {}
-        self.created = []  # requests
+        self.created = []  # Requests to create machines.
         # Outcomes of the next creations, in order. All later creations succeed.
         self.script = []
         self.delete_script = []

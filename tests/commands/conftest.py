@@ -15,7 +15,7 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine():
-    """Name the engine that `runs` uses."""
+    """Return the name of the engine that `runs` uses."""
     return "pjrt"
 
 

@@ -82,7 +82,7 @@ def events(model):
 
 
 def refused(flags, capsys, *words, status=2):
-    """Check that a command prints one error that contains `words`, and its exit status."""
+    """Check that a command exits with `status`, and prints one error that contains `words`."""
     assert cli.run_command_line(flags) == status
     err = capsys.readouterr().err
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]

@@ -1,4 +1,4 @@
-"""Small data sets: corpus, tokenizer and `make_data`."""
+"""Functions that build small data sets by `make_data`."""
 
 import contextlib
 import json

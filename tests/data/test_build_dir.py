@@ -19,7 +19,7 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 from tests.data import making
 
-# Functions that write a block and a shard.
+# The function that writes a block, and the function that writes a shard.
 WRITING = ((storage, "write_bytes"), (shards, "write_shard"))
 
 
@@ -127,8 +127,8 @@ def test_a_kill_during_a_replacement_loses_no_data_set(
 ):
     """Keep the old data set until the new text is packed, then rename the old one aside.
 
-    Each case is a place of the output, a function, the number of its calls before the kill, and
-    whether a rerun needs --overwrite again.
+    Each case consists of the place of the output (disk or bucket), a function, the number of its
+    calls before the kill, and whether a rerun needs --overwrite again.
     """
     monkeypatch.setattr(files, "run_all", lambda tasks, *_: [task() for task in tasks])
     old = make(request_of(output, num_shards=4))

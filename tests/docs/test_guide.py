@@ -1,7 +1,8 @@
-"""Blocks of the guide that are marked for a CPU run as they are printed.
+"""Commands of the README and of the guides can be executed as they are printed.
 
-They run as commands and in Python. Commands of the other blocks are parsed only, and those that
-rent a TPU run with --dry_run.
+Blocks of the guide with the mark "runs here" are executed, both as commands and in Python. Commands
+in other blocks are only parsed, except `plan` and `launch`. These are executed, `launch` with
+--dry_run.
 """
 
 import json

@@ -238,7 +238,10 @@ def run_cells(name, cells, **places):
 
 @pytest.fixture
 def no_pip(monkeypatch):
-    """Replace the processes of pip and JAX that the cells start by fixed results."""
+    """Return fixed results to the cells instead of starting pip and JAX.
+
+    A test may change these results.
+    """
     pip, jax = (SimpleNamespace(returncode=0, stdout="cpu|1|cpu\n", stderr="") for _ in range(2))
     monkeypatch.setattr("subprocess.run", lambda words, **rest: jax if "-c" in words else pip)
     return SimpleNamespace(pip=pip, jax=jax)

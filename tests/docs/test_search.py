@@ -133,7 +133,7 @@ def test_a_document_without_candidates_keeps_its_rank_and_intervals_are_over_doc
     assert judge.gains(scores, np.array([0, 0])).tolist() == [
         1,
         1 / np.log2(3),
-    ]  # rank 2 after a tie
+    ]  # After a tie, the relevant document has rank 2.
     right = np.repeat(np.arange(50), 20)
     shared = np.repeat(np.random.default_rng(0).normal(size=50), 20)
     low, high = map(float, judge.interval(shared, right).split("[")[1][:-1].split(", "))

@@ -31,7 +31,7 @@ def test_roberta_with_another_activation_than_gelu_is_refused(tmp_path):
     "changed, message",
     [
         ({"model_type": "t5"}, "start from a t5 model, only from modernbert, bert"),
-        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model, only"),  # as of Ettin
+        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model, only"),  # Ettin
         ({"hidden_activation": "silu"}, "the activation 'silu'"),
         ({"norm_bias": True}, "norm_bias=True is not supported, only False"),
         ({"architectures": ["ModernBertForTokenClassification"]}, "whose head is not supported"),
@@ -54,7 +54,7 @@ def test_unsupported_variant_is_refused(changed, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    # Keys in the config.json of public encoders, whose names follow.
+    # Keys in the config.json of public encoders. The comments name the encoders.
     "published",
     [
         {"position_embedding_type": "rope", "pad_token_id": 3},  # ModernBERT-Ja

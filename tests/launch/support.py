@@ -53,7 +53,10 @@ def supervised(cloud, record=RECORD, **io):
 
 
 def lifetimes(*hours):
-    """Return a `Lifetime`: the n-th of these hours for the n-th machine, then infinity."""
+    """Return a `Lifetime`, with which the n-th machine lives for the n-th of these hours.
+
+    All later machines live forever.
+    """
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 

@@ -19,7 +19,7 @@ from tests.launch.support import RECORD
         (None, 0.0, False, 360_000.0),  # The bucket does not answer, so the whole time is billed.
         (None, 100_000.0, False, 96_400.0),
         (11_800.0, 0.0, True, 1800.0 + 5400.0),
-        (11_800.0, 4600.0, True, 1000.0),  # It had 1,000 seconds left.
+        (11_800.0, 4600.0, True, 1000.0),  # The machine had 1,000 seconds left.
     ],
 )
 def test_a_machine_that_disappeared_unobserved_is_billed_for_its_maximum_lifetime(

@@ -81,7 +81,8 @@ def test_batches_of_another_size_begin_after_all_seen_records(batch, size, new_s
 def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, monkeypatch):
     """Remove the scratch folder of a killed run, and keep folders of the user.
 
-    It is in the system's temporary folder if MODEL_DIR is on a bucket, else in MODEL_DIR.
+    The scratch folder is in the system's temporary folder if MODEL_DIR is on a bucket, else in
+    MODEL_DIR.
     """
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))

@@ -160,7 +160,7 @@ def test_the_hours_of_other_rates_of_preemptions_are_those_of_the_spot_row():
     assert estimate.list_hours_by_preemptions(run, rows["on_demand"], (0.1,)) == {}
 
 
-# --- the hours ---
+# --- hours, compared with a simulated run ---
 
 DAYS = 60
 INTERVAL = 600.0  # seconds between checkpoints

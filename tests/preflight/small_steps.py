@@ -21,12 +21,12 @@ pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-
 
 RECORD = Path(__file__).with_name("recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
-# Name of the step whose cycles by machine code are recorded if libtpu lists the code. It has two
-# sequences on v5e.
+# Name of a step of two sequences on v5e. Its cycles by machine code are recorded if libtpu lists
+# the code.
 BY_CODE, CODE_CHIP = "by code", "v5e"
 CODE_KEYS = ("code_cycles", *KEYS)
 TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 7)
-KERNEL_BY_CODE = "by code, with the kernels"  # name of the same step with attention in kernels
+KERNEL_BY_CODE = "by code, with the kernels"  # The same step with attention in kernels.
 
 _SIZE = (
     *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),

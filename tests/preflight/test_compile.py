@@ -159,8 +159,8 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
 MARGIN = 1.05
 
 
-# Steps whose test is slow. If libtpu lists machine code, the default step is one of them, as a fast
-# test of machine code then compares its memory, too.
+# Steps that only slow tests compile. The default step is one of them if libtpu lists machine code,
+# since a fast test of machine code then compares cycles and memory of a similar step.
 RARE = [name for name in small_steps.STEPS if name != "default" or small_steps.lists_code()]
 
 

@@ -20,7 +20,10 @@ from tests.preflight.test_costs import NESTED
 
 
 class Memory:
-    """Simulated step whose peak memory grows by `per_sequence`. It records the tried batches."""
+    """Simulated step, whose peak memory grows by `per_sequence` bytes with each sequence.
+
+    `tried` contains the batch sizes that were tried.
+    """
 
     def __init__(self, limit, base, per_sequence, knows=True):
         self.limit, self.base, self.per_sequence, self.knows = limit, base, per_sequence, knows
@@ -119,14 +122,16 @@ SHAPE = LayerShape(1, 13, 2, 64, 128, None, True, "bfloat16")
 
 def test_trips_follow_the_lengths_of_documents():
     pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
-    # Each document fills several sequences, and a part of another one.
+    # Documents of 4,096 to 8,191 tokens, each of which fills several sequences and a part of
+    # another one.
     whole = (*[0] * 12, 1)
     assert estimate.average_trips(SHAPE, (*[0] * 24, 1))[1] == pytest.approx(1, abs=0.01)
     means, share = estimate.average_trips(SHAPE, whole)
     assert 0.5 < share < 1 and len(means) == len(SHAPE.runs)
     counted = sum(mean * many for mean, many in zip(means, SHAPE.runs, strict=True))
     assert counted == pytest.approx(share * SHAPE.tiles)
-    # The average includes trips over neighboring tiles.
+    # Documents of 16 to 31 tokens cross at most one border between tiles. A tile therefore needs at
+    # most three of the 13 tiles: itself and its neighbors.
     assert estimate.average_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13
 
 

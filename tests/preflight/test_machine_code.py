@@ -126,10 +126,13 @@ def test_a_value_that_depends_on_itself_is_unknown():
 
 
 def test_counters_that_start_with_each_others_value_are_unknown():
-    """They recursed without end, as each one forgot that the other was being evaluated."""
+    """Evaluate two counters, each of which starts with the value of the other one.
+
+    An earlier version evaluated them in an endless recursion.
+    """
     one = "%s20_s2 = sphi %s50_s5, %s21_s6  ;;  %s21_s6 = sadd.s32 1, %s20_s2"
     other = "%s50_s5 = sphi %s20_s2, %s51_s7  ;;  %s51_s7 = sadd.s32 1, %s50_s5"
-    # The bound of the comparison is then taken for the number of trips.
+    # If a counter is unknown, the number of trips is assumed to be the bound, which is 12.
     assert _runs(_loop(f"{one}  ;;  {other}", 12))[0] == [1.0, 12.0, 12.0, 12.0, 1.0]
 
 

@@ -16,9 +16,9 @@ from testkit import ROOT
 from testkit.configs import fitted, with_data
 from tests.commands.test_preflight import SETTINGS
 
-# Program that starts a run as a machine does, until it looks up the compiled step. The compiler's
-# client cannot load programs. It therefore compiles the step again and stores it, which must happen
-# under the same key.
+# Program that starts a run as a machine does, until the run looks up its compiled step. Without a
+# TPU, JAX cannot load a stored program. This program therefore compiles the step again and stores
+# it. The test compares the key under which it is stored.
 MACHINE = """
 import sys
 import jax

@@ -52,9 +52,9 @@ def test_identical_ops_share_their_code():
 
 
 def test_no_op_is_priced_below_its_products_at_the_peak():
-    """Price an op at least by its products at the peak.
+    """Price an op at least at the time of its matrix products at the chip's peak rate.
 
-    A listing may contain products at shorter intervals than the matrix units can execute.
+    Its machine code may start products faster than the matrix units can execute them.
     """
     result = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.0})})["f.1"]
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
@@ -139,7 +139,7 @@ LINES = {
     "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
     "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%first), condition=%fewer, body=%step",
 }
-ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of these copies
+ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # Cycles of a copy.
 
 
 def _written(words):
@@ -153,8 +153,8 @@ def _written(words):
 
 
 @pytest.mark.parametrize(
-    # The instructions of a step, the time of each op, and the time that the step waits for copies.
-    # A copy takes the time 1.
+    # Instructions of a step, time of each "op" and "fill", and expected time for which the step
+    # waits for copies. The unit of both times is the time of a copy.
     ("words", "ops", "waiting"),
     [
         ("start op done", 2.0, 0.0),
@@ -172,7 +172,7 @@ def _written(words):
     ],
 )
 def test_step_waits_for_copies_that_ops_do_not_cover(words, ops, waiting):
-    """Compute the waiting time in units of `ONE`, the time of a copy."""
+    """Compute the waiting time. The time of a copy is `ONE`."""
     step = _written("start op done")
     module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
     code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}

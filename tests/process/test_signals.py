@@ -17,7 +17,11 @@ from testkit import ROOT, any_command, command_line, prepared
 
 
 class Listening(StopRequest):
-    """Stop request that records its messages, and that it would end the process."""
+    """Stop request that does not print messages, and does not end the process.
+
+    `logged` contains its messages. `last_words` contains the message with which it would end the
+    process.
+    """
 
     def __init__(self, timeout=60.0):
         super().__init__(self._record, self._left, timeout)

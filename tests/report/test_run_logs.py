@@ -11,7 +11,8 @@ def test_counts_cost_and_eta_agree_with_the_model_card(tmp_path):
     now = fake_run.end_of(run_dir) + 10
     run = RunLogs(str(run_dir), now)
     assert run.is_running and not RunLogs(str(run_dir), now + 3600).is_running
-    # As in the model card, time counts only steps, and an end except "finished" is an interruption.
+    # As in the model card, only the time of steps counts, and each session that ended without the
+    # event "finished" counts as an interruption.
     assert run.train_seconds == 6000 * fake_run.STEP_SECONDS and run.interruptions == 3
     assert run.count("preempted") == 1 and run.count("saved") == 12
     assert run.eta_seconds == pytest.approx(4000 * fake_run.STEP_SECONDS)

@@ -25,7 +25,7 @@ def test_a_manifest_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
     first = Owned.create(base, FILES)
     first.write("report.html", b"page")
-    # A folder of single files can become a run.
+    # A folder of the kind `FILES` can become the folder of a run.
     as_run = Owned.create(base, "run")
     assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
     assert Owned.create(base, FILES).kind == "run"

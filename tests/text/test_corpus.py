@@ -45,7 +45,7 @@ def test_inputs_without_files_are_refused(tmp_path):
             texts(*sources)
 
 
-# --- SRC=WEIGHT ---
+# --- corpora with weights (SRC=WEIGHT) ---
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_path_that_ends_like_a_weight_is_usable(tmp_path):
     assert plain.weights == [] and weighted.weights == [(plain.fingerprint, 0.5)]
 
 
-# --- tfds: ---
+# --- corpora of TFDS (tfds:NAME) ---
 
 DOCUMENTS = list(articles.generate(40, 1, 500))
 SIZES = {"train": 36, "validation": 2, "test": 2}

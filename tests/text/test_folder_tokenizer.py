@@ -69,7 +69,7 @@ def exported(ours, folder, model_type="modernbert"):
 
 
 def marked(tok, text, by="script"):
-    """Return the words of a text that start where the word marker says."""
+    """Divide a text at the word starts that the word marker finds."""
     ids = tok.encode_arrays([text])
     (starts,) = words.make_word_marker(by, tok)([text], ids)
     surface, offsets = tok.spell_with_offsets(text, ids[0])

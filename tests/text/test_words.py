@@ -1,4 +1,4 @@
-"""Word starts by script and by MeCab, in text and in tokens."""
+"""Starts of words in text and in tokens, by writing system (kanji, kana, ...) and by MeCab."""
 
 import importlib.util
 import sys

@@ -319,7 +319,10 @@ def test_one_process_writes_and_all_report_the_result(finished):
 @pytest.mark.slow
 @processes
 def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
-    """Compare weights and evaluations after a kill during compilation, which ends the pod."""
+    """Compare a pod, which is killed once and started again, with a single process.
+
+    The kill of one process ends the whole pod.
+    """
     pod, alone = tmp_path / "pod", tmp_path / "alone"
     running = start(pod, processes=4, hang={0: ("start-up", 1)})
     hung(running, 0)

@@ -160,7 +160,7 @@ def training(root, hosts, trainer, reporter, others="", **environ):
         root: folder that takes the place of the bucket and the disk.
         hosts: number of hosts of the slice.
         trainer: line of bash that the fake Python runs in place of `pretrain`.
-        reporter: line of bash that it runs in place of the report of the end.
+        reporter: line of bash that it runs in place of the program that reports the trainer's end.
         others: further cases of the fake Python.
         environ: additional environment variables.
     """
@@ -254,7 +254,7 @@ def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
     assert "installation failed" in lines and "FAILED" in lines  # sha256sum prints the second word.
 
 
-# --- the lock is executed: installed, trained, preempted and resumed ----------------------------
+# --- runs with all packages of the lock: install, train, preempt, resume ------------------------
 
 
 STEPS, FIRST = 300, 20
@@ -284,7 +284,7 @@ def place(tmp_path_factory, fake_gcs):
     for path in data.iterdir():
         fake_gcs.put(f"gs://rented/data/{path.name}", path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        # The cache has gigabytes, so it is kept for the next test run.
+        # The cache contains gigabytes, so keep it for the next test run.
         patch.setenv("UV_CACHE_DIR", rented.uv_cache())
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("notes")))
         for key, text in fake_gcs.env.items():

@@ -27,7 +27,8 @@ def _resolved(config, platform, chip):
 
 
 @pytest.mark.parametrize(
-    # The implementation that "auto" chooses, and that "kernel" becomes (None: it is refused).
+    # Implementation that the setting "auto" results in, and the one that "kernel" results in (None:
+    # not tested here, since the setting is refused).
     ("platform", "chip", "auto", "named"),
     [
         ("tpu", "v5e", "kernel", "kernel"),

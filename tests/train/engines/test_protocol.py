@@ -92,7 +92,7 @@ def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, 
     """Compare the weights after SIGKILL, SIGTERM and a time limit on a bucket.
 
     SIGKILL comes before the first save, during it, and during the last save. Starts that do not
-    test a save disable saving by steps. testkit.soak is the test on a disk.
+    test a save disable saving by steps. testkit.soak tests the same on a disk.
     """
     model = f"{bucket}/model"
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
