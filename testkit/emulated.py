@@ -32,7 +32,7 @@ class EmulatedCloud(Cloud):
 
 
 def describe(*fakes, **terms):
-    """Return the arguments of `make_cloud` for running fake services.
+    """Return the arguments with which `make_cloud` connects to these fakes, which are running.
 
     `terms` are fields of `watcher.Terms`.
     """

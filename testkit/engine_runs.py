@@ -201,7 +201,10 @@ def run_engine(engine, steps):
 
 
 def _replicas(config, data, state, batches, replicas, steps):
-    """Run the same steps by plain TensorFlow, one replica after the other, and sum in between."""
+    """Run the same steps by plain TensorFlow.
+
+    The gradients of the replicas are computed one after the other, and then summed.
+    """
     import tensorflow as tf
 
     from bigbird_ja.model.params import make_parameter_specs

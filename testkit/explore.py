@@ -174,7 +174,7 @@ class _Turn:
         self._pick = pick or (lambda name, words: self._script.pop(0) if self._script else "ok")
         self._past, self._log = [*process.past], [*process.past]
         self.offered: list[tuple[str, ...]] = []
-        self.told: list[str] = []  # failures of this turn
+        self.told: list[str] = []  # Outcomes other than "ok" in this turn.
         self._looks = 0
 
     def live(self):
@@ -217,7 +217,7 @@ class _Turn:
         except _TurnOver:
             pass
         except (Detached, StorageError, BadInput) as error:
-            # A lost lease is one of these.
+            # The error of a lost lease is a StorageError.
             is_refusal = str(error) == "busy" or "malformed" in str(error)
             assert not isinstance(error, BadInput) or is_refusal, error
             process.status = "over"

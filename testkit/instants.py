@@ -8,8 +8,8 @@ import functools
 import importlib
 import threading
 
-# For each phase, the functions whose calls contain an instant of this phase: module, name, and
-# whether the instant is before or after the call.
+# For each phase, the functions whose calls mark an instant of this phase: module, name, and whether
+# the instant is before or after the call.
 _CALLS = {
     "start-up": [("bigbird_ja.train.train", "check_run", "before")],
     "compile": [("bigbird_ja.train.train", "show_waiting", "before")],

@@ -48,7 +48,7 @@ def digest(model_dir):
 
 
 def interrupt_storage(patch, kill):
-    """Raise KeyboardInterrupt in all changes of files by this process after the first `kill`.
+    """Let the first `kill` changes of files succeed, and raise KeyboardInterrupt in all later ones.
 
     Returns:
         The list of the changes, to which each change is added.

@@ -41,8 +41,8 @@ GOOD = {
 }
 # Commands that read no files, except `preflight`, which takes long and reads the files of `plan`.
 OTHERS = {"demo", "sample", "status", "logs", "down", "doctor", "preflight"}
-# Accepted exit statuses: the damage does not matter, the file is refused, it needs more memory than
-# there is, or it cannot be read.
+# Accepted exit statuses. 0: the damage does not matter. 2: the file is refused. 71: reading the
+# file needs more memory than there is. 74: the file cannot be read.
 STATUSES = {0, 2, 71, 74}
 TIMEOUT_SECONDS = 120.0
 # Address space that a command may use in addition to TensorFlow's. The limit stops a command that

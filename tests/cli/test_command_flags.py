@@ -80,7 +80,8 @@ def test_a_flag_that_needs_another_is_refused_without_it(command, flag):
     value = option.choices[0] if option.choices else option.span[1] if option.span else "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
     name, equals, needed = option.needs.partition("=")
-    # With `needs="name=value"`, set the other flag to another value, which its default may not be.
+    # With `needs="name=value"`, set the other flag to a different value, since its default may be
+    # `value`.
     if equals:
         others = command_flags.declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(other for other in others if other != needed)}")

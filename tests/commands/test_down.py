@@ -46,7 +46,7 @@ def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
 def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert support.run([*DOWN, "--name=b"], fake)[0] == 0
     assert fake.node_names() == [NODE_A]
-    # No run has this name. It may be misspelled.
+    # No machine has this name, so it may be misspelled.
     status, result = support.run([*DOWN, "--name=b"], fake)
     assert status == 2
     assert f"b: no TPU is listed for this; TPUs exist for a in {ZONE}" in result["error"]
@@ -60,7 +60,7 @@ def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
 
 
 def test_only_the_listed_machine_is_deleted_and_not_its_namesakes(tmp_path):
-    """In the same zone, keep a node of the other service and one without our label."""
+    """Keep two nodes of another owner in the same zone, one of which has the same name."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):

@@ -151,7 +151,7 @@ def test_a_copied_folder_is_not_the_run(root, fake_tpu):
     _, result = support.run(["status", f"--bucket={root}/bucket", "--project=p"], fake_tpu)
     assert [len(shown["tpus"]) for shown in result["runs"]] == [1, 0]
     assert [shown["message"][:6] for shown in result["runs"]] == ["", "a copy"]
-    # Without the supervisor's folder, the copy is a run of its own.
+    # Without the supervisor's folder, the copy is a new run.
     shutil.rmtree(f"{place}-2/supervisor")
     status, result = support.run(launch, fake_tpu)
     assert (status, result["global_step"], result["cost_usd"] < 3) == (0, 100, True)

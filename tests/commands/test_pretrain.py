@@ -121,7 +121,8 @@ def test_refusing_bucket_ends_the_run_with_the_cause(runs, fake_gcs, bucket):
     ended = running.wait()
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
-    # The error is that of the first request, which is for the lock, not of the clean-up afterwards.
+    # The message names the first request that failed, which is for the lock. Requests of the
+    # clean-up fail later.
     assert f"{model}/lock.json" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).list_steps() == []
 
@@ -192,7 +193,7 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
 
 
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
-    """Refuse the setting in a file that states only a few. Accept it in a complete preset."""
+    """Refuse `tpu.num_cores` in a file with one setting. Accept it in a preset and in a copy."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")

@@ -25,9 +25,9 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
             assert pair.b[0].start == pair.a[-1].end
     alone = [pair for pair in pairs if not pair.b]
     singles = [fragment for pair in alone for fragment in pair.a]
-    # At the end only single tokens of one document are left, which are too short for a pair. Each
-    # pair with more tokens of the document leaves at most two: one before a random B, and one where
-    # A or B is cut.
+    # Sequences without B contain only single tokens of one document, which are too short for a
+    # pair. A pair that contains tokens of this document leaves at most two single tokens: one
+    # before a random B, and one where A or B is cut.
     assert all(fragment.end - fragment.start == 1 for fragment in singles)
     left = {fragment.document for fragment in singles}
     assert len(left) <= 1
@@ -46,7 +46,7 @@ def test_b_leaves_no_single_token_behind():
         for each in pair.b:
             after = np.flatnonzero(taken[each.document][each.end :])
             left = after[0] if len(after) else lengths[each.document] - each.end
-            # A fragment of one token cannot be cut to leave more.
+            # Only a B of one token may leave a single token, since it cannot be shortened.
             assert left != 1 or each.end - each.start == 1
 
 

@@ -1,4 +1,4 @@
-"""A BERT, RoBERTa or XLM-R is exported as its class if its maximum length was not changed."""
+"""A BERT, RoBERTa or XLM-R keeps its class on export if its maximum length was not changed."""
 
 import json
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def source(request, tmp_path_factory):
 
 @dataclass(frozen=True, kw_only=True)
 class _Made(Data):
-    """Fields of a manifest that a run reads."""
+    """Data of a run, with a field of the manifest that a run also reads."""
 
     tokenizer_sha256: str = ""
 

@@ -80,7 +80,7 @@ def modules_here(tmp_path, monkeypatch):
 
     before = pkgutil.resolve_name(cache)
     monkeypatch.setattr(cache, str(tmp_path))
-    # Another test in this process may have put the default cache of transformers first.
+    # Another test in this process may have added the default cache of transformers to sys.path.
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != before])
     forget()
     yield

@@ -122,7 +122,7 @@ def begun_from(monkeypatch, **record):
 
 
 def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, monkeypatch):
-    """Copy license, language and tags from the source's card, and name its base model."""
+    """Copy license, language and tags from the source's card, and name the source as base model."""
     stated = sentence_encoder(tmp_path)
     note = "position_embeddings: 512 positions repeated"
     head = ["cls/predictions/transform/kernel"]

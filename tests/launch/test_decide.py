@@ -56,8 +56,9 @@ def live(story):
             fails: faults as [act or acts, zone or "", first hour, last hour, key of FAULTS].
             stop: hour of a Ctrl-C with which the user deletes the machine.
             detach: hour of a Ctrl-C with which the user detaches.
-            happens: events as [hour, kind, hours]. The kind is "nap" (the supervisor sleeps),
-                "clock" (the clock is changed) or "repair" (the machine is repaired for so long).
+            happens: events as [hour, kind, hours]. The kind is "nap" (the supervisor sleeps for
+                these hours), "clock" (the clock is changed by these hours) or "repair" (the machine
+                is repaired for these hours).
             then: further launches, each with its own `run`, `cloud`, `stop`, `detach` and
                 `happens`, after a `pause` of hours.
     """

@@ -50,7 +50,7 @@ def test_a_grant_has_hours_and_no_dollars():
 
 
 def test_a_run_with_a_machine_continues_at_its_service(tmp_path):
-    machine = Machine.of(support.vm_of("run-1", kind="v6e-8"))  # It is in the Cloud TPU API.
+    machine = Machine.of(support.vm_of("run-1", kind="v6e-8"))  # A node in the Cloud TPU API.
     support.make_run(str(tmp_path), "run-1", attempt=1, phase=Phase.RUNNING, machine=machine)
     assert [run.service for run, _, _ in offers(bucket=str(tmp_path))] == ["tpu", "compute"]
 

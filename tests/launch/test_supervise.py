@@ -78,9 +78,9 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
 
 @pytest.mark.parametrize("part", ["log", "read_log_tail", "append_event", "read_heartbeat"])
 def test_no_failure_to_display_or_read_ends_the_loop(part):
-    """Continue after an error while something is read or displayed.
+    """Continue after an error in a function that reads or displays something.
 
-    The first trainer fails, so that its log is displayed.
+    The first trainer fails, so that the supervisor displays its log.
     """
 
     def fail(*_):
@@ -89,7 +89,7 @@ def test_no_failure_to_display_or_read_ends_the_loop(part):
     cloud, io = SimulatedCloud(TRAINER, lifetimes(1.0), script=["exit:1"]), {}
     if part == "log":
         io["log"] = fail
-    elif part == "read_heartbeat":  # This fails for an hour.
+    elif part == "read_heartbeat":  # Reading fails for an hour.
         real = cloud.read_heartbeat
         cloud.read_heartbeat = lambda: fail() if HOUR < cloud.now < 2 * HOUR else real()
     else:

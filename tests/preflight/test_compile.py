@@ -97,9 +97,9 @@ def test_machine_code_is_made_on_request(monkeypatch):
 
 
 def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes():
-    """Compare the bytes of a step, since a stored program is found by them.
+    """Check that attributes are sorted. TensorFlow writes `grad_x` and `grad_y` in varying order.
 
-    TensorFlow writes the attributes `grad_x` and `grad_y` in varying order.
+    A compiled program is looked up by the bytes of its step.
     """
 
     def gradients(values):

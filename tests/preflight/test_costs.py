@@ -41,7 +41,7 @@ TILE = 8 * 128 * 4
 
 
 def test_ops_are_estimated_or_priced_by_padded_bytes():
-    """Price a collective by the larger of operand and result, and branches by the costliest."""
+    """Price a collective by its larger array, and a conditional by its most expensive branch."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
     moving |= {"gather": "all-gather-start", "called": "all-gather", "core": "all-reduce"}

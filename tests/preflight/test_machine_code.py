@@ -80,7 +80,8 @@ def _loop(counter, bound, negated="!", compare="ge"):
 
 
 PHI = "%s30_s3 = sphi %s10_s1, %s20_s2 /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
-# The same counter, which is stored in memory and moved before the next iteration.
+# The counter of `PHI`, which is stored in memory (`IN_MEMORY`), or copied to another register
+# before the next iteration (`MOVED`).
 IN_MEMORY = (
     "%s30_s3 = sphi %s10_s1, %s20_s2  ;;  %77 = sst [smem:[#allocation2_spill]] %s30_s3  ;;"
     "  %s40_s4 = sld [smem:[#allocation2_spill]] /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s40_s4"
@@ -155,7 +156,8 @@ def _with_skip(predicate):
 @pytest.mark.parametrize(
     ("predicate", "runs"),
     [
-        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),  # 2 to 11 out of 2 to 17
+        # The counter goes from 2 to 17, and the bundles run for 2 to 11.
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),
         (
             "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 4  ;;"
             "  %p7_p2 = scmp.lt.s32.totalorder %s30_s3, 16  ;;  %p9_p1 = pnand %p8_p0, %p7_p2",

@@ -68,7 +68,7 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
 
 
 def test_kernel_is_priced_only_with_its_code():
-    """Price a kernel whose instruction is split into several lines, as those of JAX are."""
+    """Price a kernel whose instruction spans several lines, as JAX writes it."""
     module = hlo.parse(HLO["kernel"])
     found = costs.price_module(module)
     assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [

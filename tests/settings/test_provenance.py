@@ -24,7 +24,7 @@ def test_the_echo_has_effective_settings_that_differ_from_the_preset(tmp_path):
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
     assert echoed(path, uses=("model",)) == ["  (all defaults)"]
     assert echoed(path) == [f"  tokenize.vocab_size = 100  (default 32000; from {path})"]
-    # For a resumed run, settings are compared with those of the run.
+    # When a run is resumed, settings are compared with those that the run has stored.
     path = write(tmp_path, config_to_yaml(resolve_config(path, [other])[0]))
     changed = "  training.num_train_steps = 50  (run 40; from `overrides`)"
     assert echoed(path, "training.num_train_steps=50", run=path) == [f"  {path}", changed]

@@ -124,7 +124,7 @@ def test_the_second_of_two_exports_into_one_folder_is_refused(target):
 def test_an_export_that_another_process_finished_meanwhile_is_kept(target):
     assert not folder.is_finished(target, _record(1), overwrite=False)
     _export(target, 1, "theirs")
-    folder.write(target, _record(1), _fill("ours"))  # This is the same export.
+    folder.write(target, _record(1), _fill("ours"))  # Both exports are of step 1.
     with pytest.raises(BadInput, match="contains another export"):
         folder.write(target, _record(2), _fill("ours"))
     assert _text(target) == "theirs"

@@ -250,7 +250,7 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
         while not storage.replace_if(remote, stolen, storage.read_with_token(remote)[1]):
             pass  # The lease was renewed in between.
         lease.check()
-    assert read_holder(remote) == ELSEWHERE  # The former holder did not renew or release it.
+    assert read_holder(remote) == ELSEWHERE  # The former holder did not change the lease.
 
 
 @pytest.mark.parametrize("name", ["STORAGE_TIMEOUT", "LEASE"])

@@ -54,7 +54,7 @@ def transformers_ids(folder, texts, ends=True):
 
 
 def our_ids(ours, texts):
-    """Return the ids of each text in a training sequence of its own."""
+    """Return the token ids of each text between [CLS] and [SEP], as in a training sequence."""
     special = ours.special
     return [[special.cls, *ids, special.sep] for ids in ours.encode_batch(texts)]
 
@@ -208,7 +208,7 @@ def test_tokenizer_json_has_priority_over_a_foreign_sentencepiece_model(
 
 
 def changed(folder, name, **values):
-    """Set keys of a JSON file, and remove special_tokens_map.json, which may also state them."""
+    """Set keys of a JSON file. Remove special_tokens_map.json, which may state the same keys."""
     content = json.loads((folder / name).read_text()) | values
     (folder / name).write_text(json.dumps(content))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)

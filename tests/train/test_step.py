@@ -81,7 +81,7 @@ def test_checkpointing_recomputes_each_layer_behind_a_barrier():
 
     The memory that preflight reports shows that XLA keeps them for TPUs.
     """
-    # TensorFlow draws a random number to find its device, which needs a seed with determinism.
+    # TensorFlow draws a random number to find its device. With determinism this needs a seed.
     tf.random.set_seed(1)
     products, barriers = [], []
     for on in (False, True):

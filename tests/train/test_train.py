@@ -96,7 +96,7 @@ def metrics(step):
 
 
 class Training:
-    """Starts of a run in one MODEL_DIR with the simulated engine.
+    """Run in one MODEL_DIR with the simulated engine. Each call of `run` starts or resumes it.
 
     Arguments of `run`:
         stop_at: step after which a SIGTERM comes, or `instead` is called. With "evaluation", the
@@ -165,7 +165,7 @@ def training(tmp_path, monkeypatch):
 
 
 def nothing(training):
-    """Do not change MODEL_DIR, which does not exist on a disk, and is empty on a bucket."""
+    """Do not create MODEL_DIR."""
 
 
 def folder(training):
@@ -236,7 +236,7 @@ def other_config(training, patch):
 
 
 def in_the_place_of(name, make):
-    """Return a function that replaces an output by something else just before the start."""
+    """Return a function that removes the output `name`, and calls `make` with its path."""
 
     def refusal(training, patch):
         path = Path(training.model_dir, name)
@@ -420,7 +420,7 @@ def test_an_evaluation_on_other_data_does_not_count(training):
     # The step at which the first start ends and saves, the steps of the evaluations recorded by
     # then, and those recorded at the end of the run. Evaluations are due at steps 20 and 30.
     [
-        (20, [], [20, 30]),  # It ended before the evaluation of step 20 was recorded.
+        (20, [], [20, 30]),  # The evaluation of step 20 was not recorded.
         (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.
         (20, [20], [20, 30]),
         (25, [23], [23, 30]),

@@ -280,8 +280,8 @@ def test_time_is_counted_before_anything_is_read(tmp_path):
         def poll(self):
             raise _Over
 
-    # The age counts from the request of the machine. Since two clocks are compared, it is limited
-    # to half an hour.
+    # The machine's age counts from the request to create it. The difference of two clocks is used
+    # for this, so the age at boot is limited to `CREATION_SECONDS`.
     terms = replace(TERMS, limit=1e6, requested=1.0)
     age = watched(tmp_path, Hanging(terms, str(tmp_path)), 1000, terms).age
     assert age == watcher.CREATION_SECONDS + terms.poll
