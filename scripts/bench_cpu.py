@@ -86,7 +86,7 @@ def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
 
 
 def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Run `train_theirs` in another process, and return its result."""
+    """Run `train_theirs` in another process, and return its result after the first `WARM` steps."""
     call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
     done = subprocess.run(
         [*call, json.dumps([name, settings, more])],
@@ -140,9 +140,9 @@ def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> l
 
 
 def time_products(library: str) -> list[float]:
-    """Return the seconds of one pass over `PRODUCTS` by "jax" or "torch", after a first pass.
+    """Return the seconds of each pass over `PRODUCTS` by "jax" or "torch", after `WARM` passes.
 
-    Run it in another process.
+    Each library is measured in its own process.
     """
     if library == "torch":
         import torch

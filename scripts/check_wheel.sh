@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check_wheel.sh [PYTHON]: build dist/*.tar.gz, and from this dist/*.whl, and check their metadata. Then
-# use the wheel as a new user does: install it with the README's extras in a new environment of PYTHON,
-# and run doctor, plan and the demo in another folder. The demo's loss must be in the range that the
-# README states.
+# check_wheel.sh [PYTHON]: build dist/*.tar.gz, build dist/*.whl from this archive, and check the
+# metadata of both. Then use the wheel as a new user does: install it with the README's extras in a new
+# environment of PYTHON, and run doctor, plan and the demo in another folder. The demo's loss must be in
+# the range that the README states.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # make_venv.sh ENVIRONMENT FOLDER: create the virtual environment FOLDER from ENVIRONMENT's lock (pinned
-# by hash), and install bigbird-ja in it. Without FOLDER, only print the Python that it would use. If
-# there is none, print how to install one, and exit with status 2. An environment supports several
-# versions of Python, of which the first one is the default. ENVIRONMENT-3.12 selects 3.12.
+# by hash), and install bigbird-ja in it. Without FOLDER, only print the path of the Python for the
+# environment. If no suitable Python is installed, print how to install one, and exit with status 2. An
+# environment supports several versions of Python, of which the first one is the default.
+# ENVIRONMENT-3.12 selects 3.12.
 #
 #   main       environment of `make test`, `preflight` and every rented machine
 #   extra      additional packages for main: libtpu, a MeCab dictionary, PyTorch. Tests that need them are
@@ -38,7 +39,7 @@ if [ -n "$only" ]; then
   esac
 fi
 
-# A command may be a shim of pyenv for a version that is not installed, so run it.
+# Run the command as a test, since it may be a shim of pyenv for a version that is not installed.
 is_python() {
   [ "$("$1" -c 'import sys, venv, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
 }
@@ -99,8 +100,8 @@ must() {
 
 pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-# Install uv, which is pinned, too, and the other packages by uv, in a third of pip's time. If uv fails,
-# use pip.
+# Install uv by pip, in the version of the lock, and the other packages by uv, which takes a third of
+# pip's time. If uv fails, install the packages by pip.
 from_lock() {
   if pip --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements/main.lock) &&
     "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --require-hashes -r "$lock"; then
