@@ -115,8 +115,8 @@ def by_length() -> Iterator[dict[str, Any]]:
 
     All lengths have the same number of tokens in a step, so that only the attention kernels depend
     on the length. Each length's kernels are compiled separately (`kernel_shape`). Their cycles
-    replace those of the kernels in the compiled step. Dollars are those of spot chips in the
-    cheapest zone, for the time that `plan` predicts from the cycles.
+    replace those of the kernels in the compiled step. Costs in dollars are those of spot chips in
+    the cheapest zone, for the time that `plan` predicts from the cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")

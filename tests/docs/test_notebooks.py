@@ -1,4 +1,4 @@
-"""The notebooks for free TPUs run completely, and three sessions equal an uninterrupted run."""
+"""The notebooks for free TPUs run completely, and three sessions train as one does."""
 
 import ast
 import json

@@ -58,7 +58,10 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
 
 
 def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
-    """Report a difference for an epsilon of 1e-5, which is small but far above rounding."""
+    """Export another epsilon of the layer norm, and check that the report finds a difference.
+
+    The difference is small, but far above rounding.
+    """
     copy = shutil.copytree(exported[0], tmp_path / "hf")
     config = json.loads((copy / "config.json").read_text())
     assert config["layer_norm_eps"] == 1e-12

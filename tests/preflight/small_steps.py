@@ -3,8 +3,9 @@
 `python -m tests.preflight.small_steps` records them anew. The steps have two layers and are
 compiled by the real TPU compiler, each in a quarter of a minute on an idle core. The record,
 recorded_cost.json, contains an entry for each version of libtpu in the locks, written by this
-program in that environment. It changes in the same commit as the code that changes the cost. Where
-libtpu lists its machine code, the record contains the cycles of a smaller step by that code, too.
+program in that environment. It changes in the same commit as the code that changes the cost. If
+libtpu lists machine code, the record also contains the cycles of a smaller step, as they follow
+from the machine code.
 """
 
 import importlib.metadata

@@ -50,11 +50,11 @@ def test_data_model_seed_and_optimizer_of_a_run_are_fixed():
     assert all(get_accepted_changes(key) == "fixed" for key in kept)
 
 
-# Code that checks, copies, shows or compares configs reads all settings, so it is not counted.
-# Reading by `list_config_warnings` counts, since a setting with a warning has an effect.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 
 
+# Code that checks, copies, shows or compares configs reads all settings, so its reads do not count.
+# Reads by `list_config_warnings` count, since a setting with a warning has an effect.
 HANDLING = ("bigbird_ja.settings.resolve", "bigbird_ja.settings.variants")
 
 

@@ -22,7 +22,7 @@ DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 def _gradients(step):
     random = np.random.default_rng(1000 + step)
-    # Gradients of real variables differ in size by as much.
+    # The gradients of real variables vary over as many orders of magnitude.
     sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))
     return {
         name: (size * random.standard_normal((6, 5))).astype(np.float32)
