@@ -89,7 +89,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     also: tuple[str, ...] = ()  # programs whose times are added to the step
     compiled: int = 1  # number of layers that are compiled
     core: bool = False  # compile for one of v4's two cores, not for the whole chip
-    options: dict[str, str] = {}  # options of the compiler
+    options: dict[str, str] = {}
 
     # Single ops. `shape` is [batch, heads, length, size] of attention, [tokens, width, vocabulary]
     # of a loss, or any shape of a copy.

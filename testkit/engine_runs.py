@@ -34,7 +34,7 @@ TINY = (
     "data.shuffle_window=2",
 )
 
-Run = tuple[dict[str, Any], list[float]]  # state and losses
+Run = tuple[dict[str, Any], list[float]]  # Final state, and loss of each step.
 
 
 def compare(devices, cases):

@@ -133,7 +133,8 @@ class SimulatedCloud:
     rented_usd: float = 0.0
     creations: int = 0
     run: LaunchedRun = field(default_factory=lambda: LaunchedRun("gs://b", "run"))
-    foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # labels by zone
+    # Labels of machines of other owners with the run's name, by zone.
+    foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)
     foreign_touched: int = 0  # number of requests to delete a machine of another owner
     answered_at: float = -math.inf  # time of the service's last answer
     rented_finished: int = 0  # number of machines that were created for a finished run

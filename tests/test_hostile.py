@@ -20,7 +20,7 @@ from bigbird_ja.text import articles
 from testkit import runs, tokenizer_folders
 
 SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
-SAMPLE = 24  # cases
+SAMPLE = 24  # Number of cases.
 ALL = "BIGBIRD_JA_HOSTILE_ALL" in os.environ
 # Valid flags of each command that reads files. in/ contains a finished run, and out/ is empty.
 GOOD = {

@@ -56,7 +56,7 @@ class Service:
         keep_disk: whether all machines share one disk, as if the image contained the package.
     """
 
-    path: str  # path of the API
+    path: str  # Path of the API in the URL.
     # Prefix of the names of operations, and their fields while they run and when they are done.
     operation_prefix: str
     running: dict[str, Any]

@@ -24,7 +24,7 @@ class FakeTpu(Service):
         super().__init__(work_dir, environ, keep_disk)
         self.queued = {}
         self.unreachable = []  # zones that do not answer, and are missing in listings
-        self.paths = []  # paths of all requests
+        self.paths = []
 
     # --- calls of tests ---------------------------------------------------------------
 

@@ -94,7 +94,8 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
 @pytest.mark.parametrize("number", [1, 2])
 def test_corpora_of_one_and_two_documents_make_a_data_set(tmp_path, tokenizer_path, number):
     texts = ["吾輩は猫である。名前は無い。"] * number
-    corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])  # skips blank texts
+    # `make_data` skips the blank texts at the beginning and the end.
+    corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])
     output = str(tmp_path / "data")
     manifest, _ = build.make_data(making.request(corpus, tokenizer_path, output, num_shards=8))
     assert manifest.train.sequences == 1 and len(manifest.train_shards) == 1

@@ -112,7 +112,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     assert os.listdir(tmp_path) == ["t"]
 
 
-SHORT_CHUNK = 512 << 10  # bytes of a chunk in these tests
+SHORT_CHUNK = 512 << 10
 SMALL = os.urandom(100_000)  # This is transferred in one request.
 TWO_CHUNKS = os.urandom(SHORT_CHUNK + 1000)
 

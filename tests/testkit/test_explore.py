@@ -16,7 +16,7 @@ from testkit.explore import Bounds, explore, walk
 from testkit.explored import INVARIANTS
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
-ENDLESS = 10**6  # number of steps with which the budget ends the run
+ENDLESS = 10**6  # With so many steps, the budget ends the run.
 SINGLE = Bounds(processes=1)
 UNENDING = replace(SINGLE, target_step=ENDLESS)
 CHANGES = Bounds(changes=True, target_step=ENDLESS)
