@@ -1,7 +1,7 @@
 """Explore every interleaving, within bounds, of two supervisors of a run.
 
 The supervisors run the real code: `_Supervisor` with all of `decide`, and `Lease`. They share a
-lock, machines and a bucket, which are simulated. A turn (`_Turn`) of a supervisor lasts until it
+lock, machines and a bucket, which are simulated. A turn (`_Turn`) lasts until the supervisor
 pauses. Each request in a turn is an act. An act may succeed, fail, succeed while its answer is lost
 ("late"), or return a wrong answer ("lies"). Before an act that changes what others see, the process
 may fall asleep, perhaps forever. When it wakes up, it repeats the turn with the answers that it

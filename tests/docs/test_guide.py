@@ -1,8 +1,8 @@
 """Commands of the README and of the guides can be executed as they are printed.
 
 Blocks of the guide with the mark "runs here" are executed, both as commands and in Python. Commands
-in other blocks are only parsed, except `plan` and `launch`. These are executed, `launch` with
---dry_run.
+in other blocks are only parsed, except `plan` without --data_dir, and `launch`. These are executed,
+`launch` with --dry_run.
 """
 
 import json
