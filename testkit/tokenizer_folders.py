@@ -109,7 +109,7 @@ def gemma_bpe(folder, texts):
 def _without_added_bytes(backend):
     """Move the byte tokens from the added tokens into the vocabulary.
 
-    There they are in the tokenizers that others have published.
+    Published tokenizers contain the byte tokens there.
     """
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True

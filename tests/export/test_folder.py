@@ -58,7 +58,7 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
 
 
 def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
-    """Export another epsilon of the layer norm, and check that the report finds a difference.
+    """Change the epsilon in an exported folder, and check that the report finds a difference.
 
     The difference is small, but far above rounding.
     """

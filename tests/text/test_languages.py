@@ -52,7 +52,7 @@ def test_long_runs_without_spaces_are_divided_at_tokens(language):
 
 
 def mark(tokens, is_japanese):
-    """Divide a text into words. It consists of these tokens, which are also the vocabulary."""
+    """Divide the text of these tokens into words. The vocabulary contains only these tokens."""
     kinds = types.SimpleNamespace(
         tokens=tokens,
         vocab_size=len(tokens),
