@@ -79,12 +79,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Return the title of the run's curve."""
+        """Title of the run's curve."""
         return f"{self.name}, seed {self.seed}" + (f", {self.steps} steps" if self.steps else "")
 
     @property
     def folder(self) -> str:
-        """Return the run's folder below WORK_DIR."""
+        """Name of the run's folder and files below WORK_DIR."""
         return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
 
 

@@ -19,7 +19,7 @@ class Ended:
 
     @property
     def json(self):
-        """Parse standard output, which is one line of JSON."""
+        """Parsed standard output, which must be one line of JSON."""
         assert self.stdout.count("\n") == 1, self.stdout
         return json.loads(self.stdout)
 

@@ -64,7 +64,7 @@ _SLEEPS = ("delete", *_WRITTEN)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of an exploration, and settings of the run."""
+    """Maximum numbers of faults, ticks and processes, and settings of the simulated run."""
 
     faults: int = 1
     ticks: int = 12
@@ -79,13 +79,13 @@ class Bounds:
 
     @cached_property
     def other(self):
-        """Return the record of the second supervisor."""
+        """Record of the second supervisor."""
         changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.25}
         return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property
     def run(self):
-        """Return the record of the first supervisor, at a dollar an hour."""
+        """Record of the first supervisor. The machine costs a dollar per hour."""
         return LaunchedRun(
             bucket="gs://b",
             name="run",

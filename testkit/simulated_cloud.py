@@ -80,7 +80,7 @@ class Node:
 
     @property
     def ends_at(self):
-        """Return the time at which billing ends."""
+        """Time at which billing ends."""
         return min(self.dies_at, self.deleted_at)
 
 

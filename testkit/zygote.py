@@ -32,7 +32,7 @@ class Ended:
 
     @property
     def result(self):
-        """Parse the results of `--json`, which are the only line on standard output."""
+        """Parsed results of `--json`, which must be the only line on standard output."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 

@@ -80,7 +80,7 @@ class StoredObject:
 
     @property
     def crc32c(self):
-        """Return the big-endian checksum in base64, as in an object's metadata."""
+        """Big-endian checksum in base64, as in an object's metadata."""
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
     def resource(self):
