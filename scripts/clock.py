@@ -121,7 +121,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rank: int = 0  # rank of LoRA (0: all weights are trained)
     dropout: float = 0.0
 
-    # Training. Encoders have predictions, decoders predict each token.
+    # Training. An encoder predicts `predictions` tokens of a sequence, a decoder all tokens.
     batch: int = 0  # sequences of a device's microstep
     length: int = 0
     predictions: int = 0

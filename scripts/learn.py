@@ -177,7 +177,7 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
     """List all settings of a run that differ from the preset."""
     sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
     own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
-    # Without the watchdog, since a step may take long on a busy machine.
+    # Disable the watchdog, since a step may take long on a busy machine.
     own += ["training.stall_minutes=0"]
     if "model.architecture=modernbert" not in sets:
         own += [f"model.pattern_seed={run.seed}"]

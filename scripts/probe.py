@@ -43,8 +43,8 @@ GUESSES = {
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
     "unigram": ("best constant guess", "#6e7781", "^:"),
 }
-# `write_initial_weights`: relative position that each head of the first layer attends to, in turn,
-# and the attention score of the key there.
+# For `write_initial_weights`: relative positions to which the heads of the first layer attend (one
+# position for each head, in turn), and the attention score of the key there.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")

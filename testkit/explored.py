@@ -51,7 +51,7 @@ class Cloud(SimulatedCloud):
     def tick(self):
         state = self.state
         has_ended = state is not None and state.phase is Phase.ENDED and not state.billing
-        # Hours count from a supervisor's first poll, before which the first supervisor may die.
+        # The hours of a run count from the first poll. The first supervisor may die before it.
         has_begun = state is None or bool(state.saved_at) or bool(self.nodes)
         self.paused += POLL if has_ended or not has_begun else 0.0
         self.advance(self.now + POLL)

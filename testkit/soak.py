@@ -127,7 +127,8 @@ def judge(model_dir, ended, expected):
     )
     ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
     strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
-    # Files of at most one interrupted save, which are up to three, may have been renamed aside.
+    # At most one interrupted save may have left files that were renamed aside. A save writes up to
+    # three files.
     if len(strange) > 3:
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)

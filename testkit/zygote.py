@@ -124,7 +124,7 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
     os.environ.update(environ or {})
     os.setpgid(0, 0)
-    # With nohup, the tests would ignore SIGHUP.
+    # If the tests run under nohup, they ignore SIGHUP, and the command would ignore it, too.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(directory / name, os.O_WRONLY), number)

@@ -22,16 +22,16 @@ from testkit import ROOT, command_line
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # The supported versions of Python. .ci/run tests each of them.
 PYTHONS = ("3.11", "3.12", "3.13")
-# Extras and versions of Python of each lock.
 COMMON = ("huggingface",)
+# For each lock, its extras and its versions of Python.
 LOCKS = {
     "requirements/main.lock": (("cpu", "dev", *COMMON), PYTHONS),
     "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.11",)),
     "requirements/kaggle.lock": (("test", *COMMON), ("3.12",)),
 }
 OVER = "requirements/extra.lock"  # This lock is installed after main.lock.
-# Folder of the locks that `launch` installs on a machine. image.lock contains the packages that an
-# image with TensorFlow 2.15 needs in addition.
+# Folder of the locks that `launch` installs on a machine. image.lock contains the packages that are
+# missing in an image with TensorFlow 2.15.
 MACHINES = "bigbird_ja/launch/locks"
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")

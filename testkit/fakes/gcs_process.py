@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from testkit import ROOT
 
-# It has the form of Google's tokens, so that tests detect a leak of it. It is written in two parts,
-# since a test searches the sources for tokens, too.
+# Token in the form of Google's tokens, so that tests detect a leak of this token. Its text is
+# written in two parts, since a test searches the sources for tokens.
 TOKEN = "ya29." + "the-token-of-the-fake"
 
 

@@ -57,7 +57,7 @@ class Service:
     """
 
     path: str  # Path of the API in the URL.
-    # Prefix of the names of operations, and their fields while they run and when they are done.
+    # Prefix of the names of operations, fields of an operation that runs, and of one that is done.
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]

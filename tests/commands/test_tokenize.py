@@ -65,7 +65,7 @@ def test_other_settings_are_refused_or_replace_the_model(tokenize, trained, monk
     write, written = Owned.write, []
 
     def stop_at_the_model(owned, name, data):
-        # The record and the vocabulary are new by then, and the model is still the old one.
+        # At this point the record and the vocabulary are new, but the model is still the old one.
         if len(written) == 2:
             raise OSError(28, "No space left on device")
         written.append(name)

@@ -104,7 +104,7 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
         Path(output, name).write_bytes(b"")
     assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
-    # A kill can leave one finished file that is not recorded yet, and is written again.
+    # A kill can leave one finished file that is not recorded yet. This file is written again.
     assert len([path for path in after if path in before]) <= 1
     whole = make(request_of(tmp_path / "whole"))
     assert check.check_files(output).fingerprint == whole.fingerprint

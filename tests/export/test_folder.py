@@ -106,7 +106,7 @@ def test_code_of_the_card_runs(exported):
 
 def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    # transformers 5 checks this only when it is imported.
+    # transformers 5 checks only at import whether PyTorch is installed.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
     report = fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")

@@ -88,7 +88,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.flip, [DATA], r"the checksum of .*-20\.data-00000-of-00001 differs"),
         (Run.overwrite, [INDEX, b"x"], r"-20\.index has 1 bytes instead of \d+"),
         (Run.delete, [DATA], r"-20\.data-00000-of-00001 is missing"),
-        # One bit of the metadata is changed, so that they are still valid JSON.
+        # One digit of the metadata is changed, and the file is still valid JSON.
         (Run.edit, [SIDECAR, '"next_batch": 20', '"next_batch": 21'], ".*bigbird-ja.json states"),
         (Run.delete, [SIDECAR], r"its metadata \(.json\) is missing"),
     ],

@@ -155,7 +155,8 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     assert read_optimized(program, tmp_path) == "HloModule listed"
 
 
-# Maximum ratio to the record. If a commit changes the cost, it must also change the record.
+# Maximum ratio of a cost to the recorded cost. A commit that changes a cost must also change the
+# record.
 MARGIN = 1.05
 
 

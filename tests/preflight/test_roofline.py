@@ -62,7 +62,7 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     assert result.bound_by == "matrix unit"
     sums = figures.compute_code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
-    # These are more products than the matrix units can execute, so the listing does not count.
+    # The code contains more products than the matrix units can execute, so it does not count.
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
@@ -131,11 +131,11 @@ def test_sums_over_a_step():
 LINES = {
     "start": "%start.N = (f32[2048,128]{1,0:S(1)}, f32[2048,128]{1,0}, u32[]) copy-start(%p)",
     "done": "%done.N = f32[2048,128]{1,0:T(8,128)S(1)} copy-done(%start.N)",
-    # This slices a quarter of the array.
+    # This op copies a quarter of the array.
     "slice": "%slice.N = ((f32[8192,128]{1,0}), f32[2048,128]{1,0:S(1)}, s32[]) slice-start(%p)",
     "sliced": "%sliced.N = f32[2048,128]{1,0:T(8,128)S(1)} slice-done(%slice.N)",
     "op": "%op.N = f32[8,128]{1,0:T(8,128)S(1)} fusion(%q), kind=kLoop, calls=%body",
-    # This writes 4 MiB, which takes HBM 4 times `ONE`.
+    # This op writes 4 MiB to HBM, which takes 4 times `ONE`.
     "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
     "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%first), condition=%fewer, body=%step",
 }

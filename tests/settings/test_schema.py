@@ -103,7 +103,7 @@ def test_plan_reads_the_settings_that_it_accepts(read):
 def test_preflight_reads_the_settings_that_it_accepts(read, monkeypatch):
     pytest.importorskip("jax")
     full = compile_lib.Shortage(0, [])
-    # The compiler reads no settings, so it is replaced.
+    # Do not compile, since the compiler reads no settings.
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)
     monkeypatch.setattr(compile_lib, "read_versions", lambda: {})  # libtpu may be missing.
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd", "--chip=v3"]

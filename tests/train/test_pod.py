@@ -120,7 +120,7 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             init_from=None,
         )
         evaluations.append(Evaluations(here, member.stop, Watchdog(0, print)))
-    # The evaluation at step 40 is of lost work, since the checkpoint is older.
+    # The run continues at step 25, so the evaluation at step 40 does not count.
     lines = [{"step": step, "data_fingerprint": "data"} for step in (20, 40)]
     for each, known in zip(evaluations, (lines, []), strict=True):
         each.begin(25, known)

@@ -417,8 +417,9 @@ def test_an_evaluation_on_other_data_does_not_count(training):
 
 @pytest.mark.parametrize(
     ("start", "before", "expected"),
-    # The step at which the first start ends and saves, the steps of the evaluations recorded by
-    # then, and those recorded at the end of the run. Evaluations are due at steps 20 and 30.
+    # Step at which the first start ends and saves, steps of the evaluations that are recorded by
+    # then, and steps of all evaluations that are recorded at the end of the run. Evaluations are
+    # due at steps 20 and 30.
     [
         (20, [], [20, 30]),  # The evaluation of step 20 was not recorded.
         (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.

@@ -80,8 +80,8 @@ def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
 
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
-    # Cores sum the weight of the loss, the metrics, each gradient, and each stack of matrices that
-    # they orthogonalize.
+    # There is one sum over all cores for each of these: the weight of the loss, the metrics, each
+    # gradient, and each stack of matrices that the cores orthogonalize.
     assert len(sums) == 2 + len(make_parameter_specs(*with_data(config))) + stacks
 
 
