@@ -45,7 +45,7 @@ def test_padding_changes_no_prediction(forward):
     np.testing.assert_allclose(
         forward.compute_log_probabilities(padded, positions), scores, atol=1e-5
     )
-    with pytest.raises(ValueError, match="the model accepts 256"):
+    with pytest.raises(ValueError, match="the model accepts at most 256"):
         forward.compute_log_probabilities(np.ones((1, 300), int), positions)
 
 
