@@ -9,9 +9,9 @@ ranks all documents by their best passages. The 95 % intervals are from a bootst
 The last columns are the vectors and kilobytes of a document, and the processor time of a query in
 milliseconds.
 
-A line of --pairs contains `sentence1`, `sentence2` and `label`, a number or a class. A second table
-shows Spearman's correlation of the label and the sentences' cosine. Of classes, `entailment` counts
-as 1 and the others as 0.
+--pairs is a folder with the files of JSTS and JSICK that benchmark.py reads. A second table shows
+Spearman's correlation of the labels and the cosine of two sentences. Of JSICK's labels,
+`entailment` counts as 1 and the others as 0.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmark
 import numpy as np
 import torch
-from benchmark import correlate_ranks
-from finetune import BadInput, number, of_each, read_rows
+from finetune import BadInput, number, of_each
 from search import (
     CANDIDATES,
     WEIGHT,
@@ -146,20 +146,20 @@ def show(rows: Rows, args: argparse.Namespace) -> None:
 
 
 def show_pairs(args: argparse.Namespace) -> None:
-    """Print the correlation of the cosine of two sentences with their label, for each model."""
-    print(f"\n| {' | '.join(['', *(path.name for path in args.pairs)])} |")
-    print(f"|---{'|---' * len(args.pairs)}|")
+    """Print how well the cosine of two sentences follows the labels of people."""
+    tasks = {"JSTS": "jsts-valid", "JSICK": "jsick-test"}
+    files = [benchmark.read(args.pairs, name) for name in tasks.values()]
+    print(f"\n| | {' | '.join(tasks)} |\n|---|---|---|")
     for folder in args.model:
         model, cells = load(folder, args), [folder]
         model[-1].pool_factor = 1
-        for path in args.pairs:
-            rows = read_rows(path)
+        for path, rows in files:
             labels = of_each(path, rows, lambda row: to_number(row["label"]))
             sides = [[row[name] for row in rows] for name in ("sentence1", "sentence2")]
             both = [[each.mean(0) for each in model.encode_query(side)] for side in sides]
             units = [torch.nn.functional.normalize(torch.stack(side)) for side in both]
             found = (units[0] * units[1]).sum(1).cpu().numpy()
-            cells.append(f"{correlate_ranks(found, np.array(labels)):.3f}")
+            cells.append(f"{benchmark.correlate_ranks(found, np.array(labels)):.3f}")
         print(f"| {' | '.join(cells)} |")
 
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--judged", type=number(float, 0, 1), default=0.15, help="of documents")
     parser.add_argument("--most", type=number(int, 2), default=1200, help="questions to judge by")
     parser.add_argument("--hard", action="store_true", help="those that BM25 alone gets wrong")
-    parser.add_argument("--pairs", type=Path, nargs="+", help="sentences and labels, see above")
+    parser.add_argument("--pairs", type=Path, help="folder of JSTS and JSICK")
     args = parser.parse_args()
     show(read(args.documents, "id", "text"), args)
     if args.pairs:

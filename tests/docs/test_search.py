@@ -79,18 +79,19 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     counts = [float(rows[f"bert: MaxSim, {factor} tokens a vector"][3]) for factor in (1, 8, 16)]
     assert counts[0] > 5 * counts[1] > 7 * counts[2]
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").rglob("*.npy")}
-    graded, named = tmp_path / "jsts-valid.jsonl", tmp_path / "jsick-test.jsonl"
+    (tmp_path / "tasks").mkdir()
     texts = ["東の海にある島の名前", "東の海にある島", "合言葉である"]
-    for path, labels in ((graded, (5.0, 3.5, 0.5)), (named, ("entailment", "neutral", "neutral"))):
+    tasks = {"jsts-valid": (5.0, 3.5, 0.5), "jsick-test": ("entailment", "neutral", "neutral")}
+    for name, labels in tasks.items():
         rows = zip(texts, labels, strict=True)
         pairs = [{"sentence1": texts[0], "sentence2": t, "label": label} for t, label in rows]
-        path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    again, pairs = example(judge, *words, "--pairs", graded, named).split("\n\n")[1:]
+        lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
+        (tmp_path / f"tasks/{name}.jsonl").write_text(lines)
+    again, pairs = example(judge, *words, f"--pairs={tmp_path}/tasks").split("\n\n")[1:]
     again = [line.split(" | ") for line in again.splitlines()[2:]]
-    assert [cells[:-1] for cells in again] == [
-        cells[:-1] for cells in table
-    ]  # The last column is time.
-    assert pairs.splitlines()[0] == "|  | jsts-valid.jsonl | jsick-test.jsonl |"
+    # The last column is time.
+    assert [cells[:-1] for cells in again] == [cells[:-1] for cells in table]
+    assert pairs.splitlines()[0] == "| | JSTS | JSICK |"
     # The first pair consists of identical texts.
     assert pairs.splitlines()[2].endswith("bert | 1.000 | 0.866 |")
     found = (tmp_path / "vectors").rglob("*.npy")
