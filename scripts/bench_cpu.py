@@ -35,7 +35,7 @@ ROUNDS, STEPS, WARM = 2, 8, 3
 # Sizes (m, k, n) of the products of a layer of width 512, forward and for the gradient of weights.
 PRODUCTS = ((4096, 512, 2048), (4096, 2048, 512), (512, 4096, 2048), (4096, 512, 512))
 
-# For each shape: our settings, the class of transformers, and the arguments of its configuration.
+# For each shape: our settings, the class in `transformers`, and the arguments of its configuration.
 SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "bigbird": (
         {

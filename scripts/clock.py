@@ -138,7 +138,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def errs_with(self) -> tuple[str, str]:
-        """Repository and chip. The errors of programs with the same ones are correlated."""
+        """Repository and chip of the program.
+
+        Predictions for programs with the same repository and chip have correlated errors.
+        """
         return self.group, self.chip
 
     @property
@@ -224,8 +227,8 @@ def _flash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
 
 
 def _splash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    # tpu-recipes set this limit for all ops. Here only the kernels get it, since XLA's own ops take
-    # as many cycles with either limit.
+    # tpu-recipes set this limit for all ops. In this script only the kernels get it, since
+    # the limit does not change the cycles of XLA's own ops.
     roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
     splash_attention_kernel.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
     heads, length = q.shape[1:3]
@@ -372,7 +375,7 @@ def _is_trained(p: Program, name: str) -> bool:
 def step(p: Program) -> tuple[Any, list[Any]]:
     """Return a function that computes a transformer's loss and gradients, and its input shapes.
 
-    Details that the program's page does not describe are those of a common transformer.
+    Details that are not documented at the program's `source` are those of a common transformer.
     """
 
     def look_up(table: Any, ids: Any) -> Any:
@@ -743,7 +746,7 @@ def is_inside(ratio: float) -> bool:
 
 
 def tables(programs: Mapping[str, Program], counts: Mapping[str, Counts]) -> list[str]:
-    """Return the lines of the page's tables."""
+    """Return the lines of the tables in docs/lab/clock.md."""
     steps = [p for p in programs.values() if p.kind == "step" and p.published_ms]
     steps = [p for p in steps if p.name in counts]
     ratios = judge(steps, counts)
@@ -821,7 +824,7 @@ def all_counts(programs: Mapping[str, Program]) -> dict[str, Counts]:
 
 
 def main() -> None:
-    """Compile the programs without stored counts, and rewrite the page and its picture."""
+    """Compile the programs without stored counts, and rewrite docs/lab/clock.md and its picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="compile programs whose name contains this")
     parser.add_argument("--report", action="store_true", help="compile nothing")

@@ -75,7 +75,9 @@ class Bounds:
     service: str = "tpu"
     queued: float = 0.0  # polls for which a request waits in a queue
     hours: float = 12.0  # polls that --max_hours allows
-    changes: bool = False  # whether the second supervisor has another record
+    # Whether the second supervisor's record differs from the first one's, by its project, machine
+    # type and price.
+    changes: bool = False
 
     @cached_property
     def other(self):

@@ -212,14 +212,14 @@ def _describe_origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], 
 
 
 def _describe_stock(model_type: str, stock: str) -> dict[str, str]:
-    """Describe a class of transformers."""
+    """Describe a BERT or RoBERTa encoder, for the placeholders in the card's template."""
     names = {"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa"}
     encoder = f"{names[model_type]} encoder (transformers' `{stock}`)"
     return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
 
 
 def _describe_model(model: Model) -> dict[str, str]:
-    """Describe the architecture."""
+    """Describe a BigBird or ModernBERT encoder, for the placeholders in the card's template."""
     if model.architecture == "modernbert":
         every = model.global_attn_every_n_layers
         return {

@@ -140,7 +140,7 @@ def read_config(folder: str) -> Encoder:
 
 
 def find_stock_class(model_type: str | None, model: Model, nsp: bool) -> str | None:
-    """Return the class of transformers that computes the same as a model, or None."""
+    """Return the name of the class in `transformers` that computes the same as a model, or None."""
     name = STOCK.get(model_type or "")
     if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
         return None

@@ -14,8 +14,9 @@ from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.load import TOKENIZER_NAME, parse_tokenizer
 
-# A data set was made with a folder's tokenizer if at least this fraction of its tokens are equal.
-# Special tokens may have been renamed (`text.model_proto.adapt`).
+# A data set counts as made with a folder's tokenizer if its own tokenizer contains at least this
+# fraction of the folder's tokens, with the same ids. The others may be special tokens that were
+# renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 
 

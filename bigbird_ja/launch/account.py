@@ -165,8 +165,8 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     If the run now requests another machine, earlier refusals are forgotten.
 
     Returns:
-        The state, and the time of the last poll in UNIX seconds by the service's clock. The time is
-        0 if nothing was rented since then.
+        The state, and the UNIX time of its last poll by the service's clock. The time is 0 if the
+        run has ended without a billed machine, since the time until now then does not count.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at

@@ -32,21 +32,21 @@ QUOTA_REFUSALS = 3
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
+    """Return the decision for one poll, by the first condition that is true."""
     state = view.state
     # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
     # after the machine's maximum lifetime, assume that the cloud or the watcher has deleted the
-    # machine -> removing.
+    # machine (next phase: removing).
     if view.is_silent:
         return wait_for_answer(view)
     # The machine is absent, but a machine of this run is in another zone, so the stored state is
-    # too old: adopt that machine -> creating, removing.
+    # too old: adopt that machine (next phases: creating or removing).
     if view.tpu is None and view.seen.tpus:
         return adopt_or_remove(view)
     # The machine was absent in only one poll: poll again, since a single answer may be wrong.
     if view.is_perhaps_absent and view.is_operation_done:
         return wait(view)
-    # The machine is READY, so it has booted: watch its steps -> running.
+    # The machine is READY, so it has booted: watch its steps (next phase: running).
     if view.tpu is not None and view.is_ready:
         fields = {**state.place, "adopted": state.operation_kind != "create"}
         state = replace(
@@ -59,37 +59,37 @@ def decide(view: View) -> Decision:
         )
         return Decision(state, events=(Event("created", fields),))
     # The run's record has changed since the request: delete the machine, since it was requested
-    # with other parameters, and does not train yet -> removing.
+    # with other parameters, and does not train yet (next phase: removing).
     if state.machine is not None and not state.machine.is_as(view.run):
         return Decision(state.enter(Phase.REMOVING, is_made=False))
     fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
     if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
         fault = None
-    # The creation failed: delete its remains -> removing. The kind of the fault decides whether the
-    # run then uses the next zone, excludes this zone, or ends.
+    # The creation failed: delete its remains (next phase: removing). The kind of the fault decides
+    # whether the run then uses the next zone, excludes this zone, or ends.
     if fault is not None:
         return handle_refusal(state, fault, view.run)
     is_made = view.is_operation_done and state.operation_kind == "create"
-    # The creation succeeded, but the machine is absent: it was preempted between two polls
-    # -> removing.
+    # The creation succeeded, but the machine is absent: it was preempted between two polls (next
+    # phase: removing).
     if view.tpu is None and is_made:
         return count_preemption(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
     # The machine is absent, but was requested recently or is still being created: wait, since it
-    # may appear late. After a timeout, use the next zone -> removing.
+    # may appear late. After a timeout, use the next zone (next phase: removing).
     if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return wait_for_creation(view)
-    # The machine is absent, so the request was lost: use the next zone, perhaps after a pause
-    # -> idle.
+    # The machine is absent, so the request was lost: use the next zone, perhaps after a pause (next
+    # phase: idle).
     if view.tpu is None:
         event = Event("create_lost", state.place)
         return Decision(state.enter(Phase.IDLE).pause_before_next(view.run), events=(event,))
     # The machine was lost before it was READY: count a preemption, or the end of its lease if its
-    # maximum lifetime is reached -> removing.
+    # maximum lifetime is reached (next phase: removing).
     if view.is_gone:
         return count_loss(view)
     # The machine is being created: wait 20 minutes, or 6 hours in a queue. Then use the next zone,
-    # which may have capacity -> removing.
+    # which may have capacity (next phase: removing).
     return wait_for_creation(view)
 
 

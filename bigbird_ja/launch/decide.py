@@ -8,7 +8,7 @@ The functions use no clock, no randomness and no I/O: `supervise.py` observes, s
 then acts. First, `check_endings` applies the endings that are possible in any phase. Then the
 module of the phase decides: `idle.py`, `creating.py`, `running.py` or `removing.py`. In its
 function `decide`, the first condition that is true decides. The comment above each condition states
-the case, the action with its reason, and after "->" the phases that may follow.
+the case, the action with its reason, and in parentheses the phases that may follow.
 
 - A machine's cost is limited before it is requested. `machine_limit` is its maximum lifetime, after
   which the cloud or the machine's watcher deletes it, with or without a supervisor.

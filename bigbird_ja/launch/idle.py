@@ -14,21 +14,22 @@ _REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
+    """Return the decision for one poll, by the first condition that is true."""
     state, seen, run = view.state, view.seen, view.run
     # Machines of this run exist, since a reply of the service or a supervisor was lost: adopt the
-    # machine that was requested last, and delete the others, which use quota -> creating, removing.
+    # machine that was requested last, and delete the others, which use quota (next phases: creating
+    # or removing).
     if seen.tpus:
         return adopt_or_remove(view)
     # A machine of another owner has the run's name in one of the zones, so the run cannot use the
-    # name: end the run, with the owner's labels in the message -> removing.
+    # name: end the run, with the owner's labels in the message (next phase: removing).
     if seen.taken:
         tpu = seen.taken[0]
         text = f"{tpu.resource} belongs to another owner ({tpu.owner}): choose another `name`"
         return end(state, Ending.GAVE_UP, "bad_input", text)
     faults = [seen.silent.get(zone) for zone in run.zones]
     # Before the first request, every zone refuses the poll: end the run with advice, since the user
-    # must correct a permission or a name -> ended. Later refusals may be temporary.
+    # must correct a permission or a name (next phase: ended). Later refusals may be temporary.
     if not state.attempt and all(fault and fault.kind in _REFUSALS for fault in faults):
         first = seen.silent[run.zones[0]]
         text = advise(first, run, run.zones[0])
@@ -50,7 +51,7 @@ def decide(view: View) -> Decision:
         return wait(view)
     zones = [zone for zone in run.zones if zone not in state.excluded_zones]
     # Every zone is excluded, for lack of quota or by a refusal: end the run with advice, since the
-    # next request would be refused, too -> removing.
+    # next request would be refused, too (next phase: removing).
     if not zones:
         why = "; ".join(dict.fromkeys(state.excluded_zones.values()))
         return end(state, Ending.GAVE_UP, "bad_input", why)
@@ -58,8 +59,8 @@ def decide(view: View) -> Decision:
     # None of the remaining zones answers: wait, since a TPU of this run may exist there.
     if not zones:
         return wait(view)
-    # No machine of this run exists: request one in the next zone that answers -> creating. Its
-    # maximum lifetime is in the state, which is stored before the request.
+    # No machine of this run exists: request one in the next zone that answers (next phase:
+    # creating). Its maximum lifetime is in the state, which is stored before the request.
     return create(view, zones)
 
 

@@ -50,7 +50,7 @@ class Interrupts(signals.Listener):
         self._wake.set()
 
     def handle_lost_reader(self) -> None:
-        """React to the end of the program that reads the log as to a closed terminal."""
+        """Act as if the terminal was closed, since the program that reads the log has ended."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ DELETE_POLL = 10.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. In the comments, "->" precedes the phases that follow.
+    """Return the decision for one poll, by the first condition that is true.
 
     A zone that does not answer does not delay the others: their machines are deleted, and the
     silent zone's machine is deleted by its name.
@@ -33,17 +33,18 @@ def decide(view: View) -> Decision:
     # No machine was found, but in only one poll: poll again, since a single answer may be wrong.
     if is_absent and state.attempt and view.is_perhaps_absent:
         return wait(view, DELETE_POLL)
-    # No machine has the run's name: request the next one, or end the run -> idle, ended.
+    # No machine has the run's name: request the next one, or end the run (next phases: idle or
+    # ended).
     if is_absent:
         return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
     # The run is ending, and deletion failed for 30 minutes: end the run, and list the machines, so
-    # that the user can check the console -> ended. Without a supervisor, the machines' leases
-    # expire, and the machines then delete themselves.
+    # that the user can check the console (next phase: ended). Without a supervisor, the machines'
+    # leases expire, and the machines then delete themselves.
     if is_timeout and state.ending is not None:
         return give_up_deleting(view)
     # The zone has not answered until long after the machine's maximum lifetime, so the cloud or the
-    # watcher has deleted the machine: request the next one -> idle.
+    # watcher has deleted the machine: request the next one (next phase: idle).
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
         return Decision(state.enter(Phase.IDLE), events=(_make_not_deleted(state),))
     # The deletion failed: log this, and decide as if it had not been requested, since deletion is

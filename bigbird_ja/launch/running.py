@@ -32,45 +32,47 @@ HEALTHY = 3600.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. In the comments, "->" precedes the phases that follow."""
+    """Return the decision for one poll, by the first condition that is true."""
     state = view.state
     # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
-    # after the machine's maximum lifetime, the cloud or the watcher has deleted it -> removing.
+    # after the machine's maximum lifetime, the cloud or the watcher has deleted it (next phase:
+    # removing).
     if view.is_silent:
         return wait_for_answer(view)
     # The TPU's creation time has changed, so another machine of the run now has its name: adopt
-    # that machine -> creating, removing.
+    # that machine (next phases: creating or removing).
     if view.is_another:
         return adopt_or_remove(view)
     # The machine was absent in only one poll: poll again, since a single answer may be wrong.
     if view.is_perhaps_absent:
         return wait(view)
     # The machine is lost, and has reported the end of training: react to the report, since only the
-    # report shows whether the machine deleted itself after a failure -> removing.
+    # report shows whether the machine deleted itself after a failure (next phase: removing).
     if view.is_gone and view.report is not None:
         return handle_exit(view)
     # The machine is lost, and never becomes READY again: count a preemption, or the end of its
-    # lease if its maximum lifetime is reached -> removing.
+    # lease if its maximum lifetime is reached (next phase: removing).
     if view.is_gone:
         return count_loss(view)
     # The machine has been in repair or restarting for more than 20 minutes: count a preemption,
-    # since the service has not restored it -> removing.
+    # since the service has not restored it (next phase: removing).
     if not view.is_ready and state.phase_seconds > CREATE_TIMEOUT:
         return count_preemption(state, view.service_state)
     # The machine is in repair or restarting: wait, since the service may restore it.
     if not view.is_ready:
         return watch_on(view)
-    # The machine has reached its maximum lifetime: delete it now, which saves money -> removing.
+    # The machine has reached its maximum lifetime: delete it now, which saves money (next phase:
+    # removing).
     if view.is_life_over:
         return count_lease_over(state, "READY")
     is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
     # Training ended before the last step: the exit reason decides whether this is a preemption, the
-    # end of a lease or a failure -> removing. The run ends if the same failure occurs three times
-    # in a row, or would certainly occur again.
+    # end of a lease or a failure (next phase: removing). The run ends if the same failure occurs
+    # three times in a row, or would certainly occur again.
     if view.report is not None or (is_stopped and state.quiet_seconds > SILENT_EXIT):
         return handle_exit(view)
     # The machine is READY, but has completed no step for 15 minutes (45 before the first step):
-    # count a failure, since a machine whose trainer hangs is billed -> removing.
+    # count a failure, since a machine whose trainer hangs is billed (next phase: removing).
     if state.quiet_seconds > state.step_timeout:
         reason = "stalled" if state.has_stepped else "never_started"
         text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"

@@ -104,8 +104,8 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
         seq_length: length of a sequence, in tokens.
 
     Returns:
-        `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2. `rolled`: int32
-        [layers, heads, num_shifts], in tiles.
+        `independent`: int32 [layers, heads, n - 2, random], random key blocks of query blocks 1 to
+        n - 2. `rolled`: int32 [layers, heads, num_shifts], shifts in tiles.
     """
     if is_full(config, seq_length):
         return None

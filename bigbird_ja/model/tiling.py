@@ -69,20 +69,21 @@ class IndependentTiles:
     block of the first query block, and the second half is a random block of the second one. For
     each half a whole tile is gathered, and a selection joins the halves, which costs less than
     moving half tiles. If a random block is in the wrong half of its tile, the tile is gathered from
-    a copy of the keys with exchanged halves.
+    a copy of the keys in which the two halves of each tile are exchanged.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:
         """Compute the indices of the tiles.
 
         Args:
-            blocks: int32 [heads, n - 2, m], for rows 1..n-2.
-            tiles: T = n / 2.
+            blocks: int32 [heads, n - 2, m], random key blocks of query blocks 1 to n - 2.
+            tiles: number of tiles, T = n / 2.
         """
         heads, _, self._slots = blocks.shape
         self._tiles = tiles
         wanted = blocks.reshape(heads, tiles - 1, 2, self._slots).transpose(1, 0, 2, 3)
-        # Block c is half (c + 1) % 2 of tile (c + 1) // 2. Tiles from T on have exchanged halves.
+        # Tile t contains blocks 2t - 1 and 2t, so block c is half (c + 1) % 2 of tile (c + 1) // 2.
+        # Tile `tiles` + t is tile t with exchanged halves.
         exchanged = (wanted + 1) % 2 != np.arange(2)[:, None]
         source = (wanted + 1) // 2 + tiles * exchanged
         source = np.concatenate([np.zeros_like(source[:1]), source]).astype(np.int32)

@@ -124,7 +124,10 @@ class ModelDir:
 
     @property
     def has_begun(self) -> bool:
-        """Whether files of the run may have changed."""
+        """Whether `begin` was called.
+
+        If a start is refused before that call, `undo` leaves the run's files as they were.
+        """
         return self._has_begun
 
     @property

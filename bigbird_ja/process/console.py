@@ -85,8 +85,8 @@ _on_closed: Callable[[], None] | None = None
 def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
     """Context manager: continue if standard error fails.
 
-    On a full disk, lines are dropped. If the reader of standard error has ended, `on_closed` is
-    called.
+    On a full disk, lines are dropped. If the program that reads standard error has ended,
+    `on_closed` is called.
     """
     global _on_closed
     _on_closed = on_closed

@@ -85,9 +85,10 @@ class RunLogs:
 
 
 def name_apart(runs: Sequence[RunLogs]) -> None:
-    """Name each run by the last parts of its path, as many as make all names different.
+    """Name each run by the last parts of its path.
 
-    The page shows no other part of the path.
+    The number of parts, at most 8, is the smallest with which all names differ. The page shows no
+    other part of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     for length in (*range(1, 9), 1):  # If a run is given twice, names stay equal, and 1 is used.

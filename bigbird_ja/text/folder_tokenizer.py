@@ -94,7 +94,7 @@ def _unpack(data: bytes, source: str) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def convert_load_errors(source: str) -> Iterator[None]:
-    """Context manager: convert errors of transformers, and missing packages, to BadInput."""
+    """Context manager: convert errors of `transformers`, and missing packages, to BadInput."""
     try:
         with decode.convert_errors(source, "a tokenizer that transformers can load", _ADVICE):
             yield

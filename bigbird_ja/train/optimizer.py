@@ -109,9 +109,9 @@ def update(
 
     Args:
         training: update rule, betas, epsilon and weight decay.
-        params: master weights, float32 by name.
+        params: master weights, float32 tensors by name.
         slots: `{"m": {...}, "v": {...}}`, the slots of `list_slot_parameters`, float32.
-        gradients: float32 by name.
+        gradients: float32 tensors by name.
         decayed: whether `adamw` decays a parameter, by name.
         muons: result of `muon_updates`, for the parameters that Muon updates.
         global_step: integer scalar, number of updates so far.
@@ -209,8 +209,8 @@ def muon_directions(
     Args:
         training: limit of the gradients' norm, and dtype of the result.
         matrices: result of `list_muon_matrices`.
-        momenta: float32 by name, whole matrices, or one replica's rows of each matrix.
-        gradients: float32 by name, shaped like `momenta`.
+        momenta: float32 tensors by name, whole matrices, or one replica's rows of each matrix.
+        gradients: float32 tensors by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
         multiple: required divisor of n. Each stack is padded with zero matrices.
 
@@ -279,12 +279,15 @@ def orthogonalize_together(
 def muon_updates(
     matrices: Mapping[str, MatrixSpec], stacks: Iterable[tf.Tensor], params: Mapping[str, tf.Tensor]
 ) -> NamedTensors:
-    """Return Muon's updates for a learning rate of 1, float32 by name, shaped like `params`.
+    """Return Muon's updates for a learning rate of 1.
 
     Args:
         matrices: argument of `muon_directions`.
         stacks: orthogonalized stacks of `muon_directions`.
         params: parameters, whole or one replica's rows of each, like the stacks.
+
+    Returns:
+        Float32 tensors by name, shaped like `params`.
     """
     left = {tuple(stack.shape[1:]): iter(tf.unstack(stack)) for stack in stacks}
     result: NamedTensors = {}

@@ -244,7 +244,8 @@ def _load_settings(
         if init_from:
             adopted = adopt_settings(init_from, manifest, data_dir)
     elif settings_of_run or (init_from and state_dict.has_weights(init_from)):
-        # With `config` the run keeps the settings that it adopted from `init_from`.
+        # Without `config`, a resumed run keeps all of its settings. With `config`, it keeps only
+        # those of `model`, which it adopted from `init_from`.
         kept = "" if settings_of_run else "model."
         values = {key: value for key, value in flatten(so_far).items() if key.startswith(kept)}
         adopted = [Layer(settings_of_run or "the run", values, is_complete=not kept)]

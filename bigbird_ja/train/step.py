@@ -50,8 +50,8 @@ def train_step(
     Args:
         config: config of the run.
         data: data of the run.
-        params: parameters of `make_parameter_specs`, float32 by name.
-        slots: slots of `list_slot_parameters`, float32 by name, zeros at first.
+        params: parameters of `make_parameter_specs`, float32 tensors by name.
+        slots: slots of `list_slot_parameters`, float32 tensors by name, zeros at first.
         global_step: integer scalar, number of steps so far, for dropout and the learning rate.
         batch: this replica's part of the batch: input_ids, segment_ids, (document_ids,) int32
             [b, S]; masked_lm_positions, masked_lm_ids int32 [b, P]; masked_lm_weights float32

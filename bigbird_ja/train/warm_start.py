@@ -52,7 +52,8 @@ _ESSENTIAL = "bert/encoder/"
 class InitialWeights:
     """Parameters of another model, for a new run."""
 
-    values: Mapping[str, np.ndarray]  # float32 by this package's names.
+    # float32 arrays. The keys are this package's names of the variables.
+    values: Mapping[str, np.ndarray]
     summary: str  # Text for the log, with warnings.
     record: dict[str, Any]  # Record of the source for events.jsonl.
 

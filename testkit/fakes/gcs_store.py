@@ -20,7 +20,7 @@ import google_crc32c
 from testkit.fakes.service import now
 
 KEPT_MULTIPLE = 256 << 10  # A broken upload keeps a multiple of this number of bytes.
-PAGE = 100  # names on a page of a listing (1,000 in the real service)
+PAGE = 100  # Names on a page of a listing. The real service lists 1,000.
 
 
 class HttpError(Exception):
@@ -180,7 +180,11 @@ class Store:
         return made
 
     def _list(self, bucket, query):
-        """Return one page of the names with a prefix. Names after the delimiter are combined."""
+        """Return one page of a listing of the objects whose names start with a prefix.
+
+        If a name contains the delimiter after the prefix, the page contains only the name's
+        beginning up to the delimiter, once for all names with this beginning (`prefixes`).
+        """
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         wanted = re.compile(_glob_to_regex(query.get("matchGlob", "**")))
         most = int(query.get("maxResults") or PAGE)

@@ -18,7 +18,7 @@ LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """Return a function that answers as if the user pressed Ctrl-C at some time."""
+    """Return a callback for the supervisor that returns `stop` from the time `moment` on."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
 

@@ -221,7 +221,8 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
         run.save(step, keep_last=2)
     owned = Owned.load(run.place)
     assert set(owned.files) == set(run.names("model.ckpt-")) and len(owned.files) == 6
-    owned.forget(run.names("model.ckpt-30"))  # as if the user had restored these files
+    # The manifest does not contain files that the user has restored.
+    owned.forget(run.names("model.ckpt-30"))
     after = Run(run.place, run.scratch)
     after.save(40, keep_last=1)
     assert after.names("model.ckpt-20") == [] and len(after.names("model.ckpt-30")) == 3

@@ -22,7 +22,7 @@ DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 def _gradients(step):
     random = np.random.default_rng(1000 + step)
-    # The gradients of real variables vary over as many orders of magnitude.
+    # The scales span five orders of magnitude, like the gradients of a real model.
     sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))
     return {
         name: (size * random.standard_normal((6, 5))).astype(np.float32)
@@ -172,7 +172,7 @@ def _orthogonal(matrix):
 
 
 def _muon_reference(config, name, count):
-    """Compute a kernel and its momenta after the same updates, one matrix after the other."""
+    """Compute a kernel and its momenta after `MUON_STEPS` updates, separately for each matrix."""
     params = draw_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]

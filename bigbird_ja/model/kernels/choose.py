@@ -93,7 +93,10 @@ def saves_derivatives(config: Config) -> bool:
 
 
 def trace_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
-    """Return the context in which to trace a resolved config for a platform."""
+    """Return the context manager in which a model is traced for a platform.
+
+    The config must be a result of `resolve_attention`.
+    """
     if platform != "cpu":
         return contextlib.nullcontext()
     if config.model.attention_implementation != "kernel":

@@ -287,8 +287,8 @@ class Neighbors:
         # Tile T contains zeros. It replaces tiles beyond the ends, and tile 0 if that is global.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # An array without a tile of zeros uses any tile in its place. The attention weights of that
-        # tile's keys are zero.
+        # An array without tile T is read at another tile where a neighbor is missing. The values do
+        # not matter, since the attention weights of the missing neighbor's keys are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [[_wrap(j + shift, shape.tiles) for shift in heads] for heads in shifts]

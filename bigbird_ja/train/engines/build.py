@@ -49,7 +49,7 @@ def make_engine(
         choice: engine and devices.
         model_dir: MODEL_DIR, after `lock` or `follow_writer`.
         resumption: point at which training continues.
-        initial: parameters that replace the random ones of a new run, float32 by name.
+        initial: parameters that replace the random ones of a new run, float32 arrays by name.
         log: callback for messages to the user.
     """
 

@@ -25,7 +25,7 @@ def make_first_state(
         config: config of the run.
         data: data of the run.
         checkpoint: checkpoint from which training continues, or None.
-        initial: parameters that replace the random ones of a new run, float32 by name.
+        initial: parameters that replace the random ones of a new run, float32 arrays by name.
     """
     if checkpoint is not None:
         return read_variables(checkpoint.prefix)
