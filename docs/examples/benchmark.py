@@ -3,13 +3,11 @@
     python docs/examples/benchmark.py guide/hf --data downstream --trust_remote_code
     python docs/examples/benchmark.py guide/hf --data downstream --random_weights
 
-Fine-tunes the encoder in a Hugging Face folder as finetune.py does, from three seeds and with the
-same settings for every model. --output stores the scores of all models. Rerun the command after an
-interruption to continue.
-
---data may contain the files of https://github.com/yahoojapan/JGLUE,
-https://github.com/osekilab/JCoLA and https://github.com/verypluming/JSICK under their own names, in
-any folder. It may also contain files NAME.jsonl or NAME.jsonl.gz with these names and fields:
+Fine-tunes any Hugging Face folder as finetune.py does, from three seeds, with the same settings for
+every model. --output stores the scores of all models. Rerun an interrupted command to continue.
+--data contains, in any folder, files of https://github.com/yahoojapan/JGLUE,
+https://github.com/osekilab/JCoLA and https://github.com/verypluming/JSICK under their own names, or
+NAME.jsonl or NAME.jsonl.gz with these names and fields:
 
     jsts-{train,valid}, jsick-{train,test}                       sentence1, sentence2, label
     jcommonsenseqa-{train,valid}                                 question, choices, label
@@ -37,21 +35,12 @@ FILES = {
     **{name: f"{name}-v1.*/{{}}-v1.*.json" for name in ("jsts", "jcommonsenseqa")},
     **{"jcola": "{}-v1.*.json*", "jsick": "jsick/{}.tsv"},
 }
-# Fields of JSICK, and their names here.
 FIELDS = {"sentence_A_Ja": "sentence1", "sentence_B_Ja": "sentence2"}
 FIELDS |= {"entailment_label_Ja": "label"}
 
 
 class Task(NamedTuple):
-    """Task of the benchmark.
-
-    Attributes:
-        train: name of the training file.
-        tests: name of each test file, by its heading in the table.
-        target: function that converts a label. A float is a regression target.
-        outputs: number of scores that the model computes for an encoding.
-        measures: names of the measures in the table.
-    """
+    """Files of a task (tests by heading), conversion of labels, outputs of a model, measures."""
 
     train: str
     tests: dict[str, str]
@@ -127,10 +116,7 @@ def encode(task: Task, tokenizer: Any, data: Path, name: str) -> list[Example]:
 
 
 def table(models: dict[str, Any]) -> str:
-    """Return a Markdown table with a row for each model.
-
-    Its cells are the mean ± standard deviation over the seeds.
-    """
+    """Return a Markdown table of the models: mean ± standard deviation over the seeds."""
     columns = [
         (t, test, m) for t, task in TASKS.items() for test in task.tests for m in task.measures
     ]

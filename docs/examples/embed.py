@@ -4,14 +4,11 @@
     python docs/examples/embed.py hf --documents d.jsonl --questions q.jsonl --output embedder
 
 A line of --documents contains `id` and `text`. A line of --questions contains `query`, the `id` of
-the document, and `paragraph_start` and `paragraph_end`, which are the range of characters of the
-paragraph that answers the question.
-
-The questions of a batch are about different documents. For each of them eight questions are drawn,
-and the one is used for which BM25 ranks the right paragraph worst. It is trained with two
-paragraphs: the right one, and the best one that BM25 finds in other documents. Each step draws the
-number of tokens per vector. A share of the documents (--held_out, by checksum) is not used for
-training. Rerun the command after an interruption to continue.
+the document, and `paragraph_start` and `paragraph_end`, the characters of the right paragraph. The
+questions of a batch are about different documents. Of eight, the one that BM25 answers worst is
+used, with the right paragraph and the one that BM25 ranks first of all other documents. Each step
+draws the number of tokens per vector. A share of the documents (--held_out, by checksum) is not
+used for training. Rerun the command after an interruption to continue.
 """
 
 import argparse
@@ -64,12 +61,7 @@ def batches(args: argparse.Namespace) -> search.Rows:
     index, draw = search.index(passage for _, passage in pairs), random.Random(0)
 
     def ask(right: int) -> tuple[float, str, int, int]:
-        """Draw a question that the passage number `right` answers.
-
-        Returns:
-            BM25's score of this passage divided by that of the best passage of other documents,
-            the question, and the numbers of both passages.
-        """
+        """Return the ratio of BM25's scores of right and wrong passage, a question, and both."""
         query = draw.choice(queries[pairs[right]])
         scores = index.get_scores(search.grams(query))
         wrong = int(np.where(documents == documents[right], -1, scores).argmax())
@@ -93,10 +85,7 @@ def in_order(dataset: Dataset, batch_size: int, **others: Any) -> torch.utils.da
 
 
 class ChangePooling(TrainerCallback):
-    """Callback that draws the tokens per vector of each step.
-
-    The number depends only on the step, so that a continued run draws the same numbers.
-    """
+    """Callback that draws the tokens per vector of a step, by the step's number."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the tokens per vector of this step."""
@@ -107,8 +96,7 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
     """Train the model from its newest complete checkpoint, and save it."""
     for path in (folder := args.output / "training").glob("checkpoint-*"):
         try:
-            # A save writes this file last.
-            json.loads((path / "trainer_state.json").read_text("utf-8"))
+            json.loads((path / "trainer_state.json").read_text("utf-8"))  # A save writes it last.
         except (OSError, ValueError):
             shutil.rmtree(path)
     for module in model.modules():
@@ -138,8 +126,7 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
     model[-1].pool_factor = args.tokens_per_vector
     model.save_pretrained(str(args.output), create_model_card=False)
-    # transformers 4 does not know the class that transformers 5 writes.
-    path = args.output / "tokenizer_config.json"
+    path = args.output / "tokenizer_config.json"  # transformers 4 does not know the class of 5.
     tokenizer = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=2), "utf-8")
     (args.output / "README.md").write_text(CARD.format(model[0].document_length), "utf-8")

@@ -4,11 +4,10 @@
     python docs/examples/search.py embedder --documents mine.jsonl --query "..."
 
 A model is a folder that embed.py saved, or the folder of any encoder. A line of --documents (.jsonl
-or .jsonl.gz) contains `id` and `text`. Documents are cut into passages that end with a sentence.
-BM25 over characters and pairs of characters chooses ten candidates. MaxSim then adds up each query
-token's largest cosine to a vector of the passage, weighted by the token's inverse document
-frequency. Both scores are standardized over the candidates and added up. Computed vectors are
-stored in --cache, so that an interrupted run can continue.
+or .jsonl.gz) contains `id` and `text`. BM25 of characters and their pairs chooses ten passages,
+which end with a sentence. MaxSim adds up each query token's largest cosine to a vector of the
+passage, weighted by the token's inverse document frequency. Both scores are standardized over the
+ten passages and added up. Computed vectors stay in --cache: an interrupted run continues.
 """
 
 import argparse
@@ -23,8 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# bm25s imports JAX, which would otherwise search for a TPU.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX, which would look for a TPU.
 import bm25s
 import numpy as np
 from finetune import BadInput, number, of_each, read_rows
@@ -117,17 +115,13 @@ class Passages:
         state = (model.prompts, model[0].document_length, model[-1].pool_factor)
         digest = hashlib.sha256(repr(state).encode())
         for name, parameter in model.named_parameters():
-            # The pooler is unused, and random if the folder does not contain its weights.
-            if "pooler" not in name:
+            if "pooler" not in name:  # Unused, and random if the folder has no weights for it.
                 digest.update(parameter.detach().cpu().numpy().tobytes())
         self.cache = cache / digest.hexdigest()[:16]
         self.cache.mkdir(parents=True, exist_ok=True)
 
     def encode_query(self, query: str) -> Query:
-        """Return the vectors and weights of a query's tokens.
-
-        Tokens of the prompt and special tokens have the weight 0.
-        """
+        """Return the vectors and weights of a query's tokens: 0 for prompt and special tokens."""
         tokenizer, prompt = self.model.tokenizer, self.model.prompts["query"]
         vectors = self.model.encode_query(query, convert_to_numpy=True)
         ids = np.array(tokenizer(prompt + query)["input_ids"][: len(vectors)])
