@@ -710,7 +710,7 @@ def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
 
 
 def quantile(steps: Sequence[Program], values: Sequence[float], q: float) -> float:
-    """Return the quantile `q` of the steps' values. Each source has the same weight."""
+    """Return a weighted quantile: the values of a source have the weight 1 together."""
     sizes = collections.Counter(p.errs_with for p in steps)
     pairs = sorted((value, 1 / sizes[p.errs_with]) for p, value in zip(steps, values, strict=True))
     ordered, weights = np.array(pairs).T

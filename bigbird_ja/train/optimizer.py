@@ -73,7 +73,7 @@ def list_muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
 
 
 def list_slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
-    """Return the names of the parameters that have a slot of the optimizer's state, by slot.
+    """Return for each optimizer slot the names of the parameters that have it.
 
     Slot "m" is the running mean of the gradients, for all parameters. Slot "v" is the running mean
     of the squared gradients, for all parameters except Muon's.

@@ -145,17 +145,24 @@ def show(rows: Rows, args: argparse.Namespace) -> None:
         first = first or found
 
 
-def show_pairs(args: argparse.Namespace) -> None:
-    """Print how well the cosine of two sentences follows the labels of people."""
+def read_pairs(data: Path) -> dict[str, list[tuple[str, str, float]]]:
+    """Return the pairs of sentences of each task, with their labels."""
+
+    def pair(row: dict[str, Any]) -> tuple[str, str, float]:
+        return row["sentence1"] + "", row["sentence2"] + "", to_number(row["label"])
+
     tasks = {"JSTS": "jsts-valid", "JSICK": "jsick-test"}
-    files = [benchmark.read(args.pairs, name) for name in tasks.values()]
+    return {task: of_each(*benchmark.read(data, name), pair) for task, name in tasks.items()}
+
+
+def show_pairs(tasks: dict[str, list[tuple[str, str, float]]], args: argparse.Namespace) -> None:
+    """Print how well the cosine of two sentences follows the labels of people."""
     print(f"\n| | {' | '.join(tasks)} |\n|---|---|---|")
     for folder in args.model:
         model, cells = load(folder, args), [folder]
         model[-1].pool_factor = 1
-        for path, rows in files:
-            labels = of_each(path, rows, lambda row: to_number(row["label"]))
-            sides = [[row[name] for row in rows] for name in ("sentence1", "sentence2")]
+        for pairs in tasks.values():
+            *sides, labels = map(list, zip(*pairs, strict=True))
             both = [[each.mean(0) for each in model.encode_query(side)] for side in sides]
             units = [torch.nn.functional.normalize(torch.stack(side)) for side in both]
             found = (units[0] * units[1]).sum(1).cpu().numpy()
@@ -177,9 +184,10 @@ def main() -> None:
     parser.add_argument("--hard", action="store_true", help="those that BM25 alone gets wrong")
     parser.add_argument("--pairs", type=Path, help="folder of JSTS and JSICK")
     args = parser.parse_args()
+    tasks = read_pairs(args.pairs) if args.pairs else {}  # Judging takes long, so read them first.
     show(read(args.documents, "id", "text"), args)
-    if args.pairs:
-        show_pairs(args)
+    if tasks:
+        show_pairs(tasks, args)
 
 
 if __name__ == "__main__":

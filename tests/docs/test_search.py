@@ -97,6 +97,8 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     found = (tmp_path / "vectors").rglob("*.npy")
     assert {path: path.stat().st_mtime_ns for path in found} == saved
 
+    with pytest.raises(SystemExit, match=r"bert contains no jsts-valid\.jsonl"):
+        example(judge, *words, f"--pairs={folder}")
     with pytest.raises(SystemExit, match="fewer than two of the judged documents"):
         example(judge, *words, "--hard")  # BM25 answers all questions correctly.
 

@@ -85,7 +85,9 @@ class _Queries:
     inner: jax.Array
 
     def multiply(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the scores of some keys, and the gradients of their probabilities.
+        """Multiply keys by the queries (scores), and values by the upstream gradient.
+
+        The second product is the gradient of the attention probabilities.
 
         `keys` and `values` are transposed: [keys, size].
         """

@@ -123,7 +123,7 @@ def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def transpose(tile: jax.Array) -> jax.Array:
-    """Transpose a tile in float32, as bfloat16 would be transposed in pairs of rows."""
+    """Transpose a tile in float32, since a TPU would transpose bfloat16 in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
