@@ -73,6 +73,7 @@ CASES = (
     ("preflight --init_from={t}/none", "no such folder or checkpoint"),
     ("preflight --chip=v9", "one of v2, v3"),
     ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice. Use a shape such as 2x2"),
+    ("preflight --topology=v5e:2x2x2", "v5e:2x2x2: there is no such slice"),
     ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set. Give the"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     (_TRAIN + " --set=make_data.eval_fraction=0.2", "--set: make_data.eval_fraction has no effect"),

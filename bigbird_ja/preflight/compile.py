@@ -98,7 +98,8 @@ def find_slice(name: str) -> Target:
         raise BadInput(f"`topology` {error}") from error
     shape = name.partition(":")[2]
     sides = [int(side) for side in shape.split("x")]
-    if not _is_built(sorted(sides)):
+    dimensions = CHIPS[machine.chip].topology.count("x") + 1
+    if len(sides) > dimensions or not _is_built(sorted(sides)):
         raise BadInput(
             f"`topology` {name}: there is no such slice. Use a shape such as 2x2, 2x4, 4x4, 4x8,"
             " 8x8 or 16x16, or on chips with three dimensions 2x2x1, 2x2x2, 2x2x4, 2x4x4 or sides"
