@@ -17,7 +17,7 @@ PYTHONS := .venv-3.12 .venv-3.13
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo demo-3.12 test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
+.PHONY: help install install-all demo test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
 	bench-bad-input bench-cpu bench-leaks bench-clock bench-trim bench-restart $(addprefix bench-,$(LEARN))
@@ -50,9 +50,6 @@ locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newes
 
 demo: $(STAMP) ## every step on a generated corpus, under two minutes on two cores
 	@$(BIN)/bigbird-ja demo
-
-demo-3.12: demo-%: .venv-%/.installed
-	@.venv-$*/bin/bigbird-ja demo --work_dir out/demo-$*
 
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
