@@ -20,7 +20,7 @@ class Evaluations:
     Args:
         job: run to evaluate.
         stop: request to stop, which ends an evaluation early.
-        watchdog: watchdog that ticks after each batch.
+        watchdog: watchdog to notify after each batch.
     """
 
     def __init__(self, job: Job, stop: StopRequest, watchdog: Watchdog) -> None:
@@ -30,11 +30,11 @@ class Evaluations:
         self._evaluated = -1  # The last evaluated step.
 
     def begin(self, step: int, lines: Sequence[Evaluation]) -> None:
-        """Find the last evaluation up to `step`, at which training begins.
+        """Look up the last evaluation on this data set, at or before `step`.
 
         Args:
-            step: the restored step.
-            lines: content of `eval.jsonl`, empty in a process that does not write.
+            step: step from which training continues.
+            lines: records of `eval.jsonl`, or none in a process that does not write the file.
         """
         ours = self._job.manifest.fingerprint
         same = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
@@ -43,10 +43,11 @@ class Evaluations:
             self._evaluated = self._job.pod.share("evaluated", lambda: last)
 
     def is_due(self, step: int) -> bool:
-        """Return whether an evaluation is due at `step`, also after a restart from that step.
+        """Return whether an evaluation is due at `step`.
 
         An evaluation is due at the first finished step at or after each multiple of the interval,
-        and at the last step. At step 0 it is due only if the weights come from another model.
+        and at the last step. At step 0 it is due only if the weights come from another model. An
+        evaluation that a kill has prevented is due after the restart.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -62,8 +63,8 @@ class Evaluations:
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
-        In a pod each process evaluates its part of the records. The result is None in all processes
-        but the writer, and if a stop is requested before the end.
+        In a pod each process evaluates its part of the records, and all processes except the writer
+        return None. If a stop is requested before the evaluation ends, the result is None, too.
         """
         from bigbird_ja.evaluation import masked_lm
 
@@ -92,4 +93,4 @@ class Evaluations:
 
 
 class _Abandoned(Exception):
-    """Request to stop during an evaluation."""
+    """Exception that ends an evaluation after a request to stop."""

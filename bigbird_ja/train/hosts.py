@@ -1,7 +1,7 @@
-"""Number of this process in a pod, and checks that all processes of the pod are equal.
+"""Connection of the processes that train together (a pod), and checks that they agree.
 
-On a TPU slice of several hosts, GKE's variables or the TPU VM's metadata contain the number. On
-other machines, JAX's environment variables contain it.
+A process finds its number and the number of processes in JAX's environment variables. If these are
+not set on a TPU slice, GKE's variables or the TPU VM's metadata contain the numbers.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import Processes, SingleProcess
 from bigbird_ja.train.run_logger import list_package_versions
 
-# Result of `find_process` without a pod.
+# Result of `find_process` if only one process trains.
 ALONE = (0, 1, "")
 _METADATA_SECONDS = 2.0
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -43,21 +43,24 @@ def join_pod(
     exit_process: ProcessExit,
     log: Callable[[str], None],
 ) -> Iterator[Processes]:
-    """Join the pod of this process, and yield it once all processes have joined.
+    """Context manager: connect this process to its pod, and wait until all processes have joined.
+
+    It yields a `Pod`, or a `SingleProcess` if only one process trains.
 
     Args:
-        engine: parameter of `pretrain`.
-        use_tpu: parameter of `pretrain`.
+        engine: parameter `engine` of `pretrain`.
+        use_tpu: parameter `use_tpu` of `pretrain`.
         wait_seconds: maximum wait for the other processes.
-        shared: parameters that must be equal in all processes, by name in backticks.
+        shared: values of the parameters that must be equal in all processes. The keys are the
+            parameters' names in backticks.
         config: config of the run, which must be equal in all processes.
         manifest: manifest of the data set, which must be equal in all processes.
-        stop: request to stop. If one process is asked to stop, it is set in all processes.
+        stop: request to stop this process. A request to one process stops all processes.
         exit_process: callback that ends this process when another one has failed.
         log: callback for messages to the user.
 
     Raises:
-        BadInput: Not all processes have joined in time, or the processes differ.
+        BadInput: Not all processes have joined in time, or their settings, packages or data differ.
         Interrupted: A stop was requested.
     """
 
@@ -138,7 +141,8 @@ def find_process(
 
     Args:
         environ: environment variables of the process.
-        slice_place: `find_slice_place`, or None if no TPU is used.
+        slice_place: function that returns the hosts of the TPU slice (`find_slice_place`), or None
+            if no TPU is used.
 
     Raises:
         BadInput: A variable is missing or invalid.
@@ -146,7 +150,7 @@ def find_process(
     known = {name: environ[name] for name in (_ADDRESS, _COUNT, _INDEX) if environ.get(name)}
     if not known:
         hosts, index = (slice_place and slice_place()) or ([], 0)
-        # JAX uses the same port when it detects a slice.
+        # JAX also uses port 8476 when it detects a slice itself.
         return (index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else ALONE
     if known == {_COUNT: "1"}:
         return ALONE
@@ -163,7 +167,7 @@ def find_process(
 
 
 def read_tpu_metadata(attribute: str) -> str | None:
-    """Read an attribute of this TPU VM from the metadata server, or return None without one."""
+    """Return an attribute of this TPU VM from the metadata server, or None if it is missing."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -180,7 +184,7 @@ def find_slice_place(
 ) -> tuple[list[str], int] | None:
     """Return the hosts of this machine's TPU slice, and this machine's number among them.
 
-    The result is None if neither GKE's variables nor the TPU VM's metadata state them.
+    The result is None if neither GKE's variables nor the TPU VM's metadata list the hosts.
 
     Raises:
         BadInput: There are several slices, or this machine's number is missing.
@@ -193,7 +197,7 @@ def find_slice_place(
         if not endpoints:
             return None
         hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
-        # The Cloud TPU API sets the first attribute, and Compute Engine's groups set the second.
+        # The Cloud TPU API sets `agent-worker-number`, and Compute Engine's groups set `worker-id`.
         number = metadata("agent-worker-number") or metadata("worker-id") or ""
     if not number.isdigit():
         raise BadInput(f"this TPU VM's number in its slice is unknown ({number!r}): set {_INDEX}")

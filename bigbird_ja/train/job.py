@@ -26,12 +26,12 @@ def _make_daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Tim
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Log, clocks and timers, which tests replace.
+    """Log, clocks, timers and callbacks of a run, which a caller or a test may replace.
 
     Attributes:
         timer: function of (seconds, callback) that returns an object with `start` and `cancel`.
-        leave: function that ends the process with an error if the main thread is stuck, or None in
-            a user's program, which is not ended.
+        leave: function that ends the process with an error if the main thread is stuck. It is None
+            in a user's own program, so that the program is not ended.
         summarize: function of the manifest that displays a summary of a finished run.
     """
 
@@ -51,7 +51,7 @@ class PretrainResult:
     loss: float | None  # Loss of the last logged step.
     reason: str  # "finished", or the `reason` of an error of `bigbird_ja.errors`.
     train_seconds: float
-    tokens_seen: int  # Number of tokens without padding.
+    tokens_seen: int  # Estimated number of training tokens, without padding.
     interruptions: int  # Number of earlier starts that did not finish the run.
     model_dir: str
 

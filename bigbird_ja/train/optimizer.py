@@ -4,21 +4,24 @@ Adam with decoupled weight decay exists in two forms:
 
 - `adamw` (Loshchilov and Hutter 2019, and PyTorch) corrects the bias of the running means, which
   start at zero. Biases and layer norms are not decayed.
-- `google` (AdamWeightDecayOptimizer of Google's BERT and BigBird code) does not correct it. With
-  the usual betas its update of step t is (1 - 0.9**t) / sqrt(1 - 0.999**t) times as large: 3.2
-  times at step 1, 6.6 times at step 12, 1.26 times at step 1,000. It decays all parameters whose
-  names contain neither "LayerNorm" nor "bias", including `cls/predictions/transform/gamma`.
+- `google` (AdamWeightDecayOptimizer of Google's BERT and BigBird code) does not correct this bias.
+  With betas of 0.9 and 0.999, the update of `google` at step t is (1 - 0.9**t) / sqrt(1 - 0.999**t)
+  times the update of `adamw`: 3.2 times at step 1, 6.6 times at step 12, 1.26 times at step 1,000.
+  `google` decays all parameters whose names contain neither "LayerNorm" nor "bias", including
+  `cls/predictions/transform/gamma`.
 
 `muon` uses Muon (Jordan 2024, kellerjordan.github.io/posts/muon) for the layers' matrices, and
-`adamw` for all other parameters. Muon updates a matrix by its orthogonalized momentum:
+`adamw` for all other parameters. Muon updates a matrix w with gradient g by its orthogonalized
+momentum m:
 
     m <- 0.95 m + 0.05 g
     u  = 0.95 m + 0.05 g    (Nesterov)
-    o  = U Vᵀ, where u = U S Vᵀ
-    w <- w - rate (0.2 sqrt(max(rows, columns)) o + weight_decay w)
+    o  = U Vᵀ, where u = U S Vᵀ is the singular value decomposition
+    w <- w - learning_rate (0.2 sqrt(max(rows, columns)) o + weight_decay w)
 
-The factor scales the root mean square of an update to AdamW's usual value, so that the same
-learning rate and decay are suitable (Liu et al. 2025, arXiv:2502.16982, section 2.2).
+With the factor 0.2 sqrt(max(rows, columns)), the root mean square of an update is about the same as
+with AdamW. So AdamW's learning rate and weight decay are also suitable for Muon (Liu et al. 2025,
+arXiv:2502.16982, section 2.2).
 
 Matrices of one shape are stacked, so that they are multiplied together and can be divided equally
 over devices.
@@ -40,20 +43,20 @@ NamedTensors = dict[str, tf.Tensor]
 _BETA1 = 0.9  # Decay of the running mean of gradients.
 _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
 _MUON_BETA = 0.95  # Decay of the momentum.
-# Coefficients of a X + b X³ + c X⁵. Five iterations map singular values from 0.01 to 1 into the
-# range 0.7 to 1.2.
+# Coefficients a, b and c of Muon's Newton-Schulz iteration, a X + b X³ + c X⁵. Five iterations map
+# singular values between 0.01 and 1 into the range from 0.7 to 1.2.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
 _SMALLEST_NORM = 1e-12  # Minimum divisor, so that a zero matrix stays zero.
-# Number of matrices that share one kernel of a ModernBERT layer: query, key and value, and both
-# halves of the gated MLP.
+# Number of matrices in one kernel of a ModernBERT layer. `Wqkv` contains the matrices of query, key
+# and value, and `Wi` contains both halves of the gated MLP.
 _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """Matrices next to each other in one kernel, each [rows, columns]."""
+    """Number and shape of the matrices that are next to each other in one kernel."""
 
     count: int
     rows: int
@@ -61,7 +64,7 @@ class MatrixSpec:
 
 
 def list_muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
-    """Return the layers' kernels, which Muon updates, or {} with AdamW."""
+    """Return the specs of the kernels that Muon updates, by name, or {} with AdamW."""
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
@@ -157,16 +160,17 @@ def _correct_rate(
 def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
     """Compute the rate of the update from `global_step` to `global_step + 1`, float32 scalar.
 
-    The warm-up is linear, starts above zero, and reaches the peak at its last step. After it,
+    The warm-up is linear, starts above zero, and reaches the peak at its last step. After the
+    warm-up, the rate depends on the schedule:
 
-    - `linear` falls to zero at `num_train_steps`;
-    - `cosine` falls to zero along half a cosine;
-    - `wsd` (warm-up, stable, decay) stays at the peak, and falls linearly over the last
+    - `linear`: The rate falls linearly to zero at `num_train_steps`.
+    - `cosine`: The rate falls to zero along half a cosine.
+    - `wsd` (warm-up, stable, decay): The rate stays at the peak, and falls linearly over the last
       `decay_fraction` of all steps.
+    - `google` (the schedule of BERT's and BigBird's code): The rate is on the line from the peak at
+      step 0 to zero at `num_train_steps`. Only in this schedule, the warm-up starts at zero.
 
-    Beyond `num_train_steps` the rate is zero. In `google`, the schedule of BERT's and BigBird's
-    code, the warm-up starts at zero. After it the rate is on the line from the peak at step 0 to
-    zero at `num_train_steps`.
+    Beyond `num_train_steps` the rate is zero.
 
     Args:
         training: section `training` of the config.
@@ -192,7 +196,10 @@ def learning_rate(training: Training, global_step: tf.Tensor) -> tf.Tensor:
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Update the momentum by a gradient. A second call with the result gives Nesterov's form."""
+    """Update the momentum by a gradient.
+
+    A second call, with the result and the same gradient, returns Nesterov's momentum.
+    """
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
@@ -212,10 +219,10 @@ def muon_directions(
         momenta: float32 tensors by name, whole matrices, or one replica's rows of each matrix.
         gradients: float32 tensors by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: required divisor of n. Each stack is padded with zero matrices.
+        multiple: number that must divide n. Each stack is padded with zero matrices accordingly.
 
     Returns:
-        Stacks [n, rows, columns] in `training.dtype`.
+        Stacks [n, rows, columns] of n matrices, in `training.dtype`.
     """
     scale = clip_factor(norm, training.clip_norm)
     by_shape: dict[tuple[int, ...], list[tf.Tensor]] = {}
@@ -238,7 +245,7 @@ def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
     Args:
         stack: [n, rows, columns]. The result has the same shape and dtype.
     """
-    is_tall = stack.shape[1] > stack.shape[2]  # XᵀX is smaller than XXᵀ.
+    is_tall = stack.shape[1] > stack.shape[2]  # For a tall X, XᵀX is smaller than XXᵀ.
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))
     values = tf.cast(values / tf.maximum(norms, _SMALLEST_NORM), stack.dtype)
@@ -284,7 +291,7 @@ def muon_updates(
     Args:
         matrices: argument of `muon_directions`.
         stacks: orthogonalized stacks of `muon_directions`.
-        params: parameters, whole or one replica's rows of each, like the stacks.
+        params: parameters by name. If the stacks contain one replica's rows, so do the parameters.
 
     Returns:
         Float32 tensors by name, shaped like `params`.

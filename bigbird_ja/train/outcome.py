@@ -14,9 +14,9 @@ from bigbird_ja.train.run_logger import RunLogger
 from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.threads import run_in_thread
 
-# Maximum time for recording an exit, as a failure of the storage may be the reason for the exit.
+# Maximum seconds for recording an exit. If the storage has failed, the recording may hang.
 _RECORDING_SECONDS = 8.0
-# Maximum wait for a save that is in progress at a failure.
+# Maximum seconds to wait for a save that is in progress when the run fails.
 _SAVING_SECONDS = 20.0
 
 
@@ -68,7 +68,8 @@ class Outcome:
                 yield
         except BaseException as error:
             known = classify(error) or pod.explain(error)
-            if isinstance(known, errors.Diverged):  # A save in progress is from an earlier step.
+            # A save in progress is from a step before the divergence, so it is completed.
+            if isinstance(known, errors.Diverged):
                 self._complete_save()
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
@@ -80,7 +81,7 @@ class Outcome:
 
     def record_exit(self, error: errors.CommandError) -> None:
         """Record the error that ends the process, from any thread."""
-        # After the failure of another process, a save can still be completed.
+        # If another process of the pod has failed, this process can still complete its save.
         if self.job.pod.count > 1:
             self._complete_save()
 

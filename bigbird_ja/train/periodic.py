@@ -11,8 +11,8 @@ from bigbird_ja.storage.lease import LeaseLost
 class Periodic:
     """Repeated call in a thread while the context is open.
 
-    A failure is logged, once per message, and does not end the repetition. The repetition ends only
-    if the lock on MODEL_DIR is lost. Then `poll` raises.
+    If the call fails, the failure is logged, once per message, and the call is repeated as usual.
+    Only the loss of the lock on MODEL_DIR ends the repetition, and `poll` raises it.
 
     Args:
         call: call to repeat.

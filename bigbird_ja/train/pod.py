@@ -1,16 +1,18 @@
 """Processes of a pod, one per host, that train one run together.
 
-They use JAX's coordination service (`jax.distributed`), which process 0 serves. It connects them,
-ends all processes if one dies (heartbeats), and contains a key-value store for their agreements.
-Process 0 is the writer: it owns the lease on MODEL_DIR and writes its files.
+They use JAX's coordination service (`jax.distributed`), which process 0 serves. The service
+connects the processes, and ends all of them if one dies (heartbeats). It contains a key-value
+store, through which they agree. Process 0 is the writer: it owns the lease on MODEL_DIR and writes
+its files.
 
 **One step for all.** A JAX program runs on all devices together, so all processes must save or stop
 at the same step. The writer chooses that step and writes it to the store. The step must be so far
-ahead that no process has dispatched it yet. Every step sums over all devices, so no process has
-finished a step that the writer has not dispatched, and no process dispatches more than `ahead`
-steps before it reads the store again. (JAX's `reached_preemption_sync_point` works only once and
-only for SIGTERM, whose handler it replaces. Saves by time, Ctrl-C and `max_train_minutes` need an
-agreement, too.)
+ahead that no process has dispatched it yet. Two facts limit how far a process can be ahead of the
+writer. First, every step sums over all devices, so no process finishes a step before the writer
+dispatches it. Second, a process dispatches at most `ahead` steps beyond its last finished step
+before it reads the store again. (JAX's `reached_preemption_sync_point` is not sufficient, as it
+works only once and only for SIGTERM, whose handler it replaces. Saves by time, Ctrl-C and
+`max_train_minutes` need an agreement, too.)
 
 **One outcome for all.** A process that fails writes the reason to the store, and the other
 processes end with the same reason. If a process is killed, JAX's client aborts the others, and
@@ -37,14 +39,15 @@ from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays
 from bigbird_ja.train.threads import run_in_thread
 
-# gRPC reads the variable only in lower case.
+# Variable with the hosts that gRPC reaches without a proxy. gRPC reads only its lower-case name.
 _NO_PROXY = "no_grpc_proxy"
-# Timeout of the heartbeats.
+# Seconds without a heartbeat after which JAX considers a process dead.
 HEARTBEAT_SECONDS = 40
 _POLL_SECONDS = 0.2
 # Time for the other processes to read the failure of process 0, before process 0 closes the store.
 _FINAL_STATUS_SECONDS = 10.0
-# Timeout of a wait that only a failure ends.
+# Timeout in milliseconds of calls that wait for other processes. It is long, since a failure of
+# another process ends the wait anyway.
 _DAY_MS = 24 * 3600 * 1000
 _GONE = (
     "another process of this pod was killed, or its machine or network failed. The last checkpoint"
@@ -53,13 +56,13 @@ _GONE = (
 
 
 class Pod:
-    """One process of several.
+    """Connection of this process to the other processes of its pod.
 
     Args:
         index: number of this process, from 0.
         count: number of processes.
         host: name of this process's machine, for messages.
-        stop: request to stop this process. The processes share their requests.
+        stop: request to stop this process. A request to one process stops all processes.
         exit_process: callback that ends this process when another one has failed.
     """
 
@@ -78,11 +81,12 @@ class Pod:
         self._failure: CommandError | None = None
         # Failure of another process.
         self._remote_failure: CommandError | None = None
-        # Whether the main thread waits for others, and will raise their failure.
+        # Whether the main thread waits for other processes. If one of them fails, the main thread
+        # raises the failure.
         self._waits = False
         # Pending requests ("stop", "save"), for which the writer must choose a step.
         self._requests: set[str] = set()
-        # The last step that the writer chose, and whether all processes stop there.
+        # The last step that the writer chose, and whether all processes stop at that step.
         self._agreed = (-1, False)
         # The last step that this process may have dispatched.
         self._max_dispatched = -1
@@ -95,11 +99,11 @@ class Pod:
         Args:
             address: HOST:PORT at which process 0 serves.
             platform: "cpu", "cuda" or "tpu".
-            seconds: maximum wait for the others.
-            check: callback that is polled meanwhile, and may raise to end the wait.
+            seconds: maximum wait for the other processes.
+            check: callback that is called repeatedly during the wait. It may raise to end the wait.
 
         Raises:
-            BadInput: The processes do not meet.
+            BadInput: Some process has not connected in time, or the address cannot be used.
         """
         never_met = BadInput(
             f"the {self.count} processes did not meet at JAX_COORDINATOR_ADDRESS={address} within"
@@ -131,8 +135,8 @@ class Pod:
 
         host, _, port = address.rpartition(":")
         is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-        # gRPC would use a proxy even for a machine in the same network. JAX's warning about the
-        # variable is disabled.
+        # Without `no_grpc_proxy`, gRPC would use a proxy even for a machine in the same network.
+        # JAX warns about proxy variables, so its warnings are disabled.
         others = [os.environ.get(_NO_PROXY), host.strip("[]")]
         os.environ[_NO_PROXY] = ",".join(filter(None, others))
         logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
@@ -143,7 +147,8 @@ class Pod:
             self.count,
             self.index,
             cluster_detection_method="deactivate",
-            # JAX would abort the process at this timeout, so `check_time` raises before.
+            # JAX would abort the process at this timeout. It is so long that `check_time` raises
+            # first.
             initialization_timeout=int(seconds) + 3600,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
@@ -205,7 +210,8 @@ class Pod:
     def choose_limit(self, step: int, limit: int, ahead: int) -> int:
         """Implement `Processes.choose_limit`.
 
-        If a save or stop is requested, the writer chooses its step. The others read that step.
+        If a save or stop is requested, the writer chooses the step at which all processes save or
+        stop. The other processes read that step from the store.
         """
         named = self._agreed[0]
         if self.is_writer and self._requests and named <= step:
@@ -229,8 +235,8 @@ class Pod:
         return False
 
     def ask_to_stop(self, who: str) -> None:
-        """Request that all processes stop, on behalf of `who` (a signal, a limit)."""
-        # This fails if another request was first, or if the store is lost.
+        """Ask all processes to stop, because of `who` (the name of a signal or of a limit)."""
+        # The write fails if another process has already asked to stop, or if the store is lost.
         with contextlib.suppress(RuntimeError):
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
@@ -251,9 +257,10 @@ class Pod:
     def explain(self, error: BaseException) -> CommandError | None:
         """Implement `Processes.explain`.
 
-        After an error of JAX's runtime, it waits until another process has reported a failure.
+        After an error of JAX's runtime, this process waits up to a minute until another process
+        reports the failure that caused the error.
         """
-        # On CPUs a sum over processes fails at once if a process is lost.
+        # Gloo sums over processes on CPUs. It fails at once if another process is lost.
         if "Gloo" in str(error):
             return self._remote_failure or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
@@ -267,13 +274,13 @@ class Pod:
     def finish(self) -> None:
         """Implement `Processes.finish`.
 
-        The writer waits until all are done.
+        The writer waits until all processes have finished the run.
         """
         self.share("over", bool)
         self._is_over = True
         self._post_final_status("over", "", 2 * HEARTBEAT_SECONDS)
-        # Otherwise JAX's client prints a crash if process 0 exits before this one. If another
-        # process is killed at this moment, the call never returns.
+        # Without `shutdown`, JAX's client prints a crash if process 0 exits before this process. If
+        # another process is killed meanwhile, `shutdown` never returns, so it runs in a thread.
         leaving = run_in_thread("pod-leave", self._client.shutdown)
         concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
@@ -287,7 +294,7 @@ class Pod:
         The store closes when the writer exits. So the writer waits until all processes have written
         their texts, for at most `seconds`.
         """
-        with contextlib.suppress(RuntimeError):  # The others may have exited.
+        with contextlib.suppress(RuntimeError):  # The store may be lost.
             self._client.key_value_set(f"{folder}/{self.index}", text)
             end = time.monotonic() + seconds
             while self.is_writer and time.monotonic() < end:
@@ -319,15 +326,17 @@ class Pod:
         """End this process after the store, which process 0 serves, is lost."""
         self._client = None
         self._end(Stalled(_GONE))
-        # A call to the lost store may never return.
+        # If this process has failed, a call to the lost store may block its main thread forever. So
+        # this thread ends the process.
         if self._failure is not None:
             time.sleep(_FINAL_STATUS_SECONDS)
             self._exit(self._failure)
 
     def _end(self, news: CommandError) -> None:
-        """End this process with the failure of another one.
+        """End this process with the failure of another process.
 
-        If the main thread waits for other processes, it raises the failure.
+        If the main thread waits for other processes, the main thread raises the failure. Otherwise
+        the process exits at once.
         """
         if self._remote_failure is None and not self._is_over:
             self._remote_failure = news

@@ -36,7 +36,7 @@ class Processes(Protocol):
     def share(self, name: str, make: Callable[[], Any]) -> Any:
         """Call `make` in the writer, and return its value in all processes.
 
-        The value must be JSON.
+        The value must be serializable as JSON.
         """
 
     def collect(
@@ -50,8 +50,8 @@ class Processes(Protocol):
     def choose_limit(self, step: int, limit: int, ahead: int) -> int:
         """Return the last step that the engine may dispatch now, at most `limit`.
 
-        Call this before each `advance`, which may dispatch `ahead` steps beyond the finished
-        `step`.
+        Call this before each `Engine.advance`, which may dispatch up to `ahead` steps beyond the
+        last finished step, `step`.
         """
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
@@ -78,7 +78,7 @@ class Processes(Protocol):
         """Return the failure of another process that caused an error of this one, or None."""
 
     def finish(self) -> None:
-        """End the connection after the run, once all processes have finished it."""
+        """End the connection, once all processes have finished the run."""
 
 
 class SingleProcess:

@@ -14,7 +14,7 @@ from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_logger import RunLogger
 
 _PROFILES = "plugins/profile"
-# Maximum number of steps, as a TPU's profile contains some megabytes for each.
+# Maximum number of profiled steps, as the profile of a TPU contains some megabytes per step.
 _MAX_PROFILED = 1000
 
 
@@ -22,7 +22,8 @@ def read_profile_steps(text: str, total: int) -> range:
     """Read the value of `profile_steps`, such as "100-110", both steps included.
 
     Raises:
-        BadInput: The text has another form, or names steps beyond the run.
+        BadInput: The text has another form, a step is not part of the run, or there are too many
+            steps.
     """
     match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -37,8 +38,9 @@ def read_profile_steps(text: str, total: int) -> range:
 class Profile:
     """Profile of some steps (`profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
 
-    TensorBoard and xprof find profiles there. The profilers write to a local folder, and the files
-    are copied to MODEL_DIR, which may be on a bucket. A failure is logged and does not end the run.
+    TensorBoard and xprof search this folder for profiles. The profilers write to a local folder.
+    The files are then copied to MODEL_DIR, which may be on a bucket. A failure is logged and does
+    not end the run.
 
     Args:
         job: the run.
@@ -52,7 +54,7 @@ class Profile:
         self._steps = range(max(steps.start, step + 1), steps.stop)
         self._model_dir, self._logger, self._log = model_dir, logger, job.deps.log
         self._local = os.path.join(model_dir.scratch, "profile")
-        self._is_exact = job.engine.name == "pjrt"  # Whether the engine stops at any step.
+        self._is_exact = job.engine.name == "pjrt"  # Whether the engine can stop at any step.
         self._stop: Callable[[], Any] | None = None
         self._is_over = model_dir.lease is None or not self._steps
         self._begun = 0  # The first step of the profile.
@@ -117,11 +119,11 @@ class Profile:
 
 
 def _start_jax_profiler(folder: str) -> Callable[[], Any]:
-    """Start a profile, without Python's calls, and return the function that stops it."""
+    """Start JAX's profiler, without tracing Python calls, and return the function that stops it."""
     import jax
 
     options: dict[str, Any] = {}
-    # The last jax that works with TensorFlow 2.15 has no such options.
+    # The last version of jax that works with TensorFlow 2.15 has no `ProfileOptions`.
     if hasattr(jax.profiler, "ProfileOptions"):
         options["profiler_options"] = jax.profiler.ProfileOptions()
         options["profiler_options"].python_tracer_level = 0
@@ -130,7 +132,7 @@ def _start_jax_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _start_tensorflow_profiler(folder: str) -> Callable[[], Any]:
-    """Start a profile, and return the function that stops it."""
+    """Start TensorFlow's profiler, and return the function that stops it."""
     import tensorflow as tf
 
     tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())

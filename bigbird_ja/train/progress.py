@@ -28,7 +28,7 @@ class TrainProgress:
         flops_per_core_step: FLOPs of the model per step on one core, for the MFU.
         peak_flops: peak FLOP/s of one core, or None if unknown (no MFU).
         step: last finished step.
-        seconds_before: seconds of training before this process.
+        seconds_before: seconds of training before the checkpoint from which the run continues.
         clock: monotonic clock, seconds.
     """
 
@@ -96,7 +96,7 @@ class TrainProgress:
         return steps_per_second * self.flops_per_core_step / self.peak_flops
 
     def format_line(self, metrics: Mapping[str, float]) -> str:
-        """Format the line for one logged step.
+        """Format the progress line for one logged step.
 
         The most important figures are first, as a narrow terminal cuts the end of the line.
 
@@ -119,12 +119,12 @@ class TrainProgress:
         return "  ".join(filter(None, parts))
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
-        """Print the line if one is due."""
+        """Print the progress line for one logged step, if a line is due or `force` is set."""
         now = self.clock()
         if force or self._live.is_live or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now
             self._live.show(self.format_line(metrics))
 
     def close(self) -> None:
-        """End the line on a terminal."""
+        """End the progress line on a terminal."""
         self._live.close()

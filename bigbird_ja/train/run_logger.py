@@ -34,9 +34,10 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy",
 
 
 class RunLogger:
-    """Writer of metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard's files.
+    """Writer of metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json and TensorBoard's file.
 
-    In a process of a pod that does not write, it only stores step and loss, for the results.
+    In a pod, only the logger of the writing process writes files. The other loggers only store step
+    and loss for the results.
 
     Args:
         job: run to record.
@@ -57,7 +58,7 @@ class RunLogger:
         self._beats, self._has_ended = 0, False
         # Saves that are not in events.jsonl yet.
         self._saved: list[Saved] = []
-        # Lock for `_saved`, and for writing its events.
+        # Lock for `_write_saved`, which several threads call.
         self._lock = threading.Lock()
         model_dir.open_logs(self.step, job.config.training.num_train_steps)
         if model_dir.metrics is not None:
@@ -79,8 +80,8 @@ class RunLogger:
     def record_start(self, init_from: dict[str, Any] | None) -> None:
         """Record the start of a run, after the engine has accepted it.
 
-        Settings, tokenizer, the event and the first heartbeat are written. TensorBoard's file and
-        W&B's run are opened.
+        Settings, tokenizer, an event and the first heartbeat are written. TensorBoard's file and
+        the run on Weights & Biases are opened.
 
         Args:
             init_from: record of the other model, if this run starts from its weights.
@@ -153,7 +154,7 @@ class RunLogger:
         self.update_heartbeat(state="training")
 
     def record_event(self, event: str, **fields: Any) -> None:
-        """Add a line to events.jsonl, with the step."""
+        """Append an event, with the last finished step, to events.jsonl."""
         if self._writes:
             self._write_saved()
             fields = {"global_step": self.step, **fields}
@@ -169,7 +170,7 @@ class RunLogger:
                 self._saved.pop(0)
 
     def update_heartbeat(self, write: bool = False, **fields: Any) -> None:
-        """Change fields of heartbeat.json, and write it if `write`."""
+        """Change fields of the heartbeat, and write heartbeat.json if `write` is set."""
         self._model_dir.heartbeat.update(**fields)
         if write and self._writes:
             self._model_dir.write_heartbeat()
@@ -227,7 +228,8 @@ class RunLogger:
     def note_save(self, saved: Saved | None) -> None:
         """Store a completed save, if any, until the next `write_heartbeat` records it.
 
-        Recording the save here would stall the step on a slow bucket.
+        The training loop calls this method. Recording the save at once would stall the loop if the
+        bucket is slow.
         """
         if saved is not None:
             self._saved.append(saved)
@@ -236,7 +238,8 @@ class RunLogger:
     def write_heartbeat(self) -> None:
         """Check the lock, and write heartbeat.json.
 
-        After a save, and at every fourth call, the logs are written, too.
+        The first call after a save also records the save, and uploads the logs. Otherwise every
+        fourth call uploads metrics.jsonl.
         """
         if not self._writes:
             return
@@ -255,7 +258,7 @@ class RunLogger:
             self._model_dir.metrics.sync()
 
     def sync(self) -> None:
-        """Upload metrics and TensorBoard's file, with each save and at the end."""
+        """Upload metrics.jsonl and TensorBoard's file, if MODEL_DIR is on a bucket."""
         self.sync_metrics()
         if self._board is not None:
             self._board.sync()
@@ -269,11 +272,12 @@ class RunLogger:
         before = self._resumption.checkpoint
         if before is None or before.meta.step == self._resumption.next_batch:
             return round(self.step * tokens_per_step)
+        # Some steps before the checkpoint had another batch size, so its own number is used.
         new = (self.step - before.meta.step) * tokens_per_step
-        return before.meta.tokens_seen + round(new)  # Earlier steps had another batch size.
+        return before.meta.tokens_seen + round(new)
 
     def make_metadata(self) -> Meta:
-        """Return the metadata of a checkpoint of this step, where `files` is still empty."""
+        """Return the metadata of a checkpoint of the last finished step, with no files yet."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,
@@ -314,14 +318,14 @@ class RunLogger:
     def record_end(self, reason: str, error: BaseException | None) -> None:
         """Record the exit reason.
 
-        A failure is logged instead of raised. Later calls do nothing. Nothing is written after a
-        refused start. After the lock was lost, nothing is written either, as MODEL_DIR belongs to
-        another process.
+        If the recording fails, the failure is logged instead of raised. Later calls do nothing.
+        Nothing is recorded after a refused start. Nothing is recorded after the lock was lost, as
+        MODEL_DIR belongs to another process.
         """
         if self._has_ended or isinstance(error, LeaseLost):
             return
         self._has_ended = True
-        # The text of a library's exception may contain private data.
+        # The text of a library's exception may contain private data, so only its type is recorded.
         words = str(error) if isinstance(error, CommandError) else type(error).__name__
         fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"

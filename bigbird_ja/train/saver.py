@@ -40,13 +40,13 @@ class Saved:
 
 @dataclass(eq=False)
 class CheckpointSaver:
-    """Saver of checkpoints, by time and by number of steps, one at a time.
+    """Saver of checkpoints at intervals of minutes or steps, one checkpoint at a time.
 
     `poll` and `wait` return each completed save once. In a pod, all processes take snapshots, but
     only one process writes them.
 
     Attributes:
-        step: last saved step, or the first step of training.
+        step: last saved step, or the step from which training started or continued.
     """
 
     job: Job
@@ -63,9 +63,10 @@ class CheckpointSaver:
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Return whether to save now.
+        """Return whether to save at `step`.
 
-        A save is due at the first step at or after a multiple of the interval.
+        A save is due at the first finished step at or after a multiple of `save_every_steps`, and
+        if the last save was `save_every_minutes` ago.
         """
         if step <= self.step:
             return False
@@ -87,8 +88,8 @@ class CheckpointSaver:
 
         Args:
             meta: metadata of the checkpoint, to which its files are added.
-            snapshot: function that copies the state, called before this returns. Its result is
-                called in the saving thread, and returns all variables by name.
+            snapshot: function that copies the state. It is called before `save` returns. It returns
+                a second function, which the saving thread calls to get all variables by name.
         """
         assert self._saving is None
         self.begin(meta.step)

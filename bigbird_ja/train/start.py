@@ -158,7 +158,8 @@ def pretrain(
             at_end.callback(stop.confirm)
         if max_train_minutes is not None:
             limit = f"`max_train_minutes` {max_train_minutes:g}"
-            # The request is not urgent, as the machine stays. So a long step can end first.
+            # The machine does not stop at this limit, so the request is not urgent. The current
+            # step may finish, even if it takes long.
             timer = deps.timer(max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False))
             timer.start()
             at_end.callback(timer.cancel)
@@ -230,8 +231,8 @@ def _load_settings(
     """Load the data set's manifest, and resolve the settings.
 
     Returns:
-        Config that suits the data set, overrides in order, manifest, and notices, which the caller
-        logs after all checks.
+        Config that suits the data set, overrides in the order of their layers, manifest, and
+        notices, which the caller logs after all checks.
     """
     data_dir, init_from = request.data_dir, request.init_from
     manifest = check.check_files(data_dir)
@@ -267,7 +268,7 @@ def _load_settings(
 
 
 def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
-    """Return the config of a run, and the values that were set, in order.
+    """Return the config of a run, and all overrides in the order of their layers.
 
     Args:
         request: arguments of `pretrain`.
@@ -289,7 +290,7 @@ def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[
 def _refuse_cores(overrides: list[Override]) -> None:
     """Refuse `tpu.num_cores` if the user sets it for JAX's runtime.
 
-    A preset or a file may contain the setting, as other commands use it.
+    A preset or a complete config may contain the setting, as other commands use it.
     """
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):

@@ -53,9 +53,10 @@ def train_step(
         params: parameters of `make_parameter_specs`, float32 tensors by name.
         slots: slots of `list_slot_parameters`, float32 tensors by name, zeros at first.
         global_step: integer scalar, number of steps so far, for dropout and the learning rate.
-        batch: this replica's part of the batch: input_ids, segment_ids, (document_ids,) int32
-            [b, S]; masked_lm_positions, masked_lm_ids int32 [b, P]; masked_lm_weights float32
-            [b, P]; (next_sentence_labels int32 [b]). `gradient_accumulation_steps` divides b.
+        batch: this replica's part of the batch, b sequences of S tokens and P predictions:
+            input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
+            masked_lm_ids int32 [b, P]; masked_lm_weights float32 [b, P]; (next_sentence_labels
+            int32 [b]). `gradient_accumulation_steps` divides b.
         replica_id: number of this replica, for dropout.
         num_replicas: number of replicas.
         cross_replica_sum: function that sums a tensor over the replicas.
@@ -66,7 +67,8 @@ def train_step(
         and finite, bool. If `finite` is False, params and slots are returned unchanged.
 
     Raises:
-        ValueError: The batch does not divide, or the sequence length does not suit the attention.
+        ValueError: `gradient_accumulation_steps` does not divide b, or the sequence length does not
+            suit the attention.
     """
     weight = cross_replica_sum(sum_prediction_weights(batch))
     how = (replica_id, num_replicas)
@@ -106,11 +108,12 @@ def compute_replica_gradients(
 ) -> tuple[NamedTensors, tf.Tensor]:
     """Compute one replica's term in the sum of the global batch's gradients.
 
-    The arguments are as in `train_step`, except for `weight`: the sum of `sum_prediction_weights`
-    over the replicas.
+    `weight` is the sum of the prediction weights over all replicas. The other arguments are those
+    of `train_step`.
 
     Returns:
-        float32 gradients by name, and this replica's terms of the sums (`NUM_SUMS`), float32 [4].
+        float32 gradients by name, and this replica's terms of masked-LM loss and accuracy and of
+        next-sentence loss and accuracy, float32 [4].
     """
     params = {
         name: tf.convert_to_tensor(params[name]) for name in make_parameter_specs(config, data)
@@ -128,7 +131,7 @@ def compute_replica_gradients(
             tape.watch(variables)
             metrics = compute_pretraining_metrics(params, config, data, part, dropout_key=part_key)
             weights = tf.cast(part["masked_lm_weights"], tf.float32) / divisor
-            # A prediction without weight must not turn the sum into NaN, whatever its loss.
+            # The loss of a prediction with weight 0 may be NaN, which must not reach the sum.
             loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
             correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
             sums = [loss, correct, tf.zeros([]), tf.zeros([])]
@@ -138,7 +141,7 @@ def compute_replica_gradients(
                 loss += sums[2]
             means = tf.stop_gradient(tf.stack(sums))
         gradients = tape.gradient(loss, variables)
-        # The gradient of word embeddings is a list of rows, which must be summed.
+        # The gradient of the word embeddings may be IndexedSlices, which are converted to a tensor.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], means
 
     steps = config.training.gradient_accumulation_steps
@@ -162,7 +165,8 @@ def apply_gradients(
     """Apply the whole batch's gradients, and return the results of `train_step`.
 
     `gradients` and `sums` are results of `compute_replica_gradients`, summed over the replicas.
-    `orthogonalize` is the function for Muon's stacks. Other arguments are as in `train_step`.
+    `orthogonalize` is called for each of Muon's stacks. The other arguments are those of
+    `train_step`.
 
     Params, slots and gradients may also be one replica's parts. This requires `squares`, the sum of
     all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`.
@@ -204,7 +208,8 @@ def apply_gradients(
 
 
 # Number of sums that are reported: masked-LM loss and accuracy, next-sentence loss and accuracy.
-# Each term is already divided, so that the sum over all replicas is the mean over the batch.
+# Each replica divides its terms by the total of the global batch, so that the sum over all replicas
+# is the mean over the global batch.
 NUM_SUMS = 4
 
 
@@ -217,7 +222,7 @@ def _accumulate(
     """Sum the results of `compute` over the micro-batches, with gradients shaped like `like`."""
     if steps == 1:
         return compute(0, batch)
-    # Each part is [steps, b / steps, ...].
+    # Each tensor [b, ...] of the batch is reshaped to [steps, b / steps, ...].
     parts = {
         name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
         for name, value in batch.items()

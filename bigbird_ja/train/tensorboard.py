@@ -9,7 +9,7 @@ from bigbird_ja import storage
 from bigbird_ja.evaluation.tensorboard import encode, make_scalars_event
 from bigbird_ja.model_dir.folder import ModelDir
 
-# Keys of metrics.jsonl that TensorBoard shows under `speed/`. It shows others under `train/`.
+# Keys of metrics.jsonl that TensorBoard shows under `speed/`. Other keys are under `train/`.
 _SPEED = ("tokens_per_second", "mfu")
 _NOT_SHOWN = ("step", "time", "train_seconds")
 
@@ -23,8 +23,8 @@ class EventWriter:
     Args:
         model_dir: locked MODEL_DIR. The file is added to the ownership manifest before it is
             written.
-        start_step: step from which training continues. TensorBoard drops later steps of earlier
-            files.
+        start_step: step from which training continues. TensorBoard does not show later steps from
+            the event files of earlier processes.
         clock: clock, UNIX seconds.
     """
 

@@ -1,12 +1,13 @@
 """Training of a run, from its start to its last checkpoint.
 
 `train` checks the run, locks MODEL_DIR, and finds the checkpoint to continue from. `Trainer.run`
-starts the engine. `Trainer._run_loop` is the loop for every engine:
+starts the engine. `Trainer._run_loop` is the training loop, which is the same for all engines. In
+each iteration it advances by some steps and checks that they are finite. If due, it logs, saves and
+evaluates. It ends after the last step, or after a request to stop.
 
-    advance -> finite? -> log -> save -> evaluate -> stop?
-
-Saving, heartbeats and the watchdog run in their own threads, which the loop polls. In a pod,
-process 0 writes the files, and the other processes only train. `outcome` records the outcome.
+Saving, heartbeats and the watchdog run in their own threads. The loop polls the first two for
+failures. In a pod, process 0 writes the files, and the other processes only train. The module
+`outcome` records how the run ended.
 """
 
 import contextlib
@@ -88,7 +89,7 @@ class Trainer:
     Args:
         job, model_dir, stop, exit_process: arguments of `train`.
         resumption: point at which training continues.
-        warm_start: parameters that replace the random ones of a new run, or None.
+        warm_start: initial weights of a new run from another model, or None.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class Trainer:
                 is_new = not is_past and not self.model_dir.is_recorded_as_finished()
                 return self.outcome.make_result("finished", is_new)
         with self.outcome.record_failures():
-            # Several processes agree in the loop on a step at which they stop.
+            # A single process can stop before the loop. Several processes must first agree on a
+            # step, which they do in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
         self.stop.confirm()
@@ -153,7 +155,7 @@ class Trainer:
             self.deps.log,
         )
         with contextlib.closing(self.logger):
-            # The engine is closed only once, as this may wait half a minute for a stuck input.
+            # Only this context closes the engine, as closing may wait long for a stuck input.
             with (
                 self.watchdog,
                 self.periodic,
@@ -187,13 +189,15 @@ class Trainer:
         self.logger.note_first_step()
         self.profile.update(start)
         while step < self.total and not self._is_stopping(step):
-            # Advance by at least one step, but not beyond the next save, evaluation or stop.
+            # Advance by at least one step, but not beyond the step of the next save, evaluation,
+            # change of the profile, or stop.
             parts = self.saver, self.evaluations, self.profile
             limit = min(part.find_next_due(step) for part in parts)
             limit = self.pod.choose_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
+            # Before a save or an evaluation reads the state, all dispatched steps must be finished.
             if result.step >= limit or self.saver.is_due(result.step):
-                result = result.extend(engine.settle())  # A save or an evaluation needs the state.
+                result = result.extend(engine.settle())
             step = self._finish(result)
             self.profile.update(step)
             if step >= self.total or self.saver.is_due(step):
@@ -208,7 +212,9 @@ class Trainer:
         return "interrupted"
 
     def _finish(self, result: StepResult) -> int:
-        """Check that finished steps are finite, log them if due, and return the last one.
+        """Check that the finished steps have finite losses and gradients, and log them if due.
+
+        The result is the last finished step.
 
         Raises:
             Diverged: A loss or gradient is not finite.
@@ -239,9 +245,9 @@ class Trainer:
         return self.pod.stops_at(step, is_requested)
 
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:
-        """Evaluate on held-out records.
+        """Evaluate on held-out records, if an evaluation is due.
 
-        After a request to stop, the evaluation ends unfinished, and is repeated after the restart.
+        A request to stop ends the evaluation, which is repeated after the restart.
         """
         if self.evaluations.is_due(step) and not self._is_stopping(step):
             results = self.evaluations.evaluate(step, engine.forward())

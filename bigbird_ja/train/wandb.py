@@ -32,7 +32,7 @@ class WandbLog:
         self._run = self._try(lambda: library.init(**about, config=settings, settings=private))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Send the numbers in `values`, as `prefix/key`."""
+        """Send each number in `values` under the name `prefix/key`."""
         numbers = {f"{prefix}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
         self._try(lambda: self._run.log(numbers, step=step))
 

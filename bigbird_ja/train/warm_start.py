@@ -2,9 +2,9 @@
 
 The source is a Hugging Face folder of a ModernBERT, BERT, RoBERTa or BigBird (package
 `huggingface`), a MODEL_DIR, or a TensorFlow checkpoint of Google's BigBird or BERT. All weights are
-copied. A BERT's positions are repeated end to end to fill a longer table. The optimizer's state is
-not copied. Parameters that the source lacks keep their random initial weights, and a warning lists
-them.
+copied. If the table of position embeddings is longer in the new run, the source's rows are repeated
+to fill it. The optimizer's state is not copied. Parameters that the source lacks keep their random
+initial weights, and a warning lists them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from bigbird_ja.storage import content_addressed
 from bigbird_ja.storage.disk import compute_file_crc32c, create_scratch_directory
 from bigbird_ja.train.job import Job
 
-# Pairs of prefixes: of the names of variables in this package, and of the same variables in
-# checkpoints. The first pair is from training with Google's released BigBird code, and the others
-# are from BERT's code. Some checkpoints of BigBird use BERT's name of the first layer norm.
+# Pairs of name prefixes: in this package, and for the same variables in Google's checkpoints. The
+# first pair is for checkpoints that were trained with Google's released BigBird code. The other
+# pairs are for BERT's names. The last pair also occurs in some checkpoints of BigBird.
 _OTHER_NAMES = (
     ("cls/predictions/transform/", "transform/"),
     ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
@@ -79,7 +79,8 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
     Args:
         source: folder, or prefix of a checkpoint, on disk or gs://.
         config: config of the new run.
-        data: data of the new run. Tokens that were added to a folder's tokenizer get random rows.
+        data: facts of the new run's data set. Tokens that `make-data` added to the tokenizer of a
+            Hugging Face folder get random rows.
 
     Raises:
         BadInput: The source is missing, not readable, or of another architecture.
@@ -150,12 +151,13 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
         )
     value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
-        # In Google's checkpoints the head axis of attention kernels is split.
+        # In Google's checkpoints attention kernels have separate axes for heads and head size.
         value = value.reshape(spec.shape)
     if value.shape == spec.shape:
         return value, source
     if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:
-        # Repeated end to end, as in Longformer (arXiv:2004.05150, section 5).
+        # A short table is repeated, as in Longformer (arXiv:2004.05150, section 5), and a long one
+        # is cut.
         return np.resize(value, spec.shape), (
             f"{source}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")

@@ -1,4 +1,4 @@
-"""Watchdog that ends a run in which no step completes, since its machine is billed."""
+"""Watchdog that ends a run in which no step completes, since a stuck machine is still billed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bigbird_ja.errors import CommandError, Stalled
 class Watchdog:
     """Watchdog that ends the process if `tick` was not called for `limit` seconds.
 
-    Before that, it prints the stacks of all threads to standard error.
+    Before it ends the process, it prints the stacks of all threads to standard error.
     """
 
     limit: float  # Seconds without `tick`, or 0 to disable the watchdog.
@@ -24,7 +24,7 @@ class Watchdog:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Initialize the watchdog, which starts with the context."""
+        """Initialize the watchdog. Its thread starts when the context is entered."""
         self._last = self.clock()
         self._ended = threading.Event()
 
