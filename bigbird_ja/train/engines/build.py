@@ -26,7 +26,7 @@ def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
     """
     training = config.training
     check_divides(training.global_batch_size, choice.replicas, training.gradient_accumulation_steps)
-    # This raises if static data was masked with another unit or rate.
+    # This raises if the data set is masked in advance with another unit or rate than the config's.
     manifest.make_rule(config.data.mask_unit, count_train_predictions(config, manifest))
 
 

@@ -122,11 +122,11 @@ def _choose_estimator(why: str, use_tpu: bool, config: Config, accelerator: str 
 
 
 def check_estimator_tpu(config: Config) -> None:
-    """Check that TensorFlow can use a TPU for `use_tpu` under TPUEstimator.
+    """Check that TensorFlow can use the configured TPU, as TPUEstimator requires.
 
     Raises:
-        BadInput: This machine has no TPU, TensorFlow has no TPU support, or a TPU of another name
-            does not answer.
+        BadInput: This machine has no TPU, TensorFlow has no TPU support, or the remote TPU that
+            `tpu.name` names cannot be reached.
     """
     advice = "run on a TPU VM with `tpu_name` local, or leave `use_tpu` out"
     if config.tpu.name != "local":

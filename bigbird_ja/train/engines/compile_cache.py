@@ -13,7 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import FileVersion, Owned
 
-# Folder in MODEL_DIR, and in the local scratch folder.
+# Name of the folder of compiled programs, in MODEL_DIR and in the local scratch folder.
 FOLDER = "compiled"
 
 
@@ -22,15 +22,16 @@ class CompileCache:
 
     JAX stores and finds the programs in a local folder, by a hash of everything that they depend
     on. Before the first compilation the programs in MODEL_DIR are copied to that folder. After the
-    compilation new programs are copied back to MODEL_DIR. As programs are native code, a file that
-    differs from the ownership manifest is ignored. `preflight` may add the programs of a TPU slice
-    before the run begins.
+    compilation new programs are copied back to MODEL_DIR. Programs are native code, so for safety a
+    file that differs from the ownership manifest is ignored. `preflight` may add the programs of a
+    TPU slice before the run begins.
 
     Args:
         owned: ownership manifest of MODEL_DIR, or None if there is none yet.
         scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
-        log: callback for failures. After a failure the step is only compiled again.
+        log: callback for messages. A failure of the cache is only logged, and the step is compiled
+            again.
     """
 
     def __init__(
@@ -108,12 +109,12 @@ def use(folder: str) -> None:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    # Without this, JAX keeps the folder of an earlier run in this process.
+    # Without the reset, JAX would keep the folder of an earlier run in this process.
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # With XLA's own caches the key would depend on the folder's path.
+    # With XLA's own caches, the key of a program would depend on the folder's path.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 

@@ -17,7 +17,7 @@ from bigbird_ja.process.console import shorten
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 
-# Device files of a TPU VM: v2 to v4, and v5 and later.
+# Device files of a TPU VM. The first pattern is for TPU v2 to v4, and the second for v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -79,8 +79,8 @@ def is_installed() -> bool:
 def prepare(use_tpu: bool) -> str:
     """Choose the platform ("cpu", "cuda" or "tpu"), and restrict JAX to it.
 
-    By default JAX tries all installed platforms, and without a TPU libtpu fails only after eight
-    minutes.
+    By default JAX tries all installed platforms. On a machine without a TPU, libtpu would fail only
+    after eight minutes.
 
     Args:
         use_tpu: whether to use a TPU. Otherwise a GPU is used if there is one, or the CPU.
@@ -94,7 +94,7 @@ def prepare(use_tpu: bool) -> str:
             "`use_tpu` is set, but this machine has no TPU: run on a TPU VM, or leave `use_tpu` out"
         )
     require("jax", *(["libtpu"] if use_tpu else []))
-    # The environment variable is for a later import of jax, and for other processes.
+    # The environment variable has an effect if jax is imported later, and in child processes.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
     if platform == "cuda":  # Sums in a fixed order make a resume bit-identical.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
@@ -105,7 +105,7 @@ def prepare(use_tpu: bool) -> str:
 
 
 def find(use_tpu: bool) -> Devices:
-    """Return the devices of this machine, or of all machines of a pod that it has joined.
+    """Return the devices of this machine, or of all machines if this process has joined a pod.
 
     Raises:
         BadInput: A package is missing, there is no TPU, or the devices cannot be used.

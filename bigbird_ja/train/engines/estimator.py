@@ -1,13 +1,13 @@
 """TensorFlow's TPUEstimator as an engine, with workarounds for its faults.
 
-- TPUEstimator neither saves nor restores: its `model_dir` is a local scratch directory without
-  checkpoints. With a bucket, an unreadable `checkpoint` file would restart training at step 0.
-- After AbortedError and UnavailableError, which a bucket raises after the last retry,
-  MonitoredSession would build new sessions forever. Here these errors end the run.
+- TPUEstimator neither saves nor restores, and its `model_dir` is a local directory without
+  checkpoints. On a bucket, an unreadable `checkpoint` file would restart training at step 0.
+- A bucket raises AbortedError or UnavailableError after the last retry. MonitoredSession would then
+  build new sessions forever. The workaround lets these errors end the run.
 - The graceful-shutdown mode is disabled, as it may hang.
 - TPUEstimator's `train` returns only at the end, so it runs in a separate thread. A hook pauses the
-  thread between two device loops until the next `advance`. Errors of this package are raised
-  outside of that thread.
+  thread between two device loops until the next `advance`. The main thread raises the errors that
+  end this thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 _CLOSE_SECONDS = 60.0
-# Length of a device loop. It is short, as SIGTERM is handled between loops.
+# Duration of a device loop. It is short, as SIGTERM is handled only between loops.
 _LOOP_SECONDS = 15
 
 
@@ -98,7 +98,7 @@ class EstimatorEngine:
         return lambda: values
 
     def forward(self) -> Forward:
-        """Implement `Engine.forward`, outside the session on this machine's CPU or GPU."""
+        """Implement `Engine.forward`, on this machine's CPU or GPU and outside TPUEstimator."""
         parameters = select_parameters(self._graph.snapshot(self._hook.session))
         return Forward(self.config, self.data, parameters)
 
@@ -109,7 +109,7 @@ class EstimatorEngine:
             self._thread.join(_CLOSE_SECONDS)
 
     def _wait(self) -> None:
-        """Wait until a loop has ended, or raise the error that ended TPUEstimator."""
+        """Wait until a device loop has ended, or raise the error that ended TPUEstimator."""
         self._hook.wait()
         if self._hook.has_ended:
             if self._error is not None:
@@ -129,7 +129,7 @@ class EstimatorEngine:
             self._hook.note_end()
 
     def _run_estimator(self) -> None:
-        """Run the steps up to the last one.
+        """Train with TPUEstimator up to the last step.
 
         Raises:
             BadInput: The TPU cannot be reached.
@@ -170,7 +170,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Hook that pauses TPUEstimator's thread between two loops, until `resume` or `stop`."""
+    """Hook that pauses TPUEstimator's thread between two device loops, until `resume` or `stop`."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -180,13 +180,13 @@ class _Handover(tf.estimator.SessionRunHook):
     # TPUEstimator's thread calls these methods.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Pause once the variables have their values."""
+        """Pause once the variables have their initial values."""
         self.session = session
         if not self._hand_over():
             raise _Closed
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Pause after a loop."""
+        """Pause after a device loop."""
         if not self._hand_over():
             run_context.request_stop()
 
@@ -204,16 +204,16 @@ class _Handover(tf.estimator.SessionRunHook):
     # The main thread calls these methods.
 
     def resume(self) -> None:
-        """Run one loop."""
+        """Let TPUEstimator run one device loop."""
         self._may_run.release()
 
     def stop(self) -> None:
-        """End TPUEstimator's session after the present loop."""
+        """End TPUEstimator's session after the current device loop."""
         self._is_stopped = True
         self._may_run.release()
 
     def wait(self) -> None:
-        """Wait until the loop or TPUEstimator has ended."""
+        """Wait until the current device loop, or TPUEstimator itself, has ended."""
         if not self.has_ended:
             self._has_run.acquire()
 
@@ -234,7 +234,7 @@ class _LeaveSignals(tf.estimator.SessionRunHook):
 
 
 def _make_session_config() -> tf.compat.v1.ConfigProto:
-    """Return the session's options, with threads for all cores, and GPU memory as needed."""
+    """Return session options with threads for all cores and with GPU memory on demand."""
     cores = workers.count_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,

@@ -22,7 +22,7 @@ from bigbird_ja.train.step import train_step
 RING_ROWS = 256
 # Scope of variables that are not in checkpoints.
 _NOTES = "bigbird_ja"
-# Feature that states the core of each row of the batch.
+# Name of the feature that contains the number of the core to which a row of the batch belongs.
 REPLICA_ID = "replica_id"
 
 
@@ -118,11 +118,11 @@ class TrainGraph:
     def _make_scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
-        # All values are fed in one run, as TensorFlow optimizes the graph again for each set of
-        # ops. The fed values replace the zeros of the initializers.
+        # The fed values replace the zeros of the initializers. All values are fed in one session
+        # run, as TensorFlow optimizes the graph again for each run of other ops.
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
-            # Otherwise TensorFlow would add a saver for all variables.
+            # Without this saver, TensorFlow would add one for all variables.
             saver=tf.compat.v1.train.Saver([self.global_step], max_to_keep=1),
             init_feed_dict=feeds,
             # The state is three times as large as the model, so its copy on the host is freed.
@@ -138,8 +138,9 @@ def make_input_fn(
     Args:
         make_batches: function of a host's number and the number of hosts that returns a dataset of
             the host's part of each global batch.
-        cores: number of cores of all hosts.
-        on_tpu: whether each element is one core's part (PER_HOST_V2), in the order of the cores.
+        cores: number of cores over all hosts.
+        on_tpu: whether the input is for a TPU. If so, each element of the dataset is one core's
+            part of a batch (PER_HOST_V2), in the order of the cores.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:

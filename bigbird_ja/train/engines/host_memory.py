@@ -5,10 +5,10 @@ On a CPU the memory of a step is checked twice:
 - Before the compilation, which takes minutes for a large model, `estimate_step` adds up the largest
   arrays by their shapes. These are parameters, gradients and slots, activations that the backward
   pass reads, and the scores of one layer's attention and of the predictions. A process needs
-  `GROWTH` times the estimate, as the compiler needs as much memory as the step. Measured with one
-  and two layers of the base model (16 and 2 sequences of 512 tokens): 1.7 and 1.9 times.
-- After the compilation the compiler's figure is used, multiplied by `OVERHEAD` for other memory of
-  its runtime (measured with one layer: 1.08).
+  `GROWTH` times the estimate, as the compiler needs as much memory as the step. Measured factors
+  are 1.7 and 1.9, with one and two layers of the base model (16 and 2 sequences of 512 tokens).
+- After the compilation the compiler's figure is used. It is multiplied by `OVERHEAD` for other
+  memory that the process needs while the step runs (measured with one layer: 1.08).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bigbird_ja.settings.values import count_train_predictions
 
 GROWTH = 2
 OVERHEAD = 1.1
-# Bytes of a number, as a CPU also computes bfloat16 in float32.
+# Bytes per number. A CPU computes in float32 even if `training.dtype` is bfloat16.
 _FLOAT = 4
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -80,7 +80,7 @@ def refuse_if_too_large(needed: int) -> None:
     """Check that this process can get the bytes that a step needs.
 
     Raises:
-        OutOfMemory: There is less memory.
+        OutOfMemory: Less memory is available.
     """
     available = find_available_bytes()
     if available is not None and needed > available:

@@ -1,9 +1,9 @@
 """JAX's runtime as an engine, for every TPU, GPU or CPU that JAX supports.
 
-TensorFlow traces the step's two functions (`lowering.program`) and reads the input. JAX compiles
-the two functions, with the sums over the replicas between them, into one program per device, and
-runs it. Steps are dispatched ahead, so that the devices are not idle while the host works between
-two steps. Only the metrics of logged steps are fetched.
+TensorFlow reads the input, and traces the two functions of a step, gradients and update
+(`lowering.program`). JAX compiles both functions, with the sums over the replicas between them,
+into one program per device, and runs it. Steps are dispatched ahead, so that the devices are not
+idle while the host works between two steps. Only the metrics of logged steps are fetched.
 """
 
 from collections import deque
@@ -62,7 +62,7 @@ class PjrtEngine:
     ahead = _AHEAD + 1
 
     def __post_init__(self) -> None:
-        """Choose the step's attention, without compiling."""
+        """Choose the implementation of attention, without compiling the step."""
         platform, chip = self.devices.platform, self.devices.chip
         self._take(kernels.resolve_attention(self.config, self.data, platform, chip))
         self._mesh = Mesh(np.asarray(self.devices.devices), (AXIS,))
@@ -76,7 +76,7 @@ class PjrtEngine:
 
     def begin(self) -> None:
         """Trace and compile the step, and place the state on the devices."""
-        # TensorFlow only reads the input, on the CPU, and must not reserve a GPU's memory.
+        # TensorFlow uses only the CPU here, and must not reserve a GPU's memory.
         tf.config.set_visible_devices([], "GPU")
         if self.devices.platform == "cpu":
             training, here = self.config.training, len(self.devices.select_own().devices)
@@ -125,7 +125,8 @@ class PjrtEngine:
     def snapshot(self) -> Snapshot:
         """Implement `Engine.snapshot`, by a copy of the state on the devices.
 
-        If slots are sharded over several processes, all processes gather them before this returns.
+        If slots are sharded over several processes, all processes gather the whole slots before
+        the method returns.
         """
         if self._lowered.shards and jax.process_count() > 1:
             values = fetch_variables(self._state, self._lowered)
@@ -154,14 +155,17 @@ class PjrtEngine:
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
-        """Construct the program of a resolved config."""
+        """Construct the program of a config from `kernels.resolve_attention`."""
         count = len(self.devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count
         self._program = program.Program(config, self.data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
-        """Compile the step, without kernels if the compiler rejects the ones that `auto` chose."""
+        """Compile the step.
+
+        If the compiler rejects the attention kernels that `auto` chose, compile it without kernels.
+        """
         try:
             return self._compile()
         except Exception as error:
@@ -231,8 +235,8 @@ class PjrtEngine:
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Place a state on the devices.
 
-    Checkpoints contain whole slots, and slots are sharded here. So a run may continue on another
-    number of devices.
+    Slots are whole in a checkpoint, and may be sharded on the devices. So a run may continue on a
+    different number of devices.
 
     Args:
         values: whole variables by name.
@@ -254,7 +258,10 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceSta
 
 
 def place_array(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array on the devices, without `device_put`'s comparison between processes."""
+    """Place an array on the devices.
+
+    `jax.device_put` would also compare the array's values between all processes.
+    """
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
@@ -265,12 +272,12 @@ def _pad(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class PjrtForward:
-    """A `model.forward.Model` on JAX's devices, with one program per shape.
+    """A `model.forward.Model` on JAX's devices, with one compiled program per batch size.
 
     Args:
         config: config of the run.
         data: data of the run.
-        devices: devices of this process, which divide a batch.
+        devices: devices of this process, over which a batch is divided.
     """
 
     def __init__(self, config: Config, data: Data, devices: Devices) -> None:
@@ -283,7 +290,7 @@ class PjrtForward:
     def take(self, parameters: Sequence[jax.Array]) -> None:
         """Set the parameters, which must be on these devices (and may be on others, too).
 
-        The arrays are not copied, so they are valid only until the next step donates them.
+        The arrays are not copied, so they are valid only until the next training step donates them.
         """
         everywhere = NamedSharding(self._mesh, P())
         self.parameters = [
@@ -296,7 +303,8 @@ class PjrtForward:
     def compute_metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Implement `Model.compute_metrics`.
 
-        A batch is padded to a multiple of the devices, and the padding's results are removed.
+        A batch is padded to a multiple of the number of devices, and the padding's results are
+        removed.
         """
         arrays = {name: np.asarray(value) for name, value in batch.items()}
         rows, count = len(arrays["input_ids"]), len(self._devices.devices)

@@ -1,7 +1,7 @@
 """Interface between the training loop and an engine.
 
-An engine owns the state (parameters, slots, step) on the device from `begin` to `close`. It
-dispatches steps, reports the finished ones with their metrics, and copies the state. All calls come
+An engine owns the state (parameters, optimizer slots, step) on the device from `begin` to `close`.
+It dispatches steps, reports finished steps with their metrics, and copies the state. All calls come
 from the main thread.
 """
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
 
-# Function of (host, number of hosts) that returns the host's part of each global batch, from the
-# first step on.
+# Function of (host, number of hosts) that returns a dataset of the host's part of each global
+# batch, from the restored step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
 
 
@@ -46,7 +46,7 @@ class StepResult:
 
 
 class Engine(Protocol):
-    """Interface of an engine."""
+    """Interface of an engine, which runs the training step on devices."""
 
     # Maximum number of steps that `advance` dispatches beyond the last finished one.
     ahead: int

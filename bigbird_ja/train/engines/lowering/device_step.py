@@ -1,10 +1,11 @@
 """The whole step as one JAX program per device, for `engines.pjrt` and `preflight`.
 
-    gradients -> sum over the devices -> update
+Each device computes the gradients of its part of the batch. The gradients are summed over the
+devices, and each device updates its state.
 
 With Muon on several devices the optimizer's state is sharded (ZeRO-1: Rajbhandari et al. 2020,
 arXiv:1910.02054, section 5.1). Each device gets one part of the summed gradients (reduce-scatter)
-and updates its part of the parameters, and the parts are joined again (all-gather).
+and updates its part of the parameters. Then the devices join the parts again (all-gather).
 
 Muon needs whole matrices. So devices exchange rows (all-to-all): each device sends its rows of all
 matrices, and receives all rows of some matrices. It orthogonalizes these matrices, and the rows are
@@ -31,7 +32,7 @@ AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """State on the devices. Except for sharded slots it is equal on all devices."""
+    """State on the devices. Each device has the same values, except for sharded slots."""
 
     parameters: list[jax.Array]  # In the program's order.
     slots: list[jax.Array]
@@ -160,7 +161,7 @@ class _Divided:
         return [_exchange(stack, 1, 0) for stack in stacks]
 
     def _scatter(self, gradient: jax.Array, shard: Division) -> jax.Array:
-        """Return this device's part of the sum over all devices."""
+        """Return this device's part of a gradient's sum over all devices."""
         whole = self._pad(gradient, shard)
         return lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
 
@@ -182,9 +183,9 @@ class _Divided:
 
 
 def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
-    """Divide an array along `split`, exchange the parts between all devices, and join them.
+    """Divide an array along dimension `split`, and exchange the parts between all devices.
 
-    The received parts are joined along `joined`.
+    The received parts are joined along dimension `joined`.
     """
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 

@@ -14,7 +14,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Traced:
-    """Lowered function, as a serialized HLO module with its flat inputs and outputs by name."""
+    """Lowered function: serialized HLO module, and specs of its inputs and outputs in order."""
 
     hlo: bytes
     inputs: Mapping[str, Spec]
@@ -36,7 +36,12 @@ class Division:
         return self._resize(spec, self.size)
 
     def get_whole(self, spec: Spec, replicas: int) -> Spec:
-        """Return shape and dtype of the whole array, of which `spec` describes a replica's part."""
+        """Return the spec of the whole tensor with padding.
+
+        Args:
+            spec: spec of the tensor without padding, or of one part.
+            replicas: number of parts.
+        """
         return self._resize(spec, self.size * replicas)
 
     def _resize(self, spec: Spec, size: int) -> Spec:
@@ -70,16 +75,16 @@ class LoweredStep:
         update: function that updates parameters and slots on one replica. If the state is sharded,
             its arguments are the replica's parts, and there are two additional arguments (see
             `program`).
-        parameters: whole parameters, in the order of the functions' arguments.
-        slots: whole slots, in the order of the functions' arguments.
-        batch: one replica's part of a batch.
+        parameters: specs of the whole parameters, in the order of the functions' arguments.
+        slots: specs of the whole optimizer slots, in the order of the functions' arguments.
+        batch: specs of one replica's part of a batch.
         replicas: number of replicas, over which the gradients are summed.
         shards: sharding of each parameter (and its gradient) and each slot by name, or {} if the
             state is not sharded.
-        muon: two functions, or None if the state is not sharded. The first one stacks a replica's
-            rows of all matrices. The replicas then exchange rows, so that each one has some of the
-            matrices whole, which the second function orthogonalizes. Before `update` they exchange
-            the rows back.
+        muon: two functions, or None if the state is not sharded. The first function stacks a
+            replica's rows of all of Muon's matrices. The replicas then exchange rows, so that each
+            replica has all rows of some matrices. The second function orthogonalizes these
+            matrices. Before `update` the replicas exchange the rows back.
     """
 
     gradients: Traced

@@ -1,20 +1,23 @@
 """Train step as functions of one replica, traced with TensorFlow and lowered to HLO.
 
-`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices them. The
-caller sums the gradients over the replicas between the two functions:
+`engines.pjrt` compiles and runs these functions, and `preflight` compiles them to estimate their
+time and memory. There are two functions, and the caller sums the results of the first one over the
+replicas, before it calls the second one:
 
     gradients(parameters, batch, step, replica, weight) -> gradients, sums
     update(parameters, slots, gradients, sums, step)    -> parameters, slots, metrics, finite
 
-Arguments and results are flat lists of tensors, in the order of `inputs` and `outputs`. Both
-functions are pure. The caller decides which inputs are donated (parameters and slots of `update`).
+`weight` is the sum of the prediction weights over all replicas. `sums` contains terms of the loss
+and the accuracy. Arguments and results are flat lists of tensors, in the order of `Traced.inputs`
+and `Traced.outputs`. Both functions are pure. The caller decides which inputs are donated.
 
 With Muon on several replicas the state is sharded: parameters, slots and gradients of `update` are
 one replica's parts. There are two additional arguments: the sum of squares of all gradients
 (`squares`), and the replica's rows of the orthogonalized stacks (`LoweredStep.muon`).
 
-Functions are lowered for the CPU, as TensorFlow cannot lower for a TPU without a TPU. The graphs
-differ only in a few ops (stateless random numbers), which the step does not use.
+Functions are lowered for the CPU, as TensorFlow can lower for a TPU only on a machine with a TPU.
+The HLO for CPU and TPU differs only in a few ops (stateless random numbers), which the step does
+not use.
 """
 
 import inspect
@@ -87,7 +90,7 @@ class Program:
 
     @property
     def metric_names(self) -> list[str]:
-        """Names of the elements of `metrics`."""
+        """Names of the elements of the update's result `metrics`, in order."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
         if self.data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
@@ -110,7 +113,7 @@ class Program:
         return shards | {name_slot(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
-        """Lower all functions.
+        """Lower all functions of the step.
 
         Raises:
             BadInput: The shapes do not suit the model.
@@ -128,7 +131,7 @@ class Program:
         )
 
     def trace_gradients(self) -> Traced:
-        """Trace one replica's part of the gradients.
+        """Trace the function that computes one replica's gradients.
 
         Raises:
             BadInput: The shapes do not suit the model.
@@ -155,8 +158,8 @@ class Program:
     def trace_muon(self) -> tuple[Traced, Traced] | None:
         """Trace the two functions of `LoweredStep.muon`, or return None if nothing is sharded.
 
-        Between the two functions, replicas exchange rows. So a replica's part of a stack changes
-        from [n, rows / replicas, columns] to [n / replicas, rows, columns].
+        Between the two functions, replicas exchange rows. So a replica's part of a stack of n
+        matrices changes from [n, rows / replicas, columns] to [n / replicas, rows, columns].
         """
         matrices, count = list_muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
@@ -190,7 +193,7 @@ class Program:
         return first, trace(orthogonalize, shares, outputs)
 
     def trace_update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """Trace the update, whose arguments include the whole batch's gradients.
+        """Trace the function that updates parameters and slots by the global batch's gradients.
 
         Args:
             stacks: specs of Muon's orthogonalized stacks by name, {} if the state is not sharded.
@@ -262,7 +265,7 @@ def make_batch_specs(data: Data, sequences: int, predictions: int | None = None)
     Args:
         data: data of the run.
         sequences: number of sequences.
-        predictions: number of places for predictions, by default the data set's.
+        predictions: maximum number of predictions per sequence, by default the data set's.
     """
     whole = (sequences, data.seq_length)
     places = (sequences, predictions or data.max_predictions_per_seq)
@@ -303,13 +306,13 @@ def trace(
         traced = tf.function(flatten, jit_compile=True, autograph=False)
         try:
             lower = traced.experimental_get_compiler_ir(*specs)
-            # Without a stated device TensorFlow 2.15 runs an op to find the default one.
+            # Without an explicit device TensorFlow 2.15 would run an op to find the default device.
             is_old = "platform_name" not in inspect.signature(lower).parameters
             where = {"device_name": _CPU} if is_old else {"platform_name": "CPU"}
             module = hlo_pb2.HloModuleProto.FromString(lower(stage="hlo_serialized", **where))
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
-    # Equal steps need equal bytes, but by default the order of attributes is arbitrary.
+    # Equal steps must have equal bytes, but by default the order of attributes is arbitrary.
     hlo: bytes = module.SerializeToString(deterministic=True)
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

@@ -1,8 +1,8 @@
 """Conversion of lowered HLO to StableHLO, and to a function that JAX can call.
 
-XLA's own converter converts HLO to StableHLO. To call it, `jax.export` exports another function of
-the same signature, whose module is then replaced. The result can be called like any JAX function,
-inside `jit` and `shard_map`.
+XLA's own converter converts HLO to StableHLO. To make the StableHLO callable, `jax.export` exports
+a dummy function of the same signature, and the dummy's module is replaced by the converted one. The
+result can be called like any JAX function, inside `jit` and `shard_map`.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ def serialize_module(hlo: bytes) -> bytes:
 
 
 def _return_results_one_by_one(module: Any) -> None:
-    """Change a module to return single results, as JAX expects, instead of HLO's tuple."""
+    """Change a module to return its results separately, as JAX expects, and not as one tuple."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
@@ -77,8 +77,8 @@ def _return_results_one_by_one(module: Any) -> None:
 def _convert_kernel_calls(module: Any) -> None:
     """Change the calls of a TPU's kernels to JAX's form, which libtpu reads.
 
-    In HLO a call returns one tuple. In JAX's form it returns single results, and states version 1
-    of the call's interface.
+    In HLO a call returns one tuple. In JAX's form a call returns its results separately, and states
+    version 1 of the interface of custom calls.
     """
     from jaxlib.mlir import ir
 
@@ -99,7 +99,8 @@ def _split_results(op: Any) -> None:
     from jaxlib.mlir import ir
 
     kind = op.results[0].type
-    is_tuple = str(kind).startswith("tuple<")  # Bindings differ by version.
+    # The method that checks for a tuple depends on jaxlib's version, so the type's text is compared.
+    is_tuple = str(kind).startswith("tuple<")
     types = [kind]
     if is_tuple:
         parts = ir.TupleType(kind)
