@@ -99,7 +99,7 @@ def _split_results(op: Any) -> None:
     from jaxlib.mlir import ir
 
     kind = op.results[0].type
-    # The method that checks for a tuple depends on jaxlib's version, so the type's text is compared.
+    # The check for a tuple type depends on jaxlib's version, so the type's text is compared.
     is_tuple = str(kind).startswith("tuple<")
     types = [kind]
     if is_tuple:
