@@ -1,8 +1,8 @@
 """Pretrain and continue long-sequence encoders (Japanese first) on preemptible Cloud TPUs.
 
-Each command of `bigbird-ja` is also a function here. Its arguments are the flags, its result is a
-frozen dataclass with the keys of `--json`. Errors are in `bigbird_ja.errors`. Large libraries are
-imported only when a function is used.
+Each command of `bigbird-ja` is also a function of this package. Its arguments are the flags. Its
+result is a frozen dataclass with the keys of `--json`. Errors are in `bigbird_ja.errors`. Large
+libraries are imported only when a function is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Modules of the functions, in the order of use.
+# Module of each function, in the usual order of use.
 FUNCTIONS = {
     "demo": "demo.demo",
     "sample": "text.articles",
@@ -67,7 +67,7 @@ __all__ = ["Config", "errors", *FUNCTIONS]
 
 def __getattr__(name: str) -> Any:
     """Import a function, `Config` or `errors` when it is first used."""
-    # In a checkout, the version is found by running git.
+    # Find the version only when it is used, since this runs git in a checkout.
     if name == "__version__":
         from bigbird_ja.version import find_version
 
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if module := FUNCTIONS.get(name) or _OTHERS.get(name):
         from bigbird_ja.process.tensorflow_setup import configure_gcs
 
-        # TensorFlow reads these variables when it is imported.
+        # Set the variables of TensorFlow's gs:// client before TensorFlow is imported.
         configure_gcs(os.environ)
         return getattr(importlib.import_module(f"bigbird_ja.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """Workarounds that use private names of libraries, with the versions that require them.
 
-`tests/test_compat.py` fails when one is no longer required.
+`tests/test_compat.py` fails when a workaround is no longer required.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 def use_mosaic_format(version: int) -> Iterator[None]:
     """Context manager: lower TPU kernels in a given version of Mosaic's format.
 
-    Required by every jax so far (0.10.2), as there is no setting for it. If a jax does not contain
-    the replaced function, the kernels are lowered in its default version.
+    Required by all releases of jax up to 0.10.2, which have no setting for the version. If a
+    release does not contain the replaced function, it lowers kernels in its default version.
     """
     from jax._src import tpu_custom_call
 
@@ -36,8 +36,8 @@ def use_mosaic_format(version: int) -> Iterator[None]:
 def skip_default_layouts() -> None:
     """Prevent jax from asking the client for its default layouts after a compilation.
 
-    Required by jax 0.7.2 (Kaggle), in which that call crashes a client without devices. The layouts
-    are used only to run a program, which `preflight` does not do.
+    Required by jax 0.7.2 (Kaggle), in which this request crashes a client without devices. Only a
+    program that is run needs the layouts, and `preflight` runs none.
     """
     from jax._src.interpreters import pxla
 
@@ -48,8 +48,8 @@ def skip_default_layouts() -> None:
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     """Call `jax.shard_map` by its name and arguments in the installed jax.
 
-    Required by jax 0.4.34, the last version that can be installed with TensorFlow 2.15. Both are
-    needed to compare the engines.
+    Required by jax 0.4.34, the last version that can be installed with TensorFlow 2.15. Tests that
+    compare the engines need both packages.
     """
     import jax
 
@@ -64,7 +64,7 @@ def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
 def hlo_to_stablehlo(hlo: bytes) -> Any:
     """Convert a serialized HLO module to the text or bytes of a StableHLO module.
 
-    Required by jax 0.4.34; see `shard_map`.
+    Required by jax 0.4.34, the last version that can be installed with TensorFlow 2.15.
     """
     try:
         from jax.extend.mlir import hlo_to_stablehlo as public  # Since jax 0.7.1.
@@ -79,7 +79,8 @@ def hlo_to_stablehlo(hlo: bytes) -> Any:
 def get_coordination_client() -> Any:
     """Return the client of JAX's coordination service, once `jax.distributed` is initialized.
 
-    Required by every jax so far (0.10.2), as its key-value store has no public name.
+    Required by all releases of jax up to 0.10.2, in which the service's key-value store has no
+    public name.
     """
     from jax._src.distributed import global_state
 
@@ -89,8 +90,8 @@ def get_coordination_client() -> Any:
 def leave_coordination_service() -> None:
     """Prevent JAX from waiting for other processes when this one exits.
 
-    Required by every jax so far (0.10.2). The destructors of client and service wait, too, so the
-    objects are never destroyed.
+    Required by all releases of jax up to 0.10.2. The destructors of the client and the service
+    would also wait, so an extra reference prevents their destruction.
     """
     if "jax" not in sys.modules:
         return

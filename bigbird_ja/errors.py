@@ -107,7 +107,7 @@ def format_interruption(signal_name: str) -> str:
 
 
 def check_is_list(name: str, values: object) -> None:
-    """Raise an error for a string in place of a list, which would be read as its characters.
+    """Check that a parameter is not a string, which would be read as a list of its characters.
 
     Raises:
         BadInput: The parameter is a string or a path.

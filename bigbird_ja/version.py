@@ -4,8 +4,8 @@ import functools
 import subprocess
 from pathlib import Path
 
-# pyproject.toml reads this version. CITATION.cff and the changelog must contain the same one
-# (tests/test_version.py).
+# pyproject.toml reads this version. CITATION.cff and the changelog must contain the same
+# version (tests/test_version.py).
 VERSION = "0.2.0.dev0"
 
 

@@ -8,9 +8,9 @@ A command is a module of `bigbird_ja.commands` with
 - `POSITIONAL`, if it accepts one argument without a flag: the flag that the argument sets;
 - `NEEDS`, if it requires packages that pip does not install with bigbird-ja;
 - `define_flags(flags)`, which declares its flags on a `command_flags.Flags`;
-- `run(args)`, which calls the function of `bigbird_ja`, prints its result for users, and returns
-  it. The result is a dataclass whose fields are the keys of `--json`. Slow imports are inside
-  `run`, so that `--help` is fast.
+- `run(args)`, which calls the command's function of `bigbird_ja`, prints the result for users, and
+  returns the result: a dataclass whose fields are the keys of the `--json` line. Slow imports are
+  inside `run`, so that `--help` is fast.
 
 `args` is the parsed `absl.flags.FlagValues`.
 """
@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if (unwritten := streams.finish()) is not None and status == 0:
         status = _report(unwritten, None, signals, str)
         streams.finish()
-    # After a signal, exit without waiting for threads and libraries. Exit functions of libraries
-    # remove their temporary files.
+    # After a signal, exit without waiting for threads. The libraries' exit functions still run,
+    # since they remove temporary files.
     if signals.number:
         cleanup.clean_up()
         atexit._run_exitfuncs()
@@ -102,7 +102,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
     Args:
         arguments: arguments without the program's name.
-        signals: signal handling of the process, if this is the console script.
+        signals: signal handlers of the console script, None for other callers.
     """
     with _open_results(_is_json_requested(arguments)) as results, console.print_log() as printed:
         try:
@@ -121,7 +121,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Return a context manager that yields the line of `--json`, or None if it is not wanted."""
+    """Return a context manager that yields the writer of the `--json` line, or None without it."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
@@ -130,7 +130,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
 
     Args:
         arguments: arguments of the command line.
-        printed: handler of the log, which is configured to show parameters as the command's flags.
+        printed: log handler, which this function configures to print parameters as flags.
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
@@ -138,7 +138,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     if arguments[0] in ("--version", "-version"):
         return f"bigbird-ja {__version__}"
     name, *words = [*arguments[1:], "--help"] if asks else arguments
-    # Imported here, since absl is not required to list the commands.
+    # Import absl only here, so that the list of commands does not require it.
     from bigbird_ja.cli import command_flags
     from bigbird_ja.cli.command_help import format_help
 
@@ -147,7 +147,7 @@ def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
     if args.help:
         return format_help(command, name)
     require(*getattr(command, "NEEDS", ()))
-    # TensorFlow reads the environment when it is imported.
+    # Set the environment variables before `command.run` imports TensorFlow, which reads them.
     prepare_tensorflow(os.environ)
     printed.translate = functools.partial(spell_flags, flags=set(args))
     results = command.run(args)
@@ -164,8 +164,8 @@ def _report(
 
     Args:
         error: exception that ended the command.
-        results: stream of the `--json` line, if there is one.
-        signals: signal handling of the process, if this is the console script.
+        results: writer of the `--json` line, or None without `--json`.
+        signals: signal handlers of the console script, None for other callers.
         translate: function that replaces parameters in a message by flags.
     """
     # Free the memory of the failed frames, since the code below needs memory.
@@ -205,7 +205,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
     def flush_message() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
-                # The newline ends a progress line.
+                # The first newline ends a progress line that the terminal may show.
                 os.write(2, f"\nbigbird-ja: {message}\n".encode())
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
@@ -224,7 +224,7 @@ def load_command(name: str) -> Any:
     """Import the module of a command.
 
     Raises:
-        BadInput: The command does not exist. The message suggests one with a similar name.
+        BadInput: The command does not exist. The message suggests a command with a similar name.
     """
     if name not in COMMANDS:
         from bigbird_ja.settings.suggestions import suggest_nearest

@@ -22,7 +22,7 @@ from bigbird_ja.settings.variants import OPTIONS, get_parameter
 # Parsed flags of a command.
 Args = flags.FlagValues
 
-# Advice for flags of other trainers that do not exist here.
+# Advice for flags that other trainers have and `bigbird-ja` lacks.
 _EXPECTED = {
     **dict.fromkeys(("spot", "preemptible"), "`launch` rents spot TPUs without a flag"),
     **dict.fromkeys(
@@ -41,12 +41,12 @@ class Flag(Option):
 
     Attributes:
         setting: Key of the setting that the flag sets, or "".
-        form: Placeholder for the value in `--help`; by default the type.
+        form: Placeholder for the value in `--help`, or "" for the name of the type.
         group: Heading in `--help`.
         many: Whether the flag may be repeated.
         commas: Whether the value is a list separated by commas.
         required: Whether the flag is required.
-        unless: Flag with which this flag is not required.
+        unless: Another flag. If it is given, this flag is not required.
         needs: Flag, or flag=value, without which this flag has no effect.
         excludes: Flags that cannot be combined with this flag.
         uses: For --set and --config, keys of settings that have an effect in the command.
@@ -68,7 +68,7 @@ class Flags:
     """Declarations of one command's flags.
 
     Args:
-        values: container of the flags.
+        values: absl container to which the flags are added.
 
     Attributes:
         group: Heading in `--help` for the flags that are declared next.
@@ -95,7 +95,7 @@ class Flags:
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare a flag with choices. The default is the first one, unless `about` has another."""
+        """Declare a flag with choices. The default is the first choice, unless `about` sets it."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
@@ -132,7 +132,7 @@ class Flags:
             low: minimum of a number.
             high: maximum of a number.
             unit: unit of a number.
-            none: description of a missing value.
+            none: meaning of an omitted value, such as "all records".
             choices: allowed texts.
             filled: whether a text must not be empty.
             about: further fields of `Flag`.
@@ -171,7 +171,7 @@ class _Parser(flags.ArgumentParser):
         """Return the value or the list of values.
 
         Raises:
-            ValueError: A value has another type, or is out of range.
+            ValueError: A value has the wrong type or is out of range.
         """
         if not self.option.commas:
             return self.option.read(argument)
@@ -189,7 +189,7 @@ def declared(flag: flags.Flag) -> Flag:
 def collect_flags(command: Any) -> flags.FlagValues:
     """Return a command's flags and the common flags, before parsing.
 
-    They contain `--config` and `--set` if the module of the command defines `SETTINGS`.
+    `--config` and `--set` are common to all commands whose modules define `SETTINGS`.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
@@ -231,7 +231,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
-            # absl would read flags from this file.
+            # absl would read more flags from the file that `--flagfile` names.
             raise BadInput(f"unknown flag {word.split('=')[0]}{see}")
     positional = getattr(command, "POSITIONAL", "")
     try:
@@ -286,7 +286,7 @@ def _make_stray_error(args: flags.FlagValues, words: Sequence[str], see: str) ->
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
-    """List the flags in the order of declaration, without synonyms."""
+    """List the flags in the order of declaration, without synonyms such as `-h`."""
     return [args[name] for name in args if args[name].name == name]
 
 
@@ -306,7 +306,7 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
-    """Check that a flag has an effect with the other flags."""
+    """Check that the flag that a flag needs is given, and none of those that it excludes."""
     option = declared(flag)
     if option.needs:
         check_given(args, f"--{flag.name}", option.needs)

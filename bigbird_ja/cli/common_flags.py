@@ -57,7 +57,7 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
 
 
 def collect_corpus_parameters(args: Args) -> dict[str, Any]:
-    """Return the arguments that specify a corpus, for a function."""
+    """Convert the flags that specify a corpus to arguments of a function of `bigbird_ja`."""
     return {
         "inputs": args.input,
         "text_fields": args.text_field,

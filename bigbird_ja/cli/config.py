@@ -1,4 +1,4 @@
-"""Conversion of flags for settings to arguments of functions."""
+"""Conversion of the flags that set settings to arguments of functions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bigbird_ja.errors import BadInput
 
 
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
-    """Read the values of `--set section.key=value`, which are YAML, by key.
+    """Parse the YAML values of `--set section.key=value`, and return them by key.
 
-    The last value of a key has priority.
+    If a key is given twice, its last value counts.
 
     Raises:
         BadInput: A text does not contain `=`, or a value is not YAML.
@@ -32,7 +32,7 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def collect_setting_parameters(args: Args) -> dict[str, Any]:
-    """Return `config`, `overrides` and the arguments that set one setting, for a function."""
+    """Convert `--config`, `--set` and the flags of single settings to a function's arguments."""
     flags = command_flags.own_flags(args)
     named = {flag.name: flag.value for flag in flags if command_flags.declared(flag).setting}
     return {"config": args.config, "overrides": read_sets(args.set), **named}

@@ -1,4 +1,4 @@
-"""Conversion of parameters in messages to flags.
+"""Conversion of the parameter names in messages to flags.
 
 Messages of the package contain parameters in backticks, such as `overwrite`. The command line
 prints them as flags, such as --overwrite. Other words in backticks are not changed.

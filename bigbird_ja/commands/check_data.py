@@ -1,9 +1,9 @@
 """Verify a data set and show its contents.
 
-Reads every record of --data_dir and writes nothing. Checks checksums, counts, lengths, ids against
-the tokenizer, and that every record has a prediction. Prints density, lengths, documents per
-sequence, tokens per epoch and a masked example. Exits with 2 and a line per problem if anything is
-wrong. Needs ten seconds to start, then a second for each 20 MB.
+Reads every record of --data_dir and writes nothing. Verifies checksums, counts and lengths, that
+the tokenizer contains all token ids, and that every record has a prediction. Prints density,
+lengths, documents per sequence, tokens per epoch and a masked example. If anything is wrong, prints
+a line for each problem and exits with 2. Takes ten seconds to start, then a second for each 20 MB.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
   bigbird-ja config my.yaml --set model.num_layers=6
   bigbird-ja config tiny-cpu > my.yaml
 
-Reads a preset or a file of settings (none: the defaults); writes nothing. The output is a file of
-settings: edit it and pass it to --config. Settings that the data set determines are null. Takes a
-moment.
+Reads a preset or a file of settings. Without either, it shows the defaults. Writes nothing. The
+output is a file of settings, which you can edit and pass to --config. Settings that the data set
+determines are null. Takes a moment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> ConfigResult:
-    """Print the settings with their sources, which are shown as flags."""
+    """Print the settings and the source of each. A parameter as source is printed as its flag."""
     import dataclasses
 
     from bigbird_ja.process.console import warn

@@ -2,11 +2,11 @@
 
   bigbird-ja down --project MY-PROJECT --name base-1
 
-Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
-in --project and, with --bucket, in the projects that its runs have used last; asks, deletes them,
-and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
-minute or two per TPU. The TPU of a running `launch` is not deleted, since `launch` would create it
-again.
+Lists the TPUs and queued resources that `launch` created with the Cloud TPU API and Compute Engine.
+Searches --project. With --bucket, it also searches the projects in which the bucket's runs rented
+their last TPUs. Asks for confirmation, deletes the resources, and waits until they are gone. Data
+and checkpoints on the bucket stay. Takes a minute or two per TPU. The TPU of a running `launch` is
+not deleted, since `launch` would create it again.
 """
 
 import sys

@@ -5,8 +5,9 @@
 
 Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR; the masks are the same for every
 model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to MODEL_DIR/eval/.
-A checkpoint is evaluated once on the same data. by_position counts from the start of the sequence;
-by_distance from the masked token to the nearest visible occurrence of the same token.
+A checkpoint that was already evaluated on the same data is not evaluated again. In the results,
+by_position counts tokens from the start of the sequence. by_distance counts tokens from the masked
+token to the nearest visible occurrence of the same token.
 
 A base model on a CPU takes about ten seconds per sequence of 4,096 tokens; --max_batches limits the
 number of sequences.

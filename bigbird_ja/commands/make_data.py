@@ -24,7 +24,7 @@ EXAMPLE = (
     " --output_dir gs://my-bucket/data"
 )
 
-# Settings of the model are used only to check that it supports the sequence length.
+# Settings of the model are used only to check that the model supports the sequence length.
 SETTINGS = list_used_settings("make-data")
 
 

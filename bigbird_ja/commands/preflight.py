@@ -5,14 +5,14 @@
   bigbird-ja preflight --topology v5e:2x4 --data_dir gs://BUCKET/data --keep gs://BUCKET/run
 
 Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
-devices of each --topology together, with their all-reduces. Prints whether it fits, the expected
-time of a step with its interval, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the
+devices of each --topology together, with their all-reduces. Prints whether the step fits in memory,
+its expected time with an interval, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the
 config, the manifest of --data_dir and the config.json of --init_from; needs no network and no TPU.
 Writes only --output, --dump_hlo and --keep. A 12-layer step takes three to five minutes per chip on
 one CPU core; --search_batch compiles three or four times. With libtpu 0.0.42 or newer, cycles are
 also counted in the machine code, which takes some minutes more. With --keep a machine with the same
 slice, settings, data set and packages loads the step in seconds. Any other machine compiles its own
-step, and logs that. Needs pip install 'bigbird-ja[preflight]'.
+step, and logs that it does. Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bigbird_ja.preflight.results import PreflightResult
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
-# `compile.read_versions` checks libtpu.
+# libtpu is not listed, since `compile.read_versions` checks it.
 NEEDS = ("tensorflow", "jax")
 SETTINGS = list_used_settings("preflight")
 

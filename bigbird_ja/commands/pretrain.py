@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.job import PretrainResult
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
-# Engines check their own packages.
+# Each engine checks the other packages that it requires.
 NEEDS = ("tensorflow",)
 SETTINGS = list_used_settings("pretrain")
 

@@ -2,9 +2,9 @@
 
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
-Reads the runs' states, heartbeats and events from the bucket and, with --project, lists the TPUs
-of both services. Shows for each run its state, step, rate, ETA, preemptions and cost so far;
-`report` draws its curves. Changes nothing; takes a second or two.
+Reads the runs' states, heartbeats and events from the bucket. With --project, also lists the TPUs
+of the Cloud TPU API and of Compute Engine. Shows for each run its state, step, rate, ETA,
+preemptions and cost so far. `report` draws a run's curves. Changes nothing. Takes a second or two.
 """
 
 from bigbird_ja.cli.command_flags import Args, Flags

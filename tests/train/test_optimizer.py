@@ -40,7 +40,7 @@ def _reference(rule, params, rates):
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
     for step, rate in enumerate(rates):
-        # Google's rule does not correct the bias of the means.
+        # Google's rule does not correct the bias of the moments.
         count = step + 1 if rule == "adamw" else np.inf
         for name, gradient in _gradients(step).items():
             m[name] = 0.9 * m[name] + 0.1 * 0.5 * gradient
@@ -119,7 +119,7 @@ MUON_STEPS = 4
 RATE, DECAY = 1e-2, 0.1
 
 
-# Number of matrices that these kernels contain side by side. Other kernels are one matrix.
+# Number of matrices that a kernel contains side by side. A kernel that is not listed contains one.
 SIDE_BY_SIDE = {"attention/Wqkv": 3, "mlp/Wi": 2}
 
 
@@ -172,7 +172,10 @@ def _orthogonal(matrix):
 
 
 def _muon_reference(config, name, count):
-    """Compute a kernel and its momenta after `MUON_STEPS` updates, separately for each matrix."""
+    """Compute a kernel and its momenta after `MUON_STEPS` updates.
+
+    The kernel contains `count` matrices side by side, which are updated separately.
+    """
     params = draw_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]

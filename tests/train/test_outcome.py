@@ -20,7 +20,7 @@ class Totals:
 
 
 class Logger:
-    """Logger of a run at step 7. It records the names of events."""
+    """Logger of a run at step 7. It records the reasons for which the run ended."""
 
     step, loss = 7, 1.5
 

@@ -107,7 +107,7 @@ def until(condition):
 
 
 def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Send the step of the last evaluation to all processes, since only the writer reads it."""
+    """Share the step of the last evaluation with all processes. Only the writer reads the log."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -260,7 +260,7 @@ def test_jax_prints_no_crash_after_a_finished_run():
 STEPS = 16
 GONE = "rerun the same command on every host"
 Start = Callable[..., list[Command]]
-processes = pytest.mark.timeout(900)  # Two processes compile at the same time.
+processes = pytest.mark.timeout(900)  # Two processes that compile at the same time are slow.
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def start(zygote, flags):
 
 @pytest.fixture(scope="module")
 def finished(start, tmp_path_factory):
-    """Train with a pod of two without interruption. Return MODEL_DIR and the outcomes.
+    """Train with a pod of two processes without interruption. Return MODEL_DIR and the outcomes.
 
     The optimizer's state is sharded over the devices.
     """
@@ -297,7 +297,7 @@ def finished(start, tmp_path_factory):
 
 
 def hung(running, index):
-    """Wait until a process pauses at its instant, and return the process."""
+    """Wait until a process pauses at the instant that `hang` names, and return the process."""
     running[index].wait_for(running[index].hung, seconds=pods.TIMEOUT)
     return running[index]
 
@@ -342,7 +342,10 @@ def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags
 
 @processes
 def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, start, tmp_path):
-    """Compare all bits after SIGTERM and kills, also of process 0, which runs JAX's service."""
+    """Compare all bits of the last checkpoint after SIGTERM and after SIGKILL of each process.
+
+    Process 0 also runs JAX's coordination service.
+    """
     model = tmp_path / "model"
     take_programs(finished[0], model)
     running = start(model, hang={1: ("step", 2)})
@@ -382,7 +385,7 @@ def check_refused(ended, *words):
 
 @processes
 def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
-    # Remove this setting, since it has no effect with --mode=train and would be refused.
+    # Remove training.eval_every_steps, which --mode=train would refuse as a setting without effect.
     at = flags.index("training.eval_every_steps=8")
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
@@ -414,7 +417,7 @@ def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
 
 @processes
 def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
-    """Refuse a process whose others do not start, and two processes with the same index."""
+    """Refuse a process if the rest of its pod does not start, and two processes with one index."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()

@@ -1,4 +1,4 @@
-"""Profiles of JAX's profiler."""
+"""Profiles of training steps by JAX's profiler."""
 
 import contextlib
 from types import SimpleNamespace

@@ -33,7 +33,7 @@ def test_rate_and_eta_follow_the_clock():
 
 
 def test_rate_is_measured_over_a_second_at_least():
-    """Measure steps of half a second. The host learns of one of them late."""
+    """Measure steps of half a second. The host learns late that step 3 has finished."""
     progress, now = make()
     now[0] += 20.0  # The first step takes long, because it starts the input.
     assert measured(progress, 1) == pytest.approx(200.0)

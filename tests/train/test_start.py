@@ -18,9 +18,9 @@ from testkit.configs import fitted, with_data
 
 @pytest.fixture
 def adopted(tmp_path, monkeypatch):
-    """Return a function that starts a run with a config (or None).
+    """Return a function that starts a run with a config or None, and returns the adopted settings.
 
-    It returns the adopted settings with their sources, by key.
+    The result maps each adopted key to its value and the value's source.
     """
     synthetic.write(tmp_path / "data")
 
@@ -79,7 +79,7 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
     """Adopt all settings of the run if there is no --config.
 
-    With --config, adopt only those that the run read from an encoder's folder.
+    With --config, adopt only the settings that the run read from an encoder's folder.
     """
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))

@@ -39,9 +39,10 @@ def _step(config, batch, jit=False, **how):
 
 
 def _assert_same_update(got, expected, atol=1e-5):
-    """Compare the first moments and the metrics.
+    """Compare the optimizer's first moments and the metrics.
 
-    The first moments are gradients times a constant, and therefore more exact than weights.
+    After one step, a first moment is the gradient times a constant. It shows an error of the
+    gradient more exactly than the updated weight does.
     """
     for name, value in expected[1]["m"].items():
         np.testing.assert_allclose(got[1]["m"][name], value, atol=atol, err_msg=name)
@@ -51,7 +52,7 @@ def _assert_same_update(got, expected, atol=1e-5):
 
 
 def test_eager_compiled_and_graph_mode_agree():
-    """Compare the modes with two micro-batches, and the compiled mode also with checkpointing."""
+    """Compare the modes with two micro-batches. Only compiled mode uses gradient checkpointing."""
     sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
     batch = tiny_batch(config)
@@ -77,11 +78,12 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
 
 
 def test_checkpointing_recomputes_each_layer_behind_a_barrier():
-    """Count the barriers before compilation, since XLA removes them for CPUs.
+    """Count the optimization barriers in the HLO before XLA compiles it and removes them on CPUs.
 
-    The memory that preflight reports shows that XLA keeps them for TPUs.
+    On TPUs, XLA keeps the barriers, as the memory that `preflight` reports shows.
     """
-    # TensorFlow draws a random number to find its device. With determinism this needs a seed.
+    # To find its device, TensorFlow draws a random number. This requires a seed if another test has
+    # enabled op determinism in this process.
     tf.random.set_seed(1)
     products, barriers = [], []
     for on in (False, True):
@@ -94,12 +96,12 @@ def test_checkpointing_recomputes_each_layer_behind_a_barrier():
         products.append(text.count(" dot("))
         barriers.append(text.count(" opt-barrier("))
     assert barriers == [0, config.model.num_layers]
-    forward_only = 6 + 2  # 6 products in projections and MLP, 2 for scores and context
+    forward_only = 6 + 2  # matrix products: 6 in projections and MLP, 2 in attention
     assert products[1] >= products[0] + config.model.num_layers * forward_only
 
 
 def _on_replicas(config, batch, num_replicas):
-    """Run one step with a thread for each replica, and sums over all threads."""
+    """Run one step in a thread for each replica. `cross_replica_sum` adds all threads' tensors."""
     meeting, shares = threading.Barrier(num_replicas), [None] * num_replicas
 
     def run(replica):
@@ -133,9 +135,10 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 
 @pytest.mark.both
 def test_replicas_share_the_work_of_muon():
-    """Compare all bits of a step on one and on three replicas.
+    """Compare a step on three replicas with a step on one replica.
 
-    Three replicas do not divide the matrices of all shapes evenly.
+    All bits of the weights must be equal on the three replicas. The number of matrices is not a
+    multiple of three for every shape.
     """
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
@@ -168,7 +171,7 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch():
     halves = {name: value[:2] for name, value in batch.items()}
     once = float(train_step(*with_data(config), params, slots, step, halves)[2]["loss"])
     twice = float(train_step(*with_data(accumulating), params, slots, step, twins)[2]["loss"])
-    # The second micro-batch contains the same records, but draws other dropout masks.
+    # Both micro-batches contain the same records, but draw different dropout masks.
     assert once != twice
 
 
@@ -227,7 +230,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         ((768, 3072), 8, Division(0, 96)),
         ((2, 768), 8, Division(1, 96)),
         ((768,), 32, Division(0, 24)),
-        ((3, 5), 4, Division(1, 2)),  # No dimension is divisible, so the longest one is padded.
+        ((3, 5), 4, Division(1, 2)),  # No dimension is divisible by 4, so the longest is padded.
         ((2,), 4, Division(0, 1)),
     ],
 )

@@ -96,11 +96,11 @@ def metrics(step):
 
 
 class Training:
-    """Run in one MODEL_DIR with the simulated engine. Each call of `run` starts or resumes it.
+    """Training in one MODEL_DIR with the simulated engine.
 
-    Arguments of `run`:
-        stop_at: step after which a SIGTERM comes, or `instead` is called. With "evaluation", the
-            SIGTERM comes during the first evaluation.
+    Each call of the method `run` starts or resumes training. Arguments of `run`:
+        stop_at: step after which SIGTERM arrives, or after which `instead` is called if it is
+            given. With "evaluation", SIGTERM arrives during the first evaluation.
     """
 
     def __init__(self, tmp_path, monkeypatch, *settings):
@@ -142,8 +142,8 @@ class Training:
         try:
             train(job, ModelDir(self.model_dir, self.overwrite), stop, ProcessExit(print))
         finally:
-            # An engine that is not closed waits for its input, but a spot machine has only 30
-            # seconds to stop.
+            # An engine that is not closed would wait for its input and delay the exit. A preempted
+            # machine has only 30 seconds to exit.
             assert engine.closed == engine.begun, "closed once, however the run ends"
 
     @property
@@ -202,7 +202,7 @@ def no_device(training, patch):
 
 
 def no_device_after_a_heartbeat(training, patch):
-    """Fail in `begin` after the periodic tasks have run, as in a long compilation."""
+    """Fail in `begin` after a heartbeat was written, as it is during a long compilation."""
     has_run, beat, begin = Event(), RunLogger.write_heartbeat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(RunLogger, "write_heartbeat", lambda logger: (beat(logger), has_run.set()))
@@ -392,7 +392,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(tmp_path, monkeypatch):
 
 
 def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
-    """Evaluate in the next start, also after a stop in the last evaluation of the run."""
+    """Repeat a stopped evaluation at the next start, even if it is the last one of the run."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
             training.run(evaluates=True, stop_at="evaluation")
@@ -417,9 +417,9 @@ def test_an_evaluation_on_other_data_does_not_count(training):
 
 @pytest.mark.parametrize(
     ("start", "before", "expected"),
-    # Step at which the first start ends and saves, steps of the evaluations that are recorded by
-    # then, and steps of all evaluations that are recorded at the end of the run. Evaluations are
-    # due at steps 20 and 30.
+    # start: step at which the first start saves and ends. before: steps of the evaluations that are
+    # recorded before the second start. expected: steps of the evaluations that are recorded at the
+    # end of the run. Evaluations are due at steps 20 and 30.
     [
         (20, [], [20, 30]),  # The evaluation of step 20 was not recorded.
         (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.

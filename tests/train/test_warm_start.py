@@ -23,7 +23,7 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """Return the variables with the names and shapes in Google's checkpoints, with slots.
+    """Return the variables and Adam's slots with the names and shapes of Google's checkpoints.
 
     Google's BigBird creates the layers of the prediction head outside of the scope
     `cls/predictions`.

@@ -1,4 +1,4 @@
-"""Fixtures with runs of a tiny model, which the tests of commands use, too."""
+"""Fixtures with runs of a tiny model, shared with the tests of commands."""
 
 from tests.commands.conftest import inputs, runs
 

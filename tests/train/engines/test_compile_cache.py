@@ -38,7 +38,7 @@ def test_program_that_the_manifest_does_not_state_is_not_loaded(tmp_path, bucket
         cache, local = begun("second")
         assert os.listdir(local) == ["kept-cache"] and not logged
         storage.write_bytes(f"{local}/brought-cache", b"compiled here")
-        cache.keep()  # This does not change files of others.
+        cache.keep()  # `keep` does not replace a file that the manifest does not list.
         assert "no program in MODEL_DIR suits" in logged[0] and "cannot be read" in logged[1]
         assert storage.read_bytes(f"{folder}/brought-cache") == b"native code"
     finally:

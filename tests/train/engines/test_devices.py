@@ -15,7 +15,8 @@ jax = pytest.importorskip("jax")
 TPU = (devices.TPU_FILES, {"jax", "libtpu"}, True)
 GPU = (devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, False)
 BUSY, MISMATCH = "is in use by another process", "has a driver that does not match this jax"
-# Shortened messages of libtpu and XLA, each with words that our message must contain.
+# Each entry: a simulated machine, a shortened message of libtpu or XLA, and words that our error
+# message must contain.
 MESSAGES = [
     (TPU, "The TPU is already in use by process with pid 4711. Not attempting to load it.", BUSY),
     (TPU, "Internal error when accessing libtpu multi-process lockfile. Run ...", BUSY),

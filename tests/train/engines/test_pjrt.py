@@ -68,8 +68,8 @@ def test_several_devices_train_as_replicas_do():
     """Train with Muon on four devices, then on two, with micro-batches and dropout.
 
     Muon's state is sharded over the devices, and each device orthogonalizes some of the matrices.
-    There are stacks of four, two and one matrices. Four devices do not divide the rows of all of
-    them.
+    Matrices of one shape form a stack. There are stacks of four, two and one matrices. Some
+    matrices have a number of rows that is not a multiple of four.
     """
     muon = ["training.optimizer=muon", "training.weight_decay=0.1", SHORT]
     shape = ["model.architecture=modernbert", "model.intermediate_size=42"]
@@ -105,7 +105,7 @@ def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, c
     """Fall back to XLA's attention on a v5e whose compiler refuses the kernels."""
     monkeypatch.setattr(kernels, "_get_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
-    for name in ("Mesh", "NamedSharding"):  # They would make JAX search for a TPU.
+    for name in ("Mesh", "NamedSharding"):  # The real ones would make JAX search for a TPU.
         monkeypatch.setattr(pjrt, name, lambda *_: None)
 
     def compile_(engine):

@@ -91,8 +91,9 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
 def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, fake_gcs):
     """Compare the weights after SIGKILL, SIGTERM and a time limit on a bucket.
 
-    SIGKILL comes before the first save, during it, and during the last save. Starts that do not
-    test a save disable saving by steps. testkit.soak tests the same on a disk.
+    SIGKILL arrives before the first save, during the first save, and during the last save. The
+    three starts between the second kill and the last start disable saving by steps. testkit.soak
+    tests kills on a disk.
     """
     model = f"{bucket}/model"
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
@@ -191,4 +192,4 @@ def test_profile_of_some_steps_has_their_products(runs, tmp_path):
         for event in line.events
     ]
     ops = [name for name in names if "dot" in name or "MatMul" in name]
-    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # Each of three steps has the same products.
+    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # The three steps have the same matrix products.
