@@ -14,7 +14,7 @@ from tests.launch.support import RECORD
     # Time of the last heartbeat, maximum lifetime of the machine in seconds (0 for no limit),
     # whether the bucket answers, and the billed seconds.
     [
-        # Without a heartbeat, a machine is billed as long as a watcher tolerates its silence.
+        # Without a heartbeat, the bill ends when the watcher would delete a stalled machine.
         (None, 0.0, True, 5400.0),
         (None, 0.0, False, 360_000.0),  # The bucket does not answer, so the whole time is billed.
         (None, 100_000.0, False, 96_400.0),

@@ -1,9 +1,9 @@
-"""Simulated runs have exactly the recorded events, in stories/NAME.txt.
+"""Simulated runs have exactly the events that the files stories/NAME.txt record.
 
-The part above the line `---` is YAML, and describes the acts of the service, the bucket and the
-user (see `live`). The part below contains every event with its time and fields, the last state, and
-all rentals. `python -m tests.launch.test_decide` rewrites the stories, so that a diff shows the
-changes.
+In each file, the part above the line `---` is YAML. It describes the acts of the service, the
+bucket and the user (see `live`). The part below the line contains every event with its time and
+fields, the last state, and all rentals. `python -m tests.launch.test_decide` rewrites the files, so
+that a diff shows the changes.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ FAULTS = {
 
 
 def words(text):
-    """Return the words of a script. `quota*3` means three words."""
+    """Return the words of a script. `quota*3` stands for `quota quota quota`."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 

@@ -46,7 +46,7 @@ def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_onc
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
-    # With nohup, the process of the tests ignores SIGHUP.
+    # Set the default handler, since the test process ignores SIGHUP under nohup.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:

@@ -49,7 +49,7 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
 
 
 class Killed(BaseException):
-    """Raised in place of a SIGKILL between two acts of the supervisor."""
+    """Exception in place of a SIGKILL between two acts of the supervisor."""
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ from tests.launch.support import finished
 
 
 def test_requests_state_the_rented_machine():
-    """Compare whole requests. With a wrong key, the service would rent an on-demand node."""
+    """Compare whole requests, since a wrong key would make the service rent an on-demand node."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
         "acceleratorType": "v3-8",
@@ -49,13 +49,13 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
         (["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"], Presence.WAITING),
         (["PROVISIONING"], Presence.PENDING),
         (["DELETING"], Presence.DELETING),
-        # The queued resource is ACTIVE, and its node has disappeared.
+        # An ACTIVE queued resource is gone if its node has disappeared.
         (["ACTIVE", "SUSPENDING", "SUSPENDED", "WHAT_IS_NEW"], Presence.GONE),
     ):
         for state in states:
             queued["state"] = {"state": state}
             assert [tpu.presence for tpu in tpus.list()] == [presence], state
-    # The code determines the kind of the fault.
+    # Code 8 has several causes. The word "Quota" in the message makes this fault one of quota.
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list()
@@ -66,14 +66,14 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
 
 
 def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
-    """List queued resources first, so that none is missed that becomes a node meanwhile."""
+    """List queued resources before nodes, so that one that becomes a node meanwhile is listed."""
     tpus.list()
     order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
 def test_missing_fields_of_an_answer_have_their_defaults():
-    """Read answers in which fields with default values are missing, as in those of the service."""
+    """Read answers without the fields that have default values, which the service leaves out."""
     place = f"projects/p/locations/{support.ZONE}"
 
     class Bare:

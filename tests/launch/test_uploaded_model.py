@@ -1,4 +1,4 @@
-"""Runs that start from another model, which is found on the bucket or uploaded."""
+"""Runs that start from another model, which is on the bucket already or is uploaded to it."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_the_files_that_a_run_reads_of_each_kind_of_model_are_uploaded(tmp_path,
     found = uploaded_model.find(folder, "gs://b/x")
     assert {*found.files} == {*used}
     assert found.path == found.folder and found.folder.startswith("gs://b/x/encoders/")
-    for end in ("", ".index"):  # A TensorFlow checkpoint may be named by either path.
+    for end in ("", ".index"):  # Both paths name the same TensorFlow checkpoint.
         found = uploaded_model.find(f"{folder}/bert{end}", "gs://b")
         assert {*found.files} == {"bert.index", "bert.data-00000-of-00001"}
         assert found.path == f"{found.folder}/bert"
@@ -69,7 +69,7 @@ def exported(small_run, tmp_path_factory):
 
 
 def test_an_encoder_is_continued_on_a_rented_machine(tmp_path, small_run, exported):
-    """Train without packages that a rented machine does not have."""
+    """Continue an uploaded encoder without the packages that a rented machine lacks."""
     root, bare = str(tmp_path), tmp_path / "bare"
     bare.mkdir()
     for name in ("transformers", "tokenizers", "safetensors", "torch"):

@@ -1,4 +1,4 @@
-"""Folders that are named by a hash of their content are uploaded once, and complete or refused."""
+"""Folders named by a hash of their content are uploaded once, and refused if incomplete."""
 
 import hashlib
 import subprocess

@@ -86,6 +86,6 @@ def test_a_full_disk_ends_with_status_74(sample_corpus, tokenizer_path, tmp_path
     assert ended.status == 74, ended.stderr
     assert ended.json["reason"] == "io_error" and "{{" not in ended.json["error"]
     assert f"disk full ({tmp_path}/new/" in ended.json["error"]
-    # These commands keep files for a rerun: finished work, or the record of the model.
+    # For a rerun, `make-data` keeps finished work, and `tokenize` the record of the model.
     kept = command in ("make-data", "tokenize")
     assert os.listdir(tmp_path) == (["new"] if kept else [])

@@ -19,7 +19,7 @@ def test_lists_come_in_pages(bucket, fake_gcs):
     # A page of the fake bucket lists 100 names.
     for n in range(103):
         fake_gcs.put(f"{bucket}/d/x-{n:05d}", b"")
-    # Consoles create "d/" to show a folder.
+    # Web consoles create an object "d/" to show a folder.
     for name in ("d/sub/y", "d/", "e"):
         fake_gcs.put(f"{bucket}/{name}", b"")
     names = [f"x-{n:05d}" for n in range(103)]
@@ -146,7 +146,8 @@ def _swap(base, scratch):
     assert storage.replace_if(f"{base}/f", b"newer", token) is None
 
 
-# For each operation, the object before it and after it (None: no object), and the function.
+# For each operation: the object's content before and after it (None if there is no object), and the
+# function that performs the operation.
 OPERATIONS = {
     "write small": (None, SMALL, lambda base, s: storage.write_bytes(f"{base}/f", SMALL)),
     "write large": (None, TWO_CHUNKS, lambda base, s: storage.write_bytes(f"{base}/f", TWO_CHUNKS)),
@@ -171,7 +172,7 @@ _ROADS = (
     "download",
     "read",
     "create",
-)  # Other operations behave in the same ways.
+)  # Representatives of all operations.
 
 
 _SMALL_WRITES = ("write small", "create", "swap")
@@ -230,7 +231,7 @@ CASES = [
     *_of("stall in mid download", _LARGE_READS, _rule(_MEDIA, "stall", bytes=90_000)),
     *_of("damaged download", ("download",), _rule(_MEDIA, "corrupt", bytes=150_000)),
     # The reader of a stream has already used the bytes, so an error is raised. Each reply is
-    # damaged, since on a busy machine the first one may be late and requested again.
+    # damaged, since on a busy machine the first reply may be late and be requested again.
     *_of("damaged download", ("stream",), _rule(_MEDIA, "corrupt", bytes=150_000, times=-1),
          ends=StorageError),
     *_of("truncated download", ("read",), _rule(_MEDIA, "truncate", bytes=50, times=2)),

@@ -33,7 +33,7 @@ _HOLD = (
 
 
 class Time:
-    """Clock that advances only by `sleep`, which then calls `then`."""
+    """Simulated clock that advances only by `sleep`. Each `sleep` ends with a call of `then`."""
 
     def __init__(self):
         self.now, self.then = 1000.0, lambda: None
@@ -248,7 +248,7 @@ def test_a_thread_renews_while_the_block_runs_and_the_block_sees_a_lost_lease(re
                 time.sleep(0.01)
         lease.check()
         while not storage.replace_if(remote, stolen, storage.read_with_token(remote)[1]):
-            pass  # The lease was renewed in between.
+            pass  # The lease was renewed between the read and the write.
         lease.check()
     assert read_holder(remote) == ELSEWHERE  # The former holder did not change the lease.
 
@@ -292,7 +292,7 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
 
 
 def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
-    """Refuse a late request because of its generation, although the lease was valid when sent."""
+    """Refuse a late request by the object's generation. The lease was valid when it was sent."""
     lease, _ = make(remote)
     lease.acquire()
     path = f"{bucket}/file"
@@ -324,7 +324,7 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
 
 
 def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):
-    """Take over a lease whose file has the right length but no content."""
+    """Take over a lock file that contains only zero bytes."""
     path = str(tmp_path / "lock.json")
     full = make(path)[0]
     with pytest.raises(OSError, match="No space left"), pytest.MonkeyPatch.context() as patch:

@@ -47,7 +47,7 @@ def test_the_list_has_the_same_bytes_in_whatever_order_files_came(tmp_path):
 
 
 def test_a_copy_has_the_id_and_another_place(tmp_path):
-    """Keep the id in a copied folder, but give it another `place_id`.
+    """Keep the id of a copied folder, but change its `place_id`.
 
     A copied run is therefore another run at Weights & Biases.
     """

@@ -58,7 +58,7 @@ def test_shellcheck_is_clean(tmp_path):
     path.write_text(fill(run_of()), encoding="utf-8")
     # These rules report comparisons of constants, which a script from a template contains.
     allowed = "--exclude=SC2050,SC2194,SC2157,SC2016"
-    # The environment contains shellcheck in the version of the lock.
+    # The virtual environment contains the locked version of shellcheck.
     shellcheck = os.path.join(os.path.dirname(sys.executable), "shellcheck")
     done = subprocess.run([shellcheck, allowed, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -116,7 +116,7 @@ def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path):
 
 
 def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_path, package):
-    """Use a fake `systemctl` that only logs its calls."""
+    """Use a fake `systemctl` and a fake `systemd-run`, which only log their calls."""
     write_tool(f"{tmp_path}/bin/systemctl", f'echo "$*" >>{tmp_path}/calls')
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "$1 $2 ${{@: -2:1}}" >>{tmp_path}/calls')
     script = fill(run_of(bucket=str(tmp_path), vm_python=sys.executable, **package))
@@ -148,7 +148,7 @@ def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
     )
     write_tool(f"{tmp_path}/bin/apt-get", f'echo "apt ${{*: -1}}" >>{tmp_path}/calls')
     script = fill(run_of(vm_python=python, **package), installs=True)
-    assert start(tmp_path, script, "install").wait(120) != 0  # This pip does not install uv.
+    assert start(tmp_path, script, "install").wait(120) != 0  # The fake pip fails to install uv.
     lock = f"{tmp_path}/vm/package/bigbird_ja/launch/locks/uv.lock"
     assert calls(tmp_path) == ["apt update", "apt python3-pip", f"pip {lock}"]
 
@@ -160,8 +160,9 @@ def training(root, hosts, trainer, reporter, others="", **environ):
         root: folder that takes the place of the bucket and the disk.
         hosts: number of hosts of the slice.
         trainer: line of bash that the fake Python runs in place of `pretrain`.
-        reporter: line of bash that it runs in place of the program that reports the trainer's end.
-        others: further cases of the fake Python.
+        reporter: line of bash that the fake Python runs in place of the program that reports the
+            trainer's end.
+        others: further branches of the `case` statement in the fake Python.
         environ: additional environment variables.
     """
     python = f"{root}/bin/python3"
@@ -187,7 +188,7 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
     ],
 )
 def test_the_trainer_has_its_own_user_if_that_user_can_own_the_devices(devices, machine, user):
-    """Use real owners of files. Only `useradd` and `id` are replaced."""
+    """Use real owners of files. Only the programs `useradd` and `id` are fake."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o711)
@@ -216,7 +217,7 @@ def test_the_trainer_has_its_own_user_if_that_user_can_own_the_devices(devices, 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path, hosts):
-    """Send SIGTERM before the trainer has a handler, so that its status is 143, not 75."""
+    """Send SIGTERM to a trainer without a signal handler, which ends with status 143, not 75."""
     trainer = f"touch {tmp_path}/trains; exec sleep 60"
     process = training(tmp_path, hosts, trainer, f'echo "${{@: -1}}" >>{tmp_path}/calls')
     wait_until(lambda: (tmp_path / "trains").exists())
@@ -251,7 +252,7 @@ def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
     assert not (tmp_path / "vm/package").exists()
     assert '"attempt": 1, "status": 1' in report.read_text(encoding="utf-8")
     lines = log.read_text(encoding="utf-8")
-    assert "installation failed" in lines and "FAILED" in lines  # sha256sum prints the second word.
+    assert "installation failed" in lines and "FAILED" in lines  # sha256sum prints FAILED.
 
 
 # --- runs with all packages of the lock: install, train, preempt, resume ------------------------
@@ -284,7 +285,7 @@ def place(tmp_path_factory, fake_gcs):
     for path in data.iterdir():
         fake_gcs.put(f"gs://rented/data/{path.name}", path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        # The cache contains gigabytes, so keep it for the next test run.
+        # uv's cache contains gigabytes, so keep it for the next test run.
         patch.setenv("UV_CACHE_DIR", rented.uv_cache())
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("notes")))
         for key, text in fake_gcs.env.items():
@@ -297,7 +298,7 @@ def place(tmp_path_factory, fake_gcs):
 def launched(place, fake_gcs, metadata_server):
     """Return a function that creates a run with a name and an accelerator type.
 
-    It returns the `LaunchedRun` and the startup script that `launch` would create.
+    The function returns the `LaunchedRun` and the startup script that `launch` would create.
     """
 
     def launched(name, accelerator_type, steps=STEPS, **more):
@@ -335,7 +336,7 @@ def find_machine(tmp_path_factory, cpython):
 
 @pytest.fixture(scope="module")
 def installed(launched, find_machine):
-    """Return a run, and a machine on which its script has installed all packages."""
+    """Return a run, and a machine on which the run's startup script has installed all packages."""
     run, script = launched("one-host", "v5e-8")
     machine = find_machine(script)
     done = machine.install()
@@ -347,7 +348,7 @@ def installed(launched, find_machine):
 
 @pytest.mark.timeout(2000)
 def test_a_wrong_checksum_ends_the_installation(launched, find_machine, cpython):
-    """Change the checksum of CPython. Packages are installed with --require-hashes."""
+    """Change the checksum of CPython. --require-hashes makes uv verify those of the packages."""
     listed = json.loads(cpython.read_text(encoding="utf-8"))
     (entry,) = listed.values()
     wrong = cpython.parent / "wrong.json"

@@ -35,8 +35,8 @@ TERMS = Terms(
         # The machine's age reaches its maximum lifetime of 1,000 seconds.
         ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),
         ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
-        # The file that reports the trainer's end is missing once, as after a reboot. The seconds
-        # since the end are then counted from 0.
+        # The file that reports the trainer's end is missing once, as after a reboot. The watcher
+        # then counts the seconds since the end from 0 again.
         ([Seen(step=n, renewal=str(n), has_ended=n != 11) for n in range(24)], "ended"),
     ],
 )
@@ -67,7 +67,7 @@ def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
 
 
 def test_counters_are_overwritten_in_place(tmp_path):
-    """Overwrite the file of the counters, so that they can be stored on a full disk, too."""
+    """Overwrite the counters' file in place, which also works on a full disk."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
     paths = [disk, memory]
     assert watcher.load(paths) == Counters()
@@ -141,7 +141,7 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
 
 
 class Vm:
-    """Simulated machine in the folder `root`. Its watchers are killed at the end of a `with`."""
+    """Simulated machine in the folder `root`. `watched` kills its watcher at the end of a block."""
 
     def __init__(self, root, fake, **terms):
         self.root, self.fake = root, fake
@@ -196,7 +196,7 @@ def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
-    """Delete the machine although no write succeeds and its tools hang.
+    """Delete the machine although no write succeeds and its command-line tools hang.
 
     Only the service and the metadata server answer.
     """
@@ -211,7 +211,7 @@ def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fak
 
 
 class Endless(contextlib.nullcontext[Any]):
-    """Endless answer, which consists of parts of one size."""
+    """HTTP response that never ends. Each read returns at most `enter_result` bytes."""
 
     def __enter__(self):
         return self
@@ -240,7 +240,7 @@ HOSTILE = [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"7", b"", b" " * 10
 
 
 class _Over(BaseException):
-    """Raised to end the watcher's loop."""
+    """Exception that ends the watcher's loop."""
 
 
 def watched(tmp_path, host, seconds, terms):
@@ -280,8 +280,8 @@ def test_time_is_counted_before_anything_is_read(tmp_path):
         def poll(self):
             raise _Over
 
-    # The machine's age counts from the request to create it. The difference of two clocks is used
-    # for this, so the age at boot is limited to `CREATION_SECONDS`.
+    # The machine's age counts from the request to create the machine. At boot, the age is the
+    # difference of two clocks, which may disagree. It is therefore limited to `CREATION_SECONDS`.
     terms = replace(TERMS, limit=1e6, requested=1.0)
     age = watched(tmp_path, Hanging(terms, str(tmp_path)), 1000, terms).age
     assert age == watcher.CREATION_SECONDS + terms.poll

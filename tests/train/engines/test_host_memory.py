@@ -38,7 +38,7 @@ def test_estimate_is_near_the_compilers_figure(layers, sequences, length, monkey
 def test_step_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
     """Refuse the step at 4,096 and at 512 tokens, with 20 GB of free memory.
 
-    At 512 tokens the system killed the compiler.
+    Without this refusal, the operating system killed the compiler at 512 tokens.
     """
     monkeypatch.setattr(host_memory, "find_available_bytes", lambda: 20 * 10**9)
     monkeypatch.setattr(pjrt.PjrtEngine, "_compile", lambda engine: pytest.fail("compiled"))
