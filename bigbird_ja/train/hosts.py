@@ -1,4 +1,4 @@
-"""Connection of the processes that train together (a pod), and checks that they agree.
+"""Connection of the processes that train together (a pod), and a check of their settings.
 
 A process finds its number and the number of processes in JAX's environment variables. If these are
 not set on a TPU slice, GKE's variables or the TPU VM's metadata contain the numbers.

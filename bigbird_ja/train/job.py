@@ -60,11 +60,11 @@ class PretrainResult:
 class Job:
     """Run to train, with settings, data set, engine and arguments."""
 
-    config: Config  # Result of `fit_to_data`.
+    config: Config  # Config of the run, fitted to the data set.
     manifest: Manifest
     data_dir: str
     engine: Choice
-    pod: Processes = field(default_factory=SingleProcess)  # The processes that train together.
+    pod: Processes = field(default_factory=SingleProcess)  # Interface to the other processes.
     init_from: str | None = None
     evaluates: bool = False
     wandb: bool = False

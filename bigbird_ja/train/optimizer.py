@@ -243,7 +243,7 @@ def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
     """Set the singular values of each matrix to about 1, by Newton-Schulz iterations.
 
     Args:
-        stack: [n, rows, columns]. The result has the same shape and dtype.
+        stack: n matrices, [n, rows, columns]. The result has the same shape and dtype.
     """
     is_tall = stack.shape[1] > stack.shape[2]  # For a tall X, XᵀX is smaller than XXᵀ.
     values = tf.cast(stack, tf.float32)
@@ -267,7 +267,7 @@ def orthogonalize_together(
     """Orthogonalize a stack, with an equal share of the matrices on each replica.
 
     Args:
-        stack: [n, rows, columns], the same on all replicas.
+        stack: n matrices, [n, rows, columns], the same on all replicas.
         replica_id: number of this replica.
         num_replicas: number of replicas.
         cross_replica_sum: function that sums a tensor over the replicas.

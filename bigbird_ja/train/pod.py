@@ -161,7 +161,7 @@ class Pod:
     def share(self, name: str, make: Callable[[], Any]) -> Any:
         """Implement `Processes.share`.
 
-        The other processes read the value from the store.
+        The writer stores the value in the key-value store, where the other processes read it.
         """
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))

@@ -44,7 +44,7 @@ class Profile:
 
     Args:
         job: the run.
-        model_dir: MODEL_DIR. Only the process that has locked it profiles.
+        model_dir: MODEL_DIR. Only the process that has locked this folder records a profile.
         step: last finished step.
         logger: logger that records the profile as an event.
     """

@@ -24,7 +24,7 @@ class TrainProgress:
 
     Attributes:
         num_train_steps: total number of steps.
-        tokens_per_step: tokens per step without padding, estimated by the data set's density.
+        tokens_per_step: tokens per step without padding, estimated from the data set's average.
         flops_per_core_step: FLOPs of the model per step on one core, for the MFU.
         peak_flops: peak FLOP/s of one core, or None if unknown (no MFU).
         step: last finished step.
@@ -56,7 +56,8 @@ class TrainProgress:
         self._start = self._seconds = self.clock()
         self._left_out = 0.0  # Seconds that are excluded from the rate.
         self._measured = self.step, self._seconds
-        self._each: list[float] = []  # Seconds per step in the first two measurements.
+        # Seconds per step: in the first measurement, and the running mean of all later ones.
+        self._each: list[float] = []
 
     def leave_out(self) -> None:
         """Exclude the time since the last finished step (evaluation, save) from the rate."""
@@ -73,7 +74,8 @@ class TrainProgress:
         if steps and (seconds >= _SHORTEST or not self._each):
             self._measured = self.step, self._seconds
             each = max(seconds, 1e-9) / steps
-            # The first measurement includes the start of the input, so the second one replaces it.
+            # The running mean begins at the second measurement, as the first one includes the start
+            # of the input.
             before = self._each[-1] if len(self._each) > 1 else each
             self._each = [*self._each[:1], before + _NEWEST * (each - before)]
             self._rate = self.tokens_per_step / each

@@ -96,7 +96,7 @@ class RunLogger:
             self._record_other_settings(model_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
         model_dir.write_settings(job.config, job.manifest, tokenizer)
-        # A resume may change these values. Then the results differ by rounding errors.
+        # If a resume changes one of these values, the results differ by rounding errors.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # Rounding depends on the number of cores.
             start["cores"] = workers.count_cores()
@@ -106,7 +106,8 @@ class RunLogger:
             config=compute_config_fingerprint(job.config, job.manifest)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
-            environment={  # Host names, paths and variables are private, so they are not recorded.
+            # Host names, paths and environment variables are private, so they are not recorded.
+            environment={
                 "bigbird_ja": __version__,
                 "python": platform.python_version(),
                 **list_package_versions(),
@@ -266,7 +267,7 @@ class RunLogger:
     def _count_tokens(self) -> int:
         """Estimate the number of training tokens so far, without padding.
 
-        The estimate uses the data set's density.
+        The estimate uses the data set's average number of tokens per sequence.
         """
         tokens_per_step = self.progress.tokens_per_step
         before = self._resumption.checkpoint

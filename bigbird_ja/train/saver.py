@@ -103,7 +103,7 @@ class CheckpointSaver:
             concurrent.futures.wait([self._saving], seconds)
 
     def poll(self) -> Saved | None:
-        """Return a save that was completed since the last call, or raise its failure."""
+        """Return the save that was completed since the last call, or None, or raise its failure."""
         return self.wait() if self._saving is not None and self._saving.done() else None
 
     def wait(self) -> Saved | None:

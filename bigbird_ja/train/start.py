@@ -50,7 +50,8 @@ class _Request:
     model_dir: str
     config: ConfigSource | None
     overrides: Mapping[str, Any] | None
-    # Value of each argument that sets a setting, by the key of the setting. None if not given.
+    # Values of the arguments that set one setting each, by the setting's key. The value is None if
+    # the argument is not given.
     arguments: Mapping[str, Any]
     engine: str
     use_tpu: bool
@@ -93,7 +94,7 @@ def pretrain(
         data_dir: data set made by `make_data`, on disk or gs://.
         model_dir: folder of the run, on disk or gs://.
         config: name of a preset, a YAML file or a `Config`. None means the settings of the run in
-            `model_dir`, or the defaults.
+            `model_dir`, or the defaults for a new run.
         overrides: values of settings by key, such as `{"training.seed": 7}`.
         num_train_steps: length of the run, in steps.
         learning_rate: peak learning rate.

@@ -49,7 +49,7 @@ def train_step(
 
     Args:
         config: config of the run.
-        data: data of the run.
+        data: facts of the run's data set.
         params: parameters of `make_parameter_specs`, float32 tensors by name.
         slots: slots of `list_slot_parameters`, float32 tensors by name, zeros at first.
         global_step: integer scalar, number of steps so far, for dropout and the learning rate.
@@ -121,7 +121,7 @@ def compute_replica_gradients(
     variables = list(params.values())
     sequences = float(int(batch["input_ids"].shape[0]) * num_replicas)
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
-    # Without predictions the loss is zero, not 0 / 0.
+    # If the batch contains no predictions, the loss is zero instead of 0 / 0.
     divisor = tf.where(weight > 0, weight, 1.0)
 
     def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -234,7 +234,7 @@ def _accumulate(
         totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
-    # A loop needs the memory of one micro-batch. An unrolled sequence would need more.
+    # A loop needs the memory of one micro-batch. Unrolled micro-batches would need more.
     zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,

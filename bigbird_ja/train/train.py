@@ -1,9 +1,9 @@
 """Training of a run, from its start to its last checkpoint.
 
 `train` checks the run, locks MODEL_DIR, and finds the checkpoint to continue from. `Trainer.run`
-starts the engine. `Trainer._run_loop` is the training loop, which is the same for all engines. In
-each iteration it advances by some steps and checks that they are finite. If due, it logs, saves and
-evaluates. It ends after the last step, or after a request to stop.
+starts the engine. `Trainer._run_loop` is the training loop, which is the same for all engines. Each
+iteration runs some steps, checks that their losses and gradients are finite, and logs, saves and
+evaluates if due. The loop ends after the last step, or after a request to stop.
 
 Saving, heartbeats and the watchdog run in their own threads. The loop polls the first two for
 failures. In a pod, process 0 writes the files, and the other processes only train. The module
@@ -34,7 +34,7 @@ from bigbird_ja.train.saver import CheckpointSaver
 from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
-# Time between two writes of heartbeat.json.
+# Seconds between two writes of heartbeat.json.
 HEARTBEAT_SECONDS = 15.0
 
 

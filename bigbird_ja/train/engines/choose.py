@@ -52,7 +52,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
     Raises:
         BadInput: The engine's packages or its devices are missing.
     """
-    # Name of the machine's TPU ("v3-8", "v5litepod-8").
+    # Type of the machine's TPU ("v3-8", "v5litepod-8").
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
         name, why = wanted, f"`engine` {wanted}"

@@ -18,7 +18,7 @@ FOLDER = "compiled"
 
 
 class CompileCache:
-    """Compiled programs of a run, for its next start on the same kind of machine.
+    """Cache of a run's compiled programs, for later starts on the same kind of machine.
 
     JAX stores and finds the programs in a local folder, by a hash of everything that they depend
     on. Before the first compilation the programs in MODEL_DIR are copied to that folder. After the
@@ -30,8 +30,8 @@ class CompileCache:
         owned: ownership manifest of MODEL_DIR, or None if there is none yet.
         scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
-        log: callback for messages. A failure of the cache is only logged, and the step is compiled
-            again.
+        log: callback for messages. A failure of the cache is only logged, as it costs no more than
+            another compilation.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Devices:
 
 
 def is_there(files: Sequence[str]) -> bool:
-    """Return whether this machine has a device file with one of these names."""
+    """Return whether this machine has a device file that matches one of the patterns."""
     return any(glob.glob(pattern) for pattern in files)
 
 
@@ -133,7 +133,7 @@ def has_gpu() -> bool:
 
 
 def _explain_failure(platform: str, text: str) -> str:
-    """Return a one-line message for an error of the runtime."""
+    """Return a one-line message for an error of JAX's runtime."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = shorten(text, 240)
     if re.search("already in use|lockfile|Device or resource busy", words):

@@ -119,7 +119,7 @@ class TrainGraph:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
         # The fed values replace the zeros of the initializers. All values are fed in one session
-        # run, as TensorFlow optimizes the graph again for each run of other ops.
+        # run, as TensorFlow would optimize the graph again for each additional run.
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
             # Without this saver, TensorFlow would add one for all variables.
@@ -175,7 +175,7 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 def _make_variable(
     name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0
 ) -> tf.Variable:
-    # An initial array would be stored in the graph as a large constant.
+    # An array as initializer would be stored in the graph as a large constant.
     initializer = (
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )

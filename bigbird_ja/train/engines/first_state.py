@@ -23,7 +23,7 @@ def make_first_state(
 
     Args:
         config: config of the run.
-        data: data of the run.
+        data: facts of the run's data set.
         checkpoint: checkpoint from which training continues, or None.
         initial: parameters that replace the random ones of a new run, float32 arrays by name.
     """

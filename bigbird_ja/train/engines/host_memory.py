@@ -2,11 +2,12 @@
 
 On a CPU the memory of a step is checked twice:
 
-- Before the compilation, which takes minutes for a large model, `estimate_step` adds up the largest
-  arrays by their shapes. These are parameters, gradients and slots, activations that the backward
-  pass reads, and the scores of one layer's attention and of the predictions. A process needs
+- Before the compilation, which takes minutes for a large model, `estimate_step` adds up the sizes
+  of the largest arrays: parameters, gradients, optimizer slots, activations that the backward pass
+  reads, the scores of one layer's attention, and the scores of the predictions. A process needs
   `GROWTH` times the estimate, as the compiler needs as much memory as the step. Measured factors
-  are 1.7 and 1.9, with one and two layers of the base model (16 and 2 sequences of 512 tokens).
+  are 1.7 with one layer of the base model (16 sequences of 512 tokens), and 1.9 with two layers (2
+  sequences).
 - After the compilation the compiler's figure is used. It is multiplied by `OVERHEAD` for other
   memory that the process needs while the step runs (measured with one layer: 1.08).
 """
@@ -40,16 +41,15 @@ def estimate_step(config: Config, data: Data, sequences: int) -> int:
 
     Args:
         config: config of the run.
-        data: data of the run.
-        sequences: sequences of a micro-batch on all devices of this machine.
+        data: facts of the run's data set.
+        sequences: number of sequences in a micro-batch, over all devices of this machine.
     """
     model, length = config.model, data.seq_length
     hidden, tokens = model.hidden_size, sequences * length
     parameters = sum(math.prod(spec.shape) for spec in make_parameter_specs(config, data).values())
     slots = 1 if config.training.optimizer == "muon" else 2
-    widths = (
-        3 if model.architecture == "modernbert" else 2
-    )  # Number of arrays with the MLP's inner size.
+    # Number of arrays with the MLP's inner size.
+    widths = 3 if model.architecture == "modernbert" else 2
     dense = tokens * (8 * hidden + widths * model.intermediate_size)
     scores = [_scores(config, layer, sequences, length) for layer in range(model.num_layers)]
     most = max(at_once for _, at_once in scores)

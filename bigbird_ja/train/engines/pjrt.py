@@ -76,7 +76,7 @@ class PjrtEngine:
 
     def begin(self) -> None:
         """Trace and compile the step, and place the state on the devices."""
-        # TensorFlow uses only the CPU here, and must not reserve a GPU's memory.
+        # In this engine TensorFlow uses only the CPU, and must not reserve a GPU's memory.
         tf.config.set_visible_devices([], "GPU")
         if self.devices.platform == "cpu":
             training, here = self.config.training, len(self.devices.select_own().devices)
@@ -92,12 +92,12 @@ class PjrtEngine:
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
-        # This is the last action, as a refused run must not change MODEL_DIR.
+        # Compiled programs are stored last, as a refused run must not change MODEL_DIR.
         if self.cache is not None:
             self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
-        """Dispatch steps up to the maximum number ahead, and wait for the oldest one."""
+        """Dispatch steps up to the maximum number ahead, and wait for the oldest of them."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
         metrics: dict[int, Mapping[str, float]] = {}
@@ -133,7 +133,7 @@ class PjrtEngine:
             return lambda: values
         try:
             copied = jax.block_until_ready(self._copy(self._state))
-        except Exception as error:  # Without memory for a copy, the state is fetched now.
+        except Exception as error:  # If a copy does not fit, the state is fetched now.
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             values = fetch_variables(self._state, self._lowered)
@@ -276,7 +276,7 @@ class PjrtForward:
 
     Args:
         config: config of the run.
-        data: data of the run.
+        data: facts of the run's data set.
         devices: devices of this process, over which a batch is divided.
     """
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
 
 
-# Function that returns a copy of the state at one step, by name. It may be called once, in any
+# Function that returns a copy of all variables at one step, by name. It may be called once, in any
 # thread.
 Snapshot = Callable[[], "dict[str, np.ndarray]"]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Steps that an engine has finished since the last call."""
+    """Steps that an engine has finished since its previous result."""
 
     step: int  # Last finished step.
     # Metrics by logged step.

@@ -34,14 +34,14 @@ AXIS = "replica"
 class DeviceState(NamedTuple):
     """State on the devices. Each device has the same values, except for sharded slots."""
 
-    parameters: list[jax.Array]  # In the program's order.
+    parameters: list[jax.Array]  # In the order of `LoweredStep.parameters`.
     slots: list[jax.Array]
     step: jax.Array  # int32, number of steps so far.
     first_bad: jax.Array  # int32, first step with a non-finite loss or gradient, or -1.
 
 
 class Notes(NamedTuple):
-    """Values of a step that the host may read after the state was donated."""
+    """Results of a step that the host can read even after the state is donated to the next step."""
 
     metrics: jax.Array  # float32, in the order of `Program.metric_names`.
     first_bad: jax.Array

@@ -25,7 +25,7 @@ class Traced:
 class Division:
     """Sharding of a tensor over the replicas, along one dimension into parts of equal size.
 
-    The dimension is padded with zeros if necessary. The update does not change these zeros.
+    The dimension is padded with zeros if necessary. The optimizer's update keeps these zeros.
     """
 
     dimension: int

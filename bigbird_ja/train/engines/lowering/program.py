@@ -56,7 +56,7 @@ class Program:
 
     Args:
         config: config of the run.
-        data: data of the run.
+        data: facts of the run's data set.
         sequences: number of sequences per replica and step, over all micro-batches.
         num_replicas: number of replicas that divide the global batch.
         orthogonalize: function that orthogonalizes a stack of Muon's matrices. It is not used if
@@ -71,19 +71,19 @@ class Program:
 
     @property
     def parameters(self) -> dict[str, Spec]:
-        """Parameters by name, float32."""
+        """Specs of the parameters by name, float32."""
         specs = make_parameter_specs(self.config, self.data)
         return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Slots of the optimizer by name, with all slots "m" before all slots "v"."""
+        """Specs of the optimizer's slots by name, with all slots "m" before all slots "v"."""
         parameters, slots = self.parameters, list_slot_parameters(self.config, self.data)
         return {name_slot(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
-        """One replica's part of a batch, as `data.pipeline.read_batches` yields it."""
+        """Specs of one replica's part of a batch from `data.pipeline.read_batches`, by name."""
         return make_batch_specs(
             self.data, self.sequences, count_train_predictions(self.config, self.data)
         )
@@ -229,7 +229,7 @@ class Program:
         return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
 
     def _take_parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return one replica's part of parameters or slots."""
+        """Return the specs of one replica's part of parameters or slots."""
         shards = self.shards
         return {name: shards[name].get_part(s) if shards else s for name, s in specs.items()}
 
@@ -240,8 +240,8 @@ def trace_evaluation(config: Config, data: Data, sequences: int) -> Traced:
     The first arguments of the traced function are the parameters.
 
     Args:
-        config: config of evaluation, in float32 and without recomputation.
-        data: data of the run.
+        config: config for evaluation, with float32 and without gradient checkpointing.
+        data: facts of the run's data set.
         sequences: number of sequences in the batch.
     """
     parameters = Program(config, data, sequences, 1).parameters
@@ -260,10 +260,10 @@ def trace_evaluation(config: Config, data: Data, sequences: int) -> Traced:
 
 
 def make_batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
-    """Return shapes and types of a batch, as `data.pipeline` yields it.
+    """Return the specs of a batch of `data.pipeline`, by name.
 
     Args:
-        data: data of the run.
+        data: facts of the run's data set.
         sequences: number of sequences.
         predictions: maximum number of predictions per sequence, by default the data set's.
     """
