@@ -1,13 +1,13 @@
 """Blocks of packed sequences: the first half of `make-data`.
 
-A block is a run of documents of one split, about a million characters (more for long sequences).
-All documents of a block belong to one corpus of a mixture, and are repeated equally often per
-epoch.
+A block is a group of documents of one split, with about a million characters (more for long
+sequences). All documents of a block come from one corpus of the mixture, and are repeated equally
+often per epoch.
 
 Blocks depend only on the corpus and the settings. So the result is the same for any number of
 workers, and a rerun keeps the blocks that are already written. Documents of different blocks never
-share a sequence. So the size of a block bounds the memory, and the last sequence of a block is not
-full.
+share a sequence. So a worker needs memory for one block only, but each block may leave some
+positions empty.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from bigbird_ja.text.tokenizer import Tokenizer
 _BLOCK_CHARACTERS = 1 << 20
 # Minimum size of a block, in characters per position of a sequence.
 _CHARACTERS_PER_POSITION = 256
-# A warning shows only examples of unknown characters, so only a part of a block is searched.
+# Limits of the search for characters without a token: documents of a block, characters of a
+# document, characters in the result. They are low, since a warning needs only some examples.
 _SEARCHED_DOCUMENTS, _SEARCHED_CHARACTERS, _SHOWN_UNKNOWN = 20, 100_000, 20
 
 
 @dataclass(frozen=True)
 class Block:
-    """Run of documents of one split.
+    """Documents of one split that are packed together.
 
     Attributes:
         split: "train" or "eval".
@@ -66,17 +67,17 @@ class Block:
 
     @property
     def name(self) -> str:
-        """File name in the work directory."""
+        """Name of the block's file."""
         return f"{self.split}-{self.number:06d}.block"
 
 
 @dataclass(frozen=True)
 class BlockStats:
-    """Counts of a block, which the manifest sums.
+    """Counts of one block, without repetitions. The manifest contains sums over all blocks.
 
     Attributes:
-        predictions: number of positions to predict in one epoch, by the masking rate.
-        left_out: number of sequences without any token to predict.
+        predictions: number of positions to predict, computed from the masking rate.
+        left_out: number of sequences that were left out, as they contain no token to predict.
         document_tokens: histogram of documents by the logarithm of their length.
         documents_per_sequence: histogram of sequences by their number of fragments.
         times: repetitions of the documents per epoch.
@@ -116,9 +117,13 @@ def cut_into_blocks(
 def _cut_corpus(
     texts: Iterable[str], weight: float, limit: int, eval_fraction: float, seed: int
 ) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield split, repetitions per epoch and texts of each block of about `limit` characters."""
+    """Yield (split, repetitions per epoch, texts) of each block.
+
+    A block ends with the document that reaches `limit` characters.
+    """
     whole, fraction = divmod(_to_fraction(weight), 1)
-    # In this order the last blocks, which are not full, are yielded.
+    # Each pair (split, repetitions per epoch) has its own blocks. When the corpus ends, the pairs'
+    # last blocks, which are below the limit, are yielded in this order.
     keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
     pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
     sizes = dict.fromkeys(keys, 0)
@@ -145,15 +150,16 @@ def _to_fraction(value: float) -> Fraction:
 
 
 def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None) -> Iterator[bool]:
-    """Yield for each item whether it is drawn, without end.
+    """Yield an endless series of booleans: whether item 0, 1, ... is drawn.
 
     The items form runs of 1 / `share` items. One random item of each run is drawn.
 
     Args:
         share: fraction of the items to draw, below 1.
         seed: seed of the draws.
-        purpose: purpose of the draws.
-        first_of: number of candidates in the first run, or None for all of its items.
+        purpose: purpose of the draws, a `hashing.Purpose`.
+        first_of: number of items at the start of the first run from which one is drawn, or None for
+            all items of the run.
     """
     if not share:
         yield from itertools.repeat(False)
@@ -180,7 +186,8 @@ def start_packer(
     Args:
         tokenizer: tokenizer of the data set.
         spec: spec of the data set.
-        path_of: function from the name of a block to its path, for `pack_block`.
+        path_of: function that returns the path of a block's file by its name. Only `pack_block`
+            needs it.
     """
     marker = words.make_word_marker(spec.word_boundaries, tokenizer)
     _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
@@ -193,7 +200,11 @@ def pack_to_bytes(block: Block) -> bytes:
 
 
 def pack_block(block: Block) -> int:
-    """Pack and write one block unless it exists, and return the size of its text in bytes."""
+    """Pack a block and write its file, unless the file exists.
+
+    Returns:
+        The size of the block's text, in bytes.
+    """
     path = _packer["path_of"](block.name)
     if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
         storage.write_bytes(path, pack_to_bytes(block))
@@ -208,10 +219,14 @@ def count_text_bytes(block: Block) -> int:
 def make_rows(
     block: Block, tokenizer: Tokenizer, marker: words.WordMarker, spec: DataSpec
 ) -> tuple[npt.NDArray[Any], BlockStats]:
-    """Tokenize and pack a block, and return rows of `spec.row_dtype` and the counts.
+    """Tokenize and pack a block.
+
+    Returns:
+        The packed sequences as rows of `spec.row_dtype`, and the counts of the block.
 
     Raises:
-        BadInput: The text contains a lone surrogate, or the tokenizer encodes text as [SEP].
+        BadInput: The text contains a lone surrogate, or the tokenizer encodes text as [PAD], [CLS],
+            [SEP] or [MASK].
     """
     if spec.strip_markers:
         block = dataclasses.replace(block, texts=tuple(map(remove_markers, block.texts)))
@@ -345,7 +360,7 @@ class StoredBlock:
     def read_rows(
         self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]
     ) -> npt.NDArray[Any]:
-        """Read the rows with these `numbers`, which are ascending."""
+        """Read the rows with the indices `numbers`, in that order."""
         result = np.empty(len(numbers), kind)
         with open(os.path.join(folder, self.path), "rb", buffering=0) as file:
             for i, number in enumerate(numbers):

@@ -1,7 +1,7 @@
 """Build a data set (shards and a manifest) from a corpus, with worker processes.
 
 1. Documents are grouped into blocks, which workers tokenize and pack (`blocks`).
-2. An old data set is renamed aside, and workers write the shards from the blocks (`shards`).
+2. An old data set is moved to OUTPUT_DIR.replaced-N. Then workers write the shards (`shards`).
 3. `manifest.json` is written last. A folder without it is unfinished.
 
 Each file is written atomically, and depends only on the corpus and the settings. So a rerun of a
@@ -59,11 +59,11 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     """Build a data set, unless it is finished. Unfinished work is continued.
 
     Returns:
-        The manifest, and whether the data set was finished before.
+        The manifest, and whether the data set was finished before this call.
 
     Raises:
-        BadInput: The text is invalid, the directory contains foreign files, or another process
-            writes to the directory.
+        BadInput: The text is invalid, another process writes to the directory, or the directory
+            contains foreign files or data of other settings.
     """
     _check_places(request)
     with outputs.create_folder(request.output_dir), lease_folder(request.output_dir) as lease:
@@ -81,7 +81,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 
 
 def _check_places(request: Request) -> None:
-    """Check output path, input paths and packages before anything is read."""
+    """Check the paths of output and inputs, and that MeCab is installed if the spec needs it."""
     output = request.output_dir
     outputs.check_folder_place(output, "`output_dir`")
     for source in request.corpus.sources:
@@ -92,7 +92,10 @@ def _check_places(request: Request) -> None:
 
 
 def _load_finished(request: Request, work: Work) -> Manifest | None:
-    """Return the manifest of a finished data set of this spec, or None.
+    """Return the manifest if the output contains a finished data set of this spec, else None.
+
+    With `overwrite`, a finished data set counts only if an interrupted `make-data` of the same spec
+    wrote it.
 
     Raises:
         BadInput: The folder contains a data set of other settings, or a damaged one.
@@ -148,11 +151,12 @@ def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], dict[str, int]
     """Pack the blocks of the corpus that do not exist yet.
 
     Returns:
-        The plan of each split's shards, and the counts of the text.
+        The plan of each split's shards, and the counts of `TextCounts`.
 
     Raises:
-        BadInput: The text is invalid. The work is removed.
-        Refused: The bucket of the text denies access. The work is kept.
+        BadInput: The text is invalid or contains no token to predict. The packed blocks are
+            removed.
+        Refused: The bucket of the text denies access. The packed blocks are kept.
     """
     try:
         numbers, counts = _pack_blocks(request, work)
@@ -172,7 +176,7 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], dict[str
     """Read all text, and pack its blocks.
 
     Returns:
-        The number of blocks of each split, and the counts of the text.
+        The number of blocks of each split, and the counts of `TextCounts`.
     """
     spec, corpus = request.spec, request.corpus
     counts, trained, numbers = TextCounts(), set[int](), dict.fromkeys(SPLITS, 0)
@@ -257,7 +261,7 @@ def _write_shards(
     made = work.find_finished_shards([plans[i].name_shard(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name_shard(k) not in made]
     num_workers = max(1, min(request.num_workers, len(tasks)))
-    # Only other processes need a share of the lease.
+    # A single worker is this process, which owns the lease. Other processes need a share of it.
     writer = (plans, request.spec, work, lease if num_workers > 1 else None)
     done = run_tasks(_write_shard, tasks, num_workers, _start_writer, writer)
     with contextlib.closing(done), Progress(len(tasks), "shards") as progress:
@@ -275,7 +279,7 @@ def _finish(
     made: dict[str, MadeShard],
     counts: dict[str, int],
 ) -> Manifest:
-    """Write the tokenizer and, last, the manifest, which is returned."""
+    """Write the tokenizer, check the shards, write the manifest, and return the manifest."""
     output, tokenizer = request.output_dir, request.tokenizer
     in_order = [[made[plan.name_shard(k)] for k in range(plan.num_shards)] for plan in plans]
     source = "@".join(filter(None, hub.parse_cached_path(tokenizer.source)))

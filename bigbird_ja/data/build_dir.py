@@ -1,13 +1,14 @@
 """Folders of the unfinished work of `make-data`.
 
-`OUTPUT_DIR/.make-data` contains `settings.json` with the spec. Packed blocks and the records
-of finished shards are stored on this machine: in the same folder, or in the user's cache if the
-output is on gs://. Shards are written under their final names, so an output without a manifest is
-unfinished. Before the first shard is written, an old data set is renamed to OUTPUT_DIR.replaced-N,
-and the file `writing` is created.
+`OUTPUT_DIR/.make-data` contains `settings.json` with the spec. The packed blocks, and a JSON file
+for each finished shard, are in the same folder, or in the user's cache if the output is on gs://.
+Shards are written under their final names, so an output without a manifest is unfinished. Before
+the first shard is written, an old data set is moved to OUTPUT_DIR.replaced-N, and the file
+`writing` is created.
 
-Only files with the names below are removed from these folders, and only if `settings.json` shows
-that this program made the folder. In OUTPUT_DIR the ownership manifest lists this program's files.
+Only files whose names match `_OURS` are removed from these folders, and only if `settings.json`
+shows that this program made the folder. In OUTPUT_DIR, the ownership manifest lists this program's
+files.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
 _SETTINGS = "settings.json"
-# Empty file. If it exists, an old data set was renamed aside, and shards may have been written.
+# Name of an empty file. If the file exists, an old data set has been moved away, and shards of the
+# new one may exist.
 _WRITING = "writing"
 _WAIT = "wait for it to end, or choose another `output_dir`"
 _SHARD_END = ".tfrecord"
@@ -58,9 +60,9 @@ class _Settings:
 
 
 def lease_folder(directory: str) -> AbstractContextManager[Lease]:
-    """Acquire the directory's lease and release it at the end.
+    """Context manager: acquire the lease of a directory, and release it on exit.
 
-    The caller calls `check` of the lease before it writes the manifest.
+    The caller must call `check` of the lease before it writes the manifest.
 
     Raises:
         BadInput: Another process owns the lease.
@@ -73,8 +75,8 @@ class Work:
     """Folders of the unfinished work for one output.
 
     Attributes:
-        folder: folder in the output.
-        local: folder on this machine, equal to `folder` unless the output is on gs://.
+        folder: work folder inside the output folder.
+        local: work folder on this machine, equal to `folder` unless the output is on gs://.
         blocks: folder of packed blocks, in `local`.
     """
 
@@ -101,13 +103,13 @@ class Work:
         return _read_spec(self.folder) or local  # The spec in the output has priority.
 
     def open(self, spec: DataSpec) -> None:
-        """Create the folders, unless they exist.
+        """Create the folders for a spec, unless they exist.
 
         Raises:
-            BadInput: Another command has just begun work of other settings in one of the folders.
+            BadInput: Another command has just begun work with other settings in one of the folders.
         """
         if _read_spec(self.local) not in (None, spec):
-            _remove_ours(self.local)  # This work belongs to other settings than the output.
+            _remove_ours(self.local)  # The local folder contains work of another spec.
         settings = _Settings(decode.FORMAT_VERSION, spec)
         text = json.dumps(dataclasses.asdict(settings), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self.folder, self.local)):
@@ -126,7 +128,8 @@ class Work:
     def remove(self) -> None:
         """Remove this program's files from the folders, and then the empty folders.
 
-        No other process writes to the folders, so temporary files are leftovers of killed commands.
+        No other process writes to the folders. So temporary files are leftovers of killed commands,
+        and are removed, too.
         """
         for folder in dict.fromkeys((self.local, self.folder)):
             if _read_spec(folder) is not None:
@@ -145,7 +148,10 @@ class Work:
         storage.write_text(self._locate_note(made.shard.name), json.dumps(values))
 
     def find_finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Return the shards among `names` that have a record and exist in the output."""
+        """Return those of the shards `names` that an earlier run finished, by name.
+
+        The content of their files in the output is verified.
+        """
         stats = storage.list_stats(self.output)
         finished = {}
 
@@ -163,10 +169,10 @@ class Work:
         return _read_spec(self.folder) == spec and storage.exists(self._writing)
 
     def claim_output(self, names: Collection[str], spec: DataSpec) -> Owned:
-        """Add the shards to the ownership manifest, and rename an old data set aside.
+        """Move an old data set away, and add the new shards to the ownership manifest.
 
-        A rerun can continue after a kill at any time. Until the file `writing` exists, every file
-        in the ownership manifest belongs to an old data set.
+        A rerun can continue after a kill at any time. As long as the file `writing` does not exist,
+        every file in the ownership manifest belongs to an old data set.
 
         Args:
             names: names of the shards.
@@ -209,9 +215,9 @@ def _read_spec(folder: str) -> DataSpec | None:
 
 
 def _remove_ours(folder: str) -> None:
-    """Remove the files of `make-data`.
+    """Remove the files of `make-data` from a work folder, and the folder if it is then empty.
 
-    `settings.json` is removed last, since it identifies the folder after a kill.
+    `settings.json` is removed last. After a kill, it still identifies the folder.
     """
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
@@ -221,18 +227,21 @@ def _remove_ours(folder: str) -> None:
         if not part:
             storage.delete(storage.join(directory, _SETTINGS))
         if not storage.is_remote(directory):
-            with contextlib.suppress(OSError):  # The folder contains other files.
+            with contextlib.suppress(OSError):  # This fails if the folder contains other files.
                 os.rmdir(directory)
 
 
 def check_output(output_dir: str) -> None:
-    """Check that no foreign file in the output has a name that a data set needs.
+    """Check that no foreign file prevents `make-data` from writing to a folder.
+
+    If the folder belongs to a data set, a foreign file must not have a name that a data set needs.
+    Any other folder must contain no foreign file.
 
     Args:
         output_dir: output of `make-data`. Unfinished work in it is ignored.
 
     Raises:
-        BadInput: There is such a file. The message contains its name.
+        BadInput: There is such a file, or the folder belongs to another command.
     """
     advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)

@@ -1,7 +1,7 @@
 """Comparison of a data set with its manifest.
 
-`check_files` compares the tokenizer, and the sizes and checksums of the shards, before other work
-begins. `check` also reads every record, and compares the contents and the totals.
+`check_files` compares the tokenizer, and the sizes and checksums of the shards. `check` also reads
+every record, and compares the contents and the totals.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OTHER = "was changed (its checksum differs from the manifest)"
 def check_files(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
-    The listing of a bucket contains checksums. On disk they are computed from the shards' content,
-    because shards of another data set may have the same sizes.
+    The shards' checksums are in the listing of a bucket. On disk, they are computed from the
+    content, because shards of another data set may have the same sizes.
 
     Raises:
         BadInput: A file is missing, extra, unreadable or changed. The message names the first one.
@@ -111,7 +111,7 @@ def _compare_shards(
 
 
 def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
-    """Return whether a file is the shard that the manifest states.
+    """Return whether a file has the size and the checksum that the manifest states for a shard.
 
     The file is read if `info` does not contain its checksum.
     """
@@ -134,7 +134,7 @@ def compare_tokenizer(manifest: Manifest, data_dir: str) -> str | None:
 
 
 _BATCH = 64
-# Totals of a split's records, by field of `Split`. `predictions` is a total only if the masks are
+# Totals of a split's records, by field of `Split`. `predictions` is counted only if the masks are
 # static.
 _Counts = Counter[str]
 
@@ -172,7 +172,11 @@ def _check_shard(
     totals: _Counts,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """Check one shard, add its records to `totals`, and return up to three problems."""
+    """Check one shard, and add its records to `totals`.
+
+    Returns:
+        Up to three problems, and a line with the number of further problems.
+    """
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:
@@ -224,7 +228,8 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
 
 
 _Array = npt.NDArray[Any]
-# Problems that a record may have, each with bool [b]: whether a record of the batch has it.
+# Each problem that a record may have, with an array bool [b]: whether each record of a batch has
+# the problem.
 _Checks = list[tuple[str, npt.NDArray[np.bool_]]]
 
 

@@ -47,7 +47,10 @@ def mix(values: Any) -> npt.NDArray[np.uint32]:
 
 
 def fold(key: Any, value: Any) -> npt.NDArray[np.uint32]:
-    """Return the hash of a key and a value, as in `fold(fold(seed_key, epoch), record)`."""
+    """Return the hash of a key and a value.
+
+    For several values, calls are nested, as in `fold(fold(key, epoch), record)`.
+    """
     key = np.asarray(key, dtype=np.uint32)
     value = np.asarray(value).astype(np.uint32)
     with np.errstate(over="ignore"):

@@ -32,7 +32,7 @@ _PLAIN = "\x1b[0m"
 _MAX_TOKENS = 200
 # Share of unknown tokens above which a warning is shown.
 _MAX_UNKNOWN = 0.01
-# Documents that a user may want to clean: key of the results, row of the report, advice.
+# Documents that a user may want to clean: key in the results, title of the report's row, advice.
 _TO_CLEAN = (
     ("duplicates", "duplicates", " that occurred before"),
     ("html_documents", "HTML tags", ": extract their text"),
@@ -54,7 +54,7 @@ class DataSetResult:
     density: float  # Share of positions that are tokens.
     mean_predictions: float  # Mean number of predictions per sequence.
     skipped: int  # Records without text.
-    duplicates: int  # Documents that occurred before.
+    duplicates: int  # Documents that repeat an earlier one.
     html_documents: int
     fullwidth_space_documents: int
     unknown_rate: float  # Share of tokens that are unknown.
@@ -155,13 +155,13 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
         data_dir: folder of the data set, on disk or gs://.
 
     Raises:
-        BadInput: There is no data set, or the data set has problems. `results` of the error
-            contains them.
+        BadInput: There is no data set, or the data set has problems. The error's attribute
+            `results` contains the problems.
     """
     place = os.fspath(data_dir)
     manifest = manifest_lib.load(place)
     began = time.monotonic()
-    # TensorFlow is imported before the progress line starts.
+    # TensorFlow takes seconds to import, so it is imported before the progress line starts.
     from bigbird_ja.data import parsing  # noqa: F401
 
     total = sum(shard.bytes for shard in manifest.every_shard)
@@ -184,7 +184,7 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
 
 
 def format_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
-    """Return a legend and the first train records, masked.
+    """Return a legend and the first `count` train records, with the masked tokens marked.
 
     The list is empty if `count` is 0 or if the data set has no tokenizer.
     """
@@ -230,8 +230,8 @@ def _format_masked_text(
     """Format one masked record.
 
     Args:
-        record: for each position the token before and after masking, whether it starts a word, and
-            whether it is predicted.
+        record: for each position, a tuple of the token before masking, the token after masking,
+            whether the position starts a word, and whether it is predicted.
         tokenizer: tokenizer of the data set.
         manifest: manifest of the data set.
         color: whether to write ANSI colors.

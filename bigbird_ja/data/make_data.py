@@ -58,15 +58,15 @@ def make_data(
 ) -> DataSetResult:
     """Build a data set, unless it is finished. Unfinished work is continued.
 
-    Worker processes import the main script again, so a script must call this below
+    Worker processes import the main script again, so a script must call this function below
     `if __name__ == "__main__":`.
 
     Args:
-        inputs: corpora, each with or without a weight. The guide lists their forms.
-        tokenizer: .model file, Hugging Face folder, or its name on the Hub.
+        inputs: paths or names of corpora, each with an optional weight, as in news.jsonl=0.5.
+        tokenizer: .model file, Hugging Face folder, or name of a repository on the Hub.
         output_dir: folder of the data set, on disk or gs://.
-        config: preset, file or `Config`.
-        overrides: settings by key.
+        config: name of a preset, path of a config file, or `Config`.
+        overrides: values of settings, by key.
         seq_length: length of a sequence, in tokens.
         masking: dynamic or static masks.
         dupe_factor: copies of each sequence with different masks, for static masks.
@@ -83,14 +83,14 @@ def make_data(
         txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
         num_workers: number of worker processes, or None for one per core.
-        runner: local, or ray.
+        runner: "local" or "ray", for packing on this machine or on a Ray cluster.
         input_mask: whether static records have the feature `input_mask`.
         strip_markers: whether Wiki40b's markers are removed, or None to remove them if the
             tokenizer lacks them.
         overwrite: whether an existing data set is renamed to NAME.replaced-N.
 
     Raises:
-        BadInput: No model can be trained on this data, or `build.make_data` raises it.
+        BadInput: The attention rejects this sequence length, or as in `build.make_data`.
     """
     began = time.monotonic()
     arguments = {
@@ -147,12 +147,12 @@ def make_data(
 
 
 def _load_tokenizer(path: str) -> Tokenizer:
-    """Load a tokenizer and log its changes.
+    """Load a tokenizer, and log the special tokens that were added or renamed on loading.
 
     A .model file is compared with the metadata that `tokenize` wrote next to it.
     """
     tokenizer = read_tokenizer(path)
-    tokenizer.encode("")  # This raises for a tokenizer that cannot encode.
+    tokenizer.encode("")  # This raises an error if the tokenizer cannot encode.
     if path.endswith(".model"):
         ModelFiles(path.removesuffix(".model")).check_model(tokenizer)
     for name, change in tokenizer.changes.items():

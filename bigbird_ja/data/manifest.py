@@ -3,8 +3,8 @@
 A `DataSpec` is the request. It contains every choice that changes a byte of the data set.
 
 A `Manifest` (`DATA_DIR/manifest.json`) is a spec with the counts and checksums of the result. It is
-written last and by rename, so a directory with a manifest is complete. All readers use its lengths,
-ids, counts and checksums.
+written last and by rename, so a directory with a manifest is complete. Programs that read the data
+set take sequence length, token ids, counts and checksums from the manifest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "eval")
 # Number of bins of each histogram. Bin i of the lengths counts documents of [2**i, 2**(i+1))
-# tokens, and bin i of the fragments counts sequences of i fragments. The last bin has no limit.
+# tokens, and bin i of the fragments counts sequences of i fragments. The last bin also counts all
+# larger values.
 LENGTH_BINS = 25
 MAX_FRAGMENTS = 64
 
@@ -60,7 +61,7 @@ OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class Portion(TypedDict):
-    """Corpus of a mixture."""
+    """Hash and weight of one corpus of a mixture."""
 
     sha256: str
     weight: Annotated[float, Meta(gt=0)]  # Repetitions of each document per epoch.
@@ -74,7 +75,7 @@ class DataSpec(Data):
     """
 
     word_boundaries: Literal["script", "mecab"]
-    dupe_factor: Positive  # Copies with different masks, 1 for dynamic masks.
+    dupe_factor: Positive  # Copies of each sequence with different masks. 1 for dynamic masks.
     eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
     num_shards: Id  # Requested number of train shards, or 0 to choose it by size.
     seed: int
@@ -109,7 +110,7 @@ class DataSpec(Data):
     ) -> MaskingRule:
         """Return the masking rule.
 
-        The arguments replace the values of the data set, for dynamic data only.
+        An argument that is not None replaces the value of a dynamic data set.
 
         Raises:
             BadInput: The data is static, and an argument differs from the data set's value.
@@ -168,13 +169,13 @@ class Split:
     """Counts of the train or the eval split.
 
     Attributes:
-        documents: number of documents. A document that is repeated by its corpus's weight counts
-            once per repetition. Copies of static data do not count.
-        tokens: tokens of these documents, without [CLS], [SEP] and padding.
-        sequences: number of records. Each copy of static data is a record.
-        used_positions: positions without padding.
-        predictions: number of positions to predict. For dynamic data it is the number in one epoch,
-            by the masking rate.
+        documents: number of documents. If the weight of a corpus is above 1, each repetition of a
+            document counts, but copies with different static masks do not count.
+        tokens: number of tokens of these documents, without [CLS], [SEP] and padding.
+        sequences: number of records, including copies with different static masks.
+        used_positions: number of positions of all records, without padding.
+        predictions: number of positions to predict in one epoch. For dynamic data, it is computed
+            from the masking rate.
     """
 
     documents: Count = 0
@@ -186,20 +187,23 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Informative counts of documents, without repetitions.
+    """Informative counts of documents and sequences.
+
+    If a corpus has a weight, the two histograms and `unknown` include each repetition of its
+    documents. The other counts do not.
 
     Attributes:
         document_tokens: histogram of documents by the logarithm of their length.
         documents_per_sequence: histogram of sequences by their number of fragments.
         sequences_left_out: sequences without any token to predict.
         skipped: records without text.
-        duplicates: documents that occurred before.
+        duplicates: documents that repeat an earlier one.
         html_documents: documents with HTML tags.
         fullwidth_space_documents: documents with full-width spaces.
         unknown: number of unknown tokens.
         unknown_characters: the most frequent characters without a token.
-        tokenizer_changes: changes of another project's tokenizer, by special token.
-        tokenizer_source: name on the Hub and commit.
+        tokenizer_changes: changes that were made to another project's tokenizer, by special token.
+        tokenizer_source: name of the tokenizer on the Hub and commit, or "" for a local one.
     """
 
     document_tokens: tuple[Count, ...] = ()
@@ -219,8 +223,8 @@ class Statistics:
 class Manifest(DataSpec):
     """Spec of a data set, with the counts and checksums of its files."""
 
-    # Number of virtual readers. It fixes the order of the records, for any number of hosts that
-    # divides it.
+    # Number of virtual readers. The order of the records depends on this number, but not on the
+    # number of hosts, which must divide it.
     num_readers: Annotated[int, Meta(ge=1)]
     train: Split
     eval: Split
@@ -237,12 +241,12 @@ class Manifest(DataSpec):
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """Sources without their folders, for publication."""
+        """Names of the sources without their folders, for publication."""
         return tuple(map(_hide_folder, self.sources))
 
     @property
     def documents(self) -> int:
-        """Number of documents of both splits, with their repetitions per epoch."""
+        """Number of documents of both splits, including repetitions of a document in an epoch."""
         return self.train.documents + self.eval.documents
 
     @property

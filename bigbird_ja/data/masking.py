@@ -5,16 +5,16 @@ The rule for a record with n ordinary tokens (neither special nor padding):
 - k = min(max_predictions, max(1, round(prob * n))) of them are predicted.
 - They are drawn by unit: a subword, a word, or a span of words. Each word joins the span of the
   previous word with probability 1/2, but no span crosses a special token.
-- Units are chosen in a random order until k tokens are reached. If the last word exceeds k, it is
-  chosen too, and the words that were chosen first are dropped instead. A word's place in the order
-  does not depend on its length, so words of every length are predicted at the same rate. A last
-  word longer than k is skipped, or cut if it is the only word.
+- Units are chosen in a random order until k tokens are chosen. If the last word would exceed k, it
+  is still chosen, and the words that were chosen first are dropped instead. A word's place in the
+  order does not depend on its length, so words of every length are predicted at the same rate. If
+  the last word alone is longer than k, it is skipped, or cut if it is the only word.
 - 80 % of the predicted tokens become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et
   al. 2019, arXiv:1810.04805).
 
-The code works on arrays of NumPy (for static records, whose copies count as epochs) and of
-TensorFlow (for dynamic masks), through `ops`. For equal (seed, epoch, record) both return
-bit-identical targets.
+Through `ops`, the code works on arrays of NumPy (for static masks) and of TensorFlow (for dynamic
+masks). For equal (seed, epoch, record), the results of NumPy and TensorFlow are bit-identical. For
+static masks, the index of a record's copy is used as the epoch.
 """
 
 import functools
@@ -39,7 +39,7 @@ class MaskingRule:
     """Rule of masking. It determines the masks together with seed, epoch and record."""
 
     vocab_size: int
-    special_ids: tuple[int, ...]  # Ids that are never predicted, and never drawn as replacement.
+    special_ids: tuple[int, ...]  # Ids that are never predicted, and never drawn as a random token.
     mask_id: int
     pad_id: int
     max_predictions: int
@@ -48,7 +48,7 @@ class MaskingRule:
 
     @functools.cached_property
     def is_ordinary_id(self) -> npt.NDArray[np.bool_]:
-        """Mask of ids that are neither special nor unused: bool [vocab_size]."""
+        """Whether each id is ordinary, which means not in `special_ids`: bool [vocab_size]."""
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
     @functools.cached_property
@@ -65,7 +65,7 @@ def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = 
     Args:
         rates: rate at step 0, rate from step `steps` on, and `steps`.
         step: global step, int64, from 0.
-        arrays: operations of the library.
+        arrays: operations in NumPy or TensorFlow.
     """
     first, last, steps = rates
     done = arrays.cast(arrays.xp.minimum(step, steps), "float64") / float(steps)
@@ -107,7 +107,7 @@ def mask(
     Args:
         tokens: int [b, S], token ids.
         word_starts: bool [b, S], whether a token starts a word.
-        epoch: int [b], or one number for all records.
+        epoch: epoch of each record, int [b], or one number for all records.
         record: int [b], record ids.
         seed: seed of the masks.
         rule: rule of masking.
@@ -130,8 +130,8 @@ def mask_arrays(
     """Choose the tokens of a batch that are to be predicted, and replace them.
 
     Args:
-        arrays: operations of the library.
-        tokens: int32 [b, S], token ids; S is static.
+        arrays: operations in NumPy or TensorFlow.
+        tokens: int32 [b, S], token ids. The sequence length S must be a static shape.
         word_starts: bool [b, S], whether a token starts a word.
         epoch: int64 [b], epoch of each record.
         record: int64 [b], record ids.
@@ -141,7 +141,8 @@ def mask_arrays(
 
     Returns:
         `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0).
+        [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0). P is
+        `rule.max_predictions`.
     """
 
     def derive_key(purpose: int) -> Array:
@@ -194,9 +195,9 @@ def _number_units(
     key: Callable[[int], Array],
     rule: MaskingRule,
 ) -> tuple[Array, Array]:
-    """Return the number of each token's unit, and of its word.
+    """Return two arrays: the index of each token's unit, and the index of each token's word.
 
-    Each is int32 [b, S], or [1, S] if it is the same for all records.
+    An array is int32 [b, S], or [1, S] if the indices are the same for all records.
     """
     positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
     if rule.unit == "subword":
@@ -218,11 +219,11 @@ def _count_position_bits(seq_length: int) -> int:
 
 
 def _compute_priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
-    """Return the priority of each token: int32 or int64 [b, S], -1 for tokens that stay.
+    """Return the priority of each token: int32 or int64 [b, S], -1 for special tokens and padding.
 
     Tokens with the highest priority are predicted first. Units are ordered by their hashes, and the
-    tokens of a unit by position. Bits of the hash are dropped so that hash and position fit in 31
-    bits, if enough bits remain.
+    tokens of a unit by position. Up to 65,536 positions, low bits of the hash are dropped, so that
+    hash and position fit in an int32. For longer sequences, the priorities are int64.
     """
     length = ordinary.shape[1]
     bits = _count_position_bits(length)
@@ -253,7 +254,7 @@ def _choose_tokens(
     def is_in_word(priorities: Array, words: Array, priority: Array) -> Array:
         """Return whether each token is ordinary and in a given word of its row: bool [b, S].
 
-        The word is the one of the token with `priority` [b, 1].
+        The given word of a row contains the token with `priority` [b, 1].
         """
         length = words.shape[1]
         late = xp.maximum(priority, 0) % (1 << _count_position_bits(length))
@@ -263,7 +264,10 @@ def _choose_tokens(
     def choose_whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """Choose the tokens of rows whose budget ends inside a word, given as `in_word`."""
+        """Choose the tokens of rows whose budget ends inside a word.
+
+        `in_word` is true for the tokens of this word.
+        """
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)
         size = arrays.cast(arrays.count(in_word), "int32")

@@ -1,6 +1,6 @@
 """Array operations with one interface, and bit-identical results, in NumPy and TensorFlow.
 
-So the rules of `masking` and `order` are written only once, for arrays of both libraries.
+So `masking` and `order` contain one implementation, which accepts arrays of either library.
 """
 
 import operator
@@ -35,7 +35,7 @@ class ArrayOps:
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
     # Number of true values in each row.
     count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))
-    # Value of each row in one column, where an array [rows, 1] contains the column of each row.
+    # One value of each row: [rows, 1]. Another array [rows, 1] contains the value's column.
     at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
     # Number of true values in a row up to and including each column: int32 [rows, columns].
     running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
@@ -47,7 +47,7 @@ class ArrayOps:
     select: Any = staticmethod(operator.getitem)
     at: Any = staticmethod(lambda values, row, column: values[row, column])
     concat: Any = staticmethod(np.concatenate)
-    # 0, 1, ... for each element of an array.
+    # The indices 0, 1, ... of an array's elements.
     count_up: Any = staticmethod(lambda like: np.arange(len(like)))
 
     def cast(self, values: Array, kind: str) -> Array:

@@ -1,17 +1,19 @@
-"""Order of records: global batch n is a function of (manifest, seed, n) only.
+"""Order of the records in training: global batch n depends only on manifest, settings and n.
 
 Global positions 0, 1, 2, ... run through the data set once per epoch. With N records and a batch
-size of B, epoch e consists of the positions [e*N, (e+1)*N), and batch n of [n*B, (n+1)*B).
+size of B, epoch e consists of the positions [e*N, (e+1)*N), and batch n of the positions
+[n*B, (n+1)*B).
 
-Position m is read by the virtual reader m mod R, where the manifest fixes R. With H hosts, host h
-runs the readers r with r mod H = h, which fill the places b of a batch with b mod H = h. So the
-global batches are the same for every H that divides R and B.
+The records are divided among R virtual readers, a number in the manifest. Position m is read by
+reader m mod R. With H hosts, host h runs the readers r with r mod H = h. Their records take the
+places b of each batch with b mod H = h. So the global batches are the same for every H that divides
+R and B.
 
-In each epoch every reader gets other shards, in a random order. It loads `window` shards at a time,
-and permutes the records of a window. Shards may differ by one record. The longer ones are assigned
-so that each reader gets exactly as many records as it has positions.
+In each epoch, the shards are assigned to the readers at random. A reader loads `window` shards at a
+time, and permutes the records of a window. The lengths of two shards may differ by one record. The
+longer shards are assigned so that each reader gets exactly as many records as it has positions.
 
-Nothing here reads a file. `pipeline` calls the same functions with `ops.TensorFlowOps`, so the
+This module reads no files. `pipeline` calls its functions with `ops.TensorFlowOps`, so that the
 order is computed in TensorFlow's graph while records are read.
 """
 
@@ -31,7 +33,7 @@ _MAX_READERS = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards and settings that determine the order.
+    """Shards and settings that determine the order of the records.
 
     Attributes:
         counts: number of records of each shard, in the manifest's order. With more than one reader
@@ -71,7 +73,7 @@ class Layout:
 class ReaderStart:
     """Start of a reader: its first window, and the number of records to skip in that window.
 
-    Windows are counted from epoch 0.
+    Windows are numbered from the reader's first window of epoch 0.
     """
 
     reader: int
@@ -128,27 +130,30 @@ def count_records(layout: Layout, epoch: Any, reader: Any) -> Any:
 def list_window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """Return the shards that a reader loads for a window: int64 [shards].
 
-    Windows are counted from epoch 0.
+    Windows are numbered from the reader's first window of epoch 0.
     """
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
     return list_reader_shards(layout, epoch, reader, arrays)[_slice_window(layout, j)]
 
 
 def list_reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """Return a reader's shards in an epoch, in the order of visits: int64 [shards_per_reader]."""
+    """Return a reader's shards in an epoch, in the order of reading: int64 [shards_per_reader]."""
     dealt = _deal(layout, epoch, reader, arrays)
     visits = permute(layout, Purpose.READER_ORDER, epoch, dealt, arrays)
     return arrays.gather(dealt, visits)
 
 
 def permute(layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """Return a random order of `ids` (int64, unique) for a purpose and epoch, as indices."""
+    """Return the indices that put `ids` (int64, unique) in a random order.
+
+    The order depends on the seed, the purpose and the epoch.
+    """
     key = arrays.fold(seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
 def _deal(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
-    """Return the shards of a reader in an epoch, not yet ordered: int64 [shards_per_reader].
+    """Return a reader's shards in an epoch, in no particular order: int64 [shards_per_reader].
 
     Each shard belongs to one reader.
     """
@@ -188,7 +193,7 @@ def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart
 def find_host_starts(
     layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
 ) -> list[ReaderStart]:
-    """Return the starts of a host's readers at batch `step`, in the order of their positions.
+    """Return the starts of a host's readers at batch `step`, in the order of their next positions.
 
     Raises:
         BadInput: `num_hosts` does not divide the readers or the batch.

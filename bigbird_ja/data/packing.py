@@ -6,7 +6,7 @@ packed with the short documents (best fit, longest first). If more than half a p
 positions would stay empty, the documents of the emptiest sequences are split over the gaps of the
 other sequences. Every token of every document is in exactly one fragment.
 
-`pack` needs only the lengths, and `fill` then copies the tokens.
+`pack` assigns fragments to sequences from the documents' lengths. `fill` copies the tokens.
 """
 
 import bisect
@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 # Splitting documents stops when less than this share of the positions is empty.
 _TOLERANCE = 0.005
-# A document is not split into fragments shorter than this (tokens) only to fill a gap.
+# Minimum length, in tokens, of a fragment that is cut off to fill a gap. The remainder may be
+# shorter. The minimum is lower if a sequence has 256 positions or fewer.
 _SHORTEST_FRAGMENT = 32
 
 
@@ -63,7 +64,7 @@ def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
 
 
 def _fit_best(fragments: list[Fragment], room: int) -> Sequences:
-    """Put each fragment, longest first, into the fullest sequence that it fits (best fit)."""
+    """Put each fragment, longest first, into the fullest sequence with enough room (best fit)."""
     sequences: Sequences = []
     gaps: list[tuple[int, int]] = []  # Sorted pairs (free positions, index of the sequence).
     for fragment in sorted(fragments, key=lambda p: (-p.cost, p.document)):
@@ -109,7 +110,7 @@ def _spread(
     Args:
         fragments: fragments to split.
         free: number of free positions of each gap.
-        shortest: minimum length of a part, in tokens.
+        shortest: minimum length of a part in tokens, except for the last part of a fragment.
 
     Returns:
         Pairs (index of the gap, part of a fragment), or None if the fragments do not fit.

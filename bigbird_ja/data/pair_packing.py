@@ -1,10 +1,11 @@
 """Packing of documents into pairs of segments for next-sentence prediction.
 
 A sequence is `[CLS] A [SEP] B [SEP]`. If a segment contains several documents, a [SEP] follows each
-of them. A ends between two sentences of a document. With label 0, B continues there. With label 1,
-B starts between two sentences at a random place of the remaining text, in a document that is not in
-A. In both cases B starts at a place where an A could end, so that only the text reveals the label.
-The remainder of a document is used in a later pair. So every token is in exactly one pair.
+of them. A ends before a sentence of a document, or between any two tokens if no sentence starts
+nearby. With label 0, B continues the document where A ended. With label 1, B starts at a random
+place of the remaining text, in a document that is not in A. This place is chosen by the same rule
+as the end of an A, so that only the text reveals the label. The remainder of a document is used in
+a later pair. So every token is in exactly one pair.
 
 Both labels are equally likely. Label 1 needs text of other documents until the end of the block. So
 while one document contains more than half of the remaining text, every A is cut from that document.
@@ -25,9 +26,10 @@ import numpy as np
 from bigbird_ja.data.hashing import fold
 from bigbird_ja.data.packing import Fragment
 
-# A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
+# After its first document, B takes a part of another document only if this many tokens fit.
 _SHORTEST_FRAGMENT = 8
-# Number of random places to try before the remaining text is searched.
+# Number of random places that are tried for the start of B. If none of them is in usable text, a
+# place is drawn from a list of all usable text.
 _PARTNER_DRAWS = 64
 
 # Start and end (exclusive) on the axis of a block's tokens. A place is an index on this axis.
@@ -36,7 +38,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Pair:
-    """Pair of segments A and B, where B is random text or the next sentence."""
+    """Pair of segments A and B. B is random text (`is_random`) or the continuation of A."""
 
     a: tuple[Fragment, ...]
     b: tuple[Fragment, ...]
@@ -69,7 +71,7 @@ def pack_pairs(
 
 
 def _build_pair(text: _Text, room: int, draws: list[int]) -> Pair:
-    """Build a pair of `room` positions.
+    """Build a pair that fills up to `room` positions.
 
     `draws` are random 32-bit numbers for the label, the length of A, and the start of B.
     """
@@ -95,7 +97,7 @@ class _Text:
     """
 
     def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
-        self._first = [0, *accumulate(lengths)]  # Start of each document, then the end.
+        self._first = [0, *accumulate(lengths)]  # Start of each document, and the end of the last.
         self.spans = [
             (start, start + length)
             for start, length in zip(self._first, lengths, strict=False)
@@ -113,7 +115,7 @@ class _Text:
 
     @property
     def end(self) -> int:
-        """End of the axis."""
+        """End of the axis of tokens, which is the number of tokens in the block."""
         return self._first[-1]
 
     def find_document(self, place: int) -> int:
@@ -210,8 +212,8 @@ def _cut(
         run: consecutive spans.
         at: index of the span near which to cut.
         wanted: preferred place in that span.
-        reach: distance in tokens within which the start of a sentence is searched, first before the
-            place, then after it.
+        reach: maximum distance in tokens between the preferred place and the start of a sentence.
+            Sentences that start before the place are tried first.
         sentences: places where sentences start, ascending.
 
     Returns:

@@ -15,7 +15,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
     Returns:
         `tokens` int32 [b, S], `word_starts` bool [b, S], `segment_ids` int32 [b, S],
-        `next_sentence_labels` int32 [b].
+        `next_sentence_labels` int32 [b], where S is `spec.seq_length`.
     """
 
     def decode(name: str, kind: tf.DType, length: int) -> tf.Tensor:
@@ -49,7 +49,7 @@ def _add_unused_labels(ids: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parse static records (BERT's classic features) into model inputs, without `document_ids`.
+    """Parse static records (BERT's classic features) into model inputs.
 
     Args:
         spec: spec of the data set.
@@ -57,7 +57,8 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
     Returns:
         `input_ids`, `segment_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]. S is
+        `spec.seq_length`, and P is `spec.max_predictions_per_seq`.
     """
     length, most = spec.seq_length, spec.max_predictions_per_seq
     lengths = {"input_ids": length, "masked_lm_positions": most, "masked_lm_ids": most}

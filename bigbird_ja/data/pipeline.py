@@ -1,9 +1,9 @@
 """Input pipeline in pure tf.data: global batch n as `order` defines it, checked and masked.
 
-For each virtual reader of this host, one window of shards is in memory and the next is being read.
-This takes 2 * readers * window * shard bytes, for any number of shards. The number of records is
-compared with the manifest while they are read, because after a truncated reply of a bucket
-TensorFlow ends a TFRecord file without an error.
+For each virtual reader of this host, one window of shards is in memory, and the next window is
+being read. So the pipeline needs 2 * readers * window * (bytes of a shard) of memory, for any
+number of shards. The number of records in each shard is compared with the manifest, because after a
+truncated reply of a bucket, TensorFlow ends a TFRecord file without an error.
 """
 
 from typing import Any
@@ -31,12 +31,12 @@ TENSORFLOW = TensorFlowOps()
 
 
 def make_layout(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
-    """Return the layout that the order of the train records depends on."""
+    """Return the shards and settings that determine the order of the train records."""
     counts = tuple(shard.records for shard in manifest.train_shards)
     return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
 
 
-# Tracing is several times faster without AutoGraph, which nothing here needs.
+# This function needs no AutoGraph, and tracing is several times faster without AutoGraph.
 @tf.autograph.experimental.do_not_convert
 def read_batches(
     config: Config,
@@ -59,9 +59,10 @@ def read_batches(
         **which: other arguments of `read_record_batches`.
 
     Returns:
-        Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
+        Batches of b = global_batch_size / num_hosts records, with static shapes: `input_ids`,
         `segment_ids`, `document_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]. S is the
+        sequence length, and P is the maximum number of predictions.
 
     Raises:
         BadInput: The number of hosts does not divide the readers or the batch, or the data is
@@ -135,7 +136,10 @@ def _read_records(
     skip: tf.Tensor,
     end: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Return the records of one reader in the windows [window, end), without the first `skip`."""
+    """Return the records of one reader in the windows [window, end).
+
+    The first `skip` records are left out.
+    """
     numbers = tf.data.Dataset.range(window, end)
     windows = numbers.map(lambda w: _read_window(layout, paths, w, reader)).prefetch(1)
     records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))
@@ -170,8 +174,8 @@ def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
     The op fails unless the file contains exactly `count` records. Its error names the file.
     """
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
-    # One more record than expected detects a file that is too long. The empty record is for an
-    # empty file, which would not form a batch.
+    # `take` accepts one record more than the longest shard has, so a file that is too long is
+    # detected. The empty record is appended because an empty file would form no batch.
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
     records = ended.batch(most + 2).get_single_element()
     number = tf.shape(records, tf.int64)[0] - 1
@@ -257,9 +261,9 @@ def _prefetch(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _read_in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
-    """Return pairs of record number (int64) and serialized record.
+    """Return pairs (index of the record: int64, serialized record), shard after shard.
 
-    The op fails if a shard contains a wrong number of records.
+    Reading fails if a shard does not contain the number of records that the manifest states.
     """
     paths = [storage.join(data_dir, shard.name) for shard in shards]
     counts = np.asarray([shard.records for shard in shards], np.int64)

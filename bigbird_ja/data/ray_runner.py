@@ -35,7 +35,7 @@ def pack_blocks(
         todo: blocks to pack.
         tokenizer: tokenizer of the data set.
         spec: spec of the data set.
-        path_of: function from the name of a block to its path.
+        path_of: function that returns the path of a block's file by its name.
         num_workers: number of actors with one core each, or None for one actor per core of the
             cluster.
 
@@ -83,7 +83,7 @@ def _start() -> Any:
     try:
         with show_waiting("starting Ray, or joining its cluster"):
             ray.init(logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises its own classes and others
+    except Exception as error:  # Ray raises exceptions of many classes
         line = shorten(str(error), 300)
         raise StorageError(
             f"Ray cannot be started or joined ({line}): check the cluster"

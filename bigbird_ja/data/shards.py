@@ -22,9 +22,9 @@ from bigbird_ja.data.hashing import Purpose, fold, permutation, seed_key
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split, Statistics
 from bigbird_ja.text.corpus import Corpus
 
-# Preferred size of a shard. It is small, as the input pipeline keeps whole shards in memory.
+# Preferred size of a shard. It is small because the input pipeline keeps whole shards in memory.
 _TARGET_BYTES = 2_000_000
-# Divisor of the number of shards, if there are enough records.
+# The number of train shards is a multiple of this, if there are enough records.
 _READERS = 32
 # Minimum number of records in a shard, unless the user chooses the number of shards.
 _FEWEST_RECORDS = 8
@@ -40,7 +40,7 @@ class SplitPlan:
     split: str
     blocks: tuple[StoredBlock, ...]
     folder: str
-    copies: int  # Copies per repetition, each with different masks.
+    copies: int  # Copies of each sequence with different masks, in each repetition.
     num_shards: int
 
     @functools.cached_property
@@ -50,7 +50,7 @@ class SplitPlan:
 
     @property
     def num_records(self) -> int:
-        """Number of records, where each copy is a record."""
+        """Number of records. Each repetition and each copy of a sequence is a record."""
         return sum(block.stats.sequences * self._count_repeats(block) for block in self.blocks)
 
     def _count_repeats(self, block: StoredBlock) -> int:
@@ -58,10 +58,10 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """End (record number), copy number and first row of each copy of a block.
+        """Three arrays over all copies of blocks: end, copy number, and index of the first row.
 
         Records are numbered copy by copy, and within a copy block by block. Copy c contains the
-        blocks that are repeated more than c times.
+        blocks that have more than c copies. The end is the number of the record after the last one.
         """
         repeats = np.array([self._count_repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
@@ -109,7 +109,10 @@ def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpe
 
 
 def choose_num_shards(num_records: int, record_bytes: int) -> int:
-    """Return the number of shards: a multiple of 32 with enough records, else a power of two."""
+    """Choose the number of shards.
+
+    With 256 records or more, it is a multiple of 32, else a power of two.
+    """
     most = max(1, num_records // _FEWEST_RECORDS)
     if most < _READERS:
         return 1 << (most.bit_length() - 1)
@@ -154,7 +157,7 @@ def _encode(
 def make_static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the classic features of a batch of rows, by name.
+    """Return BERT's classic features of a batch of rows, by name.
 
     Copy c of row r has the masks that dynamic masking draws for record r in epoch c.
     """
@@ -184,7 +187,7 @@ def shuffle_records(num_records: int, seed: int, split: str) -> npt.NDArray[np.i
 
 
 def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:
-    """Read the rows with the numbers `row` from the blocks that contain them."""
+    """Read the rows with the indices `row` in the split, from the blocks that contain them."""
     order = np.argsort(row, kind="stable")
     block_of = np.searchsorted(plan.ends, row[order], side="right")
     result = np.empty(len(row), spec.row_dtype)
@@ -205,7 +208,7 @@ def make_manifest(
 ) -> Manifest:
     """Return the manifest of finished shards, with the sums of all blocks' counts.
 
-    `about` contains the other fields of `Statistics`.
+    `about` contains the fields of `Statistics` that are not such sums.
     """
     counts = [_sum_counts(plan) for plan in plans]
     if spec.masking == "static":

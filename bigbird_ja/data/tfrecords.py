@@ -7,8 +7,8 @@ it also contains `segment_b` (int64: position where segment B starts) and `next_
 A static record contains the classic features of BERT's and BigBird's pretraining data as int64 and
 float lists of fixed length, `document_ids`, and optionally `input_mask`.
 
-TensorFlow takes seconds to import and serializes one integer at a time. NumPy serializes a batch at
-once. `parsing` reads batches of serialized records with TensorFlow.
+NumPy is used instead of TensorFlow, because NumPy serializes a batch at once. TensorFlow takes
+seconds to import, and serializes one integer at a time. `parsing` parses batches with TensorFlow.
 Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from bigbird_ja.storage.paths import encode_crc32c
 
-# Tags of the fields of a Feature.
+# Tags of the fields of the protobuf message `Feature`.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A
 # Offset of TFRecord's masked CRC32C.
 _MASK_DELTA = 0xA282EAD8
