@@ -2,11 +2,11 @@
 
 Every path is a string; `gs://bucket/name` is on Google Cloud Storage. All functions guarantee:
 
-- A missing file raises FileNotFoundError, a denied access (401, 403) PermissionError, both with
-  `.filename`.
+- A missing file raises FileNotFoundError. A denied access (HTTP 401 or 403) raises PermissionError.
+  Both exceptions have a `.filename`.
 - Transient faults of the bucket are logged and retried with backoff. If retries fail, they raise
   `errors.StorageError` with the object's name and the cause.
-- A read returns one version of the file, verified against its checksum.
+- A read returns one version of the file. On a bucket, its checksum is verified.
 - A write is atomic.
 - FIFOs, sockets and devices are never opened, and raise `errors.BadInput`.
 

@@ -29,7 +29,7 @@ def compute_address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
 
 
 def put(files: Mapping[str, str], folder: str, listing: str) -> None:
-    """Upload files to the folder of `compute_address`, unless it is complete."""
+    """Upload files to a folder that `compute_address` returned, unless the folder is complete."""
     if storage.exists(storage.join(folder, LISTING)):
         return
     storage.put_all(files, folder, storage.upload)
@@ -54,7 +54,8 @@ def verify(folder: str) -> None:
             )
         lines = [line.partition("  ") for line in listing.splitlines()]
         listed = {name: sha256 for sha256, _, name in lines}
-        # An added file matters: a reader would prefer `model.safetensors` to shards.
+        # A program that loads the folder would use an added `model.safetensors` instead of the
+        # listed shards.
         if added := sorted(set(storage.list_tree(folder)) - {LISTING, *listed}):
             raise BadInput(f"{storage.join(folder, added[0])} is not in {LISTING}: {advice}")
         for name, sha256 in listed.items():

@@ -2,9 +2,9 @@
 
 A reader declares the content of its file as a dataclass or `msgspec.Struct`, with ranges as
 `Annotated[int, Meta(ge=0)]`. `BadInput` is raised for other types, missing keys, numbers out of
-range, NaN and infinity, and for files that are truncated, too large or nested too deeply. Its
-message is one line with the file, the key and the expected value. Unknown keys are ignored, so that
-files of a newer version can be read.
+range, NaN and infinity, and for files that are truncated, too large or nested too deeply. The
+error's message is one line with the file, the key and the expected value. Unknown keys are ignored,
+so that files of a newer version can be read.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
         advice: advice to the user, at the end of the message.
 
     Raises:
-        BadInput: The content is of another type.
+        BadInput: The content is not JSON of type `kind`.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -102,7 +102,7 @@ def convert_errors(path: str, kind: str, advice: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(f"{path} is missing: {advice}") from error
     except BaseException as error:
-        # Only errors of the operating system have a number.
+        # Only errors of the operating system, such as a failing disk, have an `errno`.
         if getattr(error, "errno", None) is not None:
             raise
         why = escape_text(shorten(str(error) or type(error).__name__, 200))
@@ -117,7 +117,7 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
     """Decode a JSON file with a `format_version`, which is checked first.
 
     Raises:
-        BadInput: The content is of another type or format.
+        BadInput: The `format_version` is not supported, or the content is not JSON of type `kind`.
     """
     check_format(decode_json(data, _FormatVersion, where, advice).format_version, where, advice)
     return decode_json(data, kind, where, advice)
@@ -132,7 +132,7 @@ def decode_lines(
     or before the next writer's first line), blank lines, and zero bytes.
 
     Raises:
-        BadInput: Another line is not a `kind`. The message contains the line's number.
+        BadInput: Any other line is not JSON of type `kind`. The message contains the line's number.
     """
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -149,10 +149,10 @@ def decode_lines(
 
 
 def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
-    """Convert a value of `read_yaml` to a declared type.
+    """Convert decoded JSON or YAML to a declared type.
 
     Raises:
-        BadInput: The value is of another type.
+        BadInput: The value is not of type `kind`.
     """
     try:
         return msgspec.convert(value, kind)
@@ -165,13 +165,13 @@ def read_json(path: str, kind: type[T], advice: str = "") -> T:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        BadInput: The content is of another type.
+        BadInput: The content is not JSON of type `kind`.
     """
     return decode_json(storage.read_bytes(path), kind, path, advice)
 
 
 def _describe(error: Exception) -> str:
-    """Return the message of msgspec, with the key at its beginning."""
+    """Return msgspec's error message, with the key at the beginning of the message."""
     text, _, key = str(error).partition(" - at `$")
     key = key.removeprefix(".").removesuffix("`")
     text = text if isinstance(error, msgspec.ValidationError) else f"not JSON: {text}"

@@ -36,7 +36,7 @@ class Disk:
         """Open a binary, seekable stream over one version of the file.
 
         Raises:
-            BadInput: The path is a FIFO, a socket or a device, which might never end.
+            BadInput: The path is a FIFO, a socket or a device, and reading it might never end.
         """
         paths.refuse_special(path, "", os.stat(path), "copy its output into a file first")
         return open(path, "rb")
@@ -44,7 +44,7 @@ class Disk:
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
         """Read a file, and return its content and its token.
 
-        `replace_if` accepts the token, which changes with every write.
+        The token changes with every write. It is an argument of `replace_if`.
 
         Raises:
             BadInput: The file has more than `limit` bytes.
@@ -75,7 +75,7 @@ class Disk:
         """Return the `Stat` of each file in a directory, by name in sorted order.
 
         A missing directory counts as empty. Temporary files and broken links are excluded. On a
-        bucket, this is one request, and includes checksums.
+        bucket, the stats contain checksums.
         """
         stats = {}
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
@@ -163,7 +163,7 @@ class Disk:
     def copy(self, source: str, target: str) -> None:
         """Copy a file to a name that does not exist, by a hard link if possible.
 
-        A hard link is a copy, since files are never changed in place.
+        A hard link serves as a copy, since files are never changed in place.
         """
         try:
             os.link(source, target)
@@ -171,18 +171,18 @@ class Disk:
             self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
-        """Move a local file to `target`, by a rename or by an upload."""
+        """Move a local file to `target`, by a rename on disk, or by an upload to a bucket."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
 
     def upload(self, source: str, target: str) -> None:
-        """Copy a local file to `target`, and verify the checksum."""
+        """Copy a local file to `target`. On a bucket, the checksum is verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
     def download(self, source: str, target: str) -> None:
-        """Copy `source` to a local file, and verify the checksum."""
+        """Copy `source` to a local file. On a bucket, the checksum is verified."""
         self.upload(source, target)
 
 
@@ -209,7 +209,8 @@ def _make_token(info: os.stat_result) -> str:
 @contextlib.contextmanager
 def _open_temporary(path: str) -> Iterator[BinaryIO]:
     """Context manager: open a temporary file next to `path`, which is removed on exit."""
-    # If `lstat` fails, opening the temporary file raises the error.
+    # `lstat` fails for a new file. Another cause of a failure is raised again when the temporary
+    # file is opened.
     with contextlib.suppress(OSError):
         paths.refuse_special(path, "", os.lstat(path), "name a file")
     directory, name = os.path.split(path)
@@ -227,16 +228,16 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
     """Remove temporary files of killed processes, and return their names.
 
     Args:
-        directory: a folder with an ownership manifest.
-        names: regular expression for the names of files that are written there.
-        seconds: minimum time since the last write.
+        directory: local folder. A missing folder or a folder on a bucket is ignored.
+        names: regular expression for the final names of the files, without the temporary prefix.
+        seconds: minimum time since the last write of a file that is removed.
     """
     pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}({names})~[0-9a-f]{{8}}")
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
         if pattern.fullmatch(name):
-            # Another process may have removed it.
+            # Another process may have removed the file.
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
@@ -246,7 +247,10 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
 
 @contextlib.contextmanager
 def _name_errors(path: str) -> Iterator[None]:
-    """Context manager: set the file name of an OSError, if it is missing or temporary."""
+    """Context manager: set the `filename` of an OSError to `path`.
+
+    A `filename` that is present and does not name a temporary file is kept.
+    """
     try:
         yield
     except OSError as error:
@@ -273,8 +277,8 @@ def create_scratch_directory(parent: str | None = None, prefix: str = "") -> Ite
 
     Args:
         parent: parent folder, by default the system's folder for temporary files.
-        prefix: prefix of the folder's name. If it is given, the caller must own a lease, so that
-            other folders with that prefix belong to killed processes. They are removed.
+        prefix: prefix of the folder's name. If it is given, all existing folders with this prefix
+            are removed first. The caller must own a lease, so that no running process uses them.
     """
     parent = parent or tempfile.gettempdir()
     for name in os.listdir(parent) if prefix else ():

@@ -67,7 +67,7 @@ def write(
     """Write an export to a local folder by `fill`, then move its files to the output folder.
 
     Args:
-        output_dir: folder, on disk or gs://, which is leased meanwhile.
+        output_dir: folder, on disk or gs://. This function acquires its lease.
         record: inputs of the export, which are written to `RECORD`.
         fill: callback that writes the export to an empty local directory.
         overwrite: whether to move another export to NAME.replaced-N.
@@ -80,7 +80,8 @@ def write(
     if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
     parent = storage.get_directory(output_dir)
-    # On disk, the local folder is on the same file system, so that files can be renamed.
+    # If the output is on disk, the local folder is created next to it, on the same file system, so
+    # that files can be renamed into the output.
     scratch = None if is_remote else parent
     with outputs.create_folder(output_dir):
         owned = Owned.create(output_dir, _KIND)
@@ -96,7 +97,7 @@ def write(
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    # Without the record, all other files are from a killed command.
+    # If the manifest lists no record, all listed files are from a killed command.
     if RECORD not in owned.files:
         owned.remove(owned.files)
     if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):

@@ -1,9 +1,9 @@
 """Fences around leased folders on a bucket, in which only the lease's holder may write.
 
-A lease on `FOLDER/lock.json` fences FOLDER in this process. Each request that changes an object in
-FOLDER starts with `Fence.require`, and its timeout ends before the lease does. So a disconnected
-process writes nothing after another one has taken over. A request that the network delivers late
-has no effect either, as it contains the expected generation.
+A lease on `FOLDER/lock.json` fences FOLDER in this process. `Fence.require` is called before each
+request that changes an object in FOLDER, and the request's timeout ends before the lease does. So a
+disconnected process writes nothing after another one has taken over the lease. A request that the
+network delivers late has no effect either, as it contains the object's expected generation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Fence(Protocol):
     """Lease of a fenced folder.
 
     Attributes:
-        generations: Known generation of objects, by path.
+        generations: Generation of each object that this process knows, by path.
     """
 
     generations: dict[str, int]
@@ -27,14 +27,14 @@ class Fence(Protocol):
         """Timeout of a request."""
 
     def require(self, seconds: float) -> None:
-        """Wait until the lease will last for `request_seconds`, and renew it if necessary.
+        """Ensure that the lease will last for `request_seconds`, by renewing it or waiting.
 
         Args:
             seconds: maximum time for which renewals are retried.
 
         Raises:
             LeaseLost: Another process has taken over.
-            StorageError: The lease cannot be renewed.
+            StorageError: The lease was not renewed in time.
         """
 
     def check(self) -> None:
@@ -45,7 +45,7 @@ class Fence(Protocol):
         """
 
 
-# Path of the lock and its lease, by folder.
+# Path of the lock file and the lease of each fenced folder, by the folder's path.
 _fences: dict[str, tuple[str, Fence]] = {}
 
 

@@ -48,7 +48,7 @@ def find_place(path: str) -> Disk | Bucket:
 
 
 def _dispatch(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Return a function that calls a method of the path's disk or bucket."""
+    """Return a function that calls this method of the `Disk` or `Bucket` that stores a path."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -111,7 +111,7 @@ def make_directory(path: str) -> None:
 
 
 def fetch(path: str, directory: str) -> str:
-    """Return a local path of a file, which is downloaded to `directory` if it is on a bucket."""
+    """Return a local path of a file. A file on a bucket is downloaded to `directory`."""
     if not is_remote(path):
         return path
     target = os.path.join(directory, get_base_name(path))
@@ -163,7 +163,7 @@ def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], Non
     Args:
         files: local path by name in the folder.
         folder: folder on disk or gs://, which is created with its subfolders.
-        put: `take` or `upload`.
+        put: function that puts one file, `take` or `upload`.
     """
     targets = {join(folder, name): path for name, path in files.items()}
     for parent in {get_directory(target) for target in targets}:
@@ -172,10 +172,10 @@ def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], Non
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Run tasks in threads. After a failure, cancel waiting tasks and raise its exception.
+    """Run tasks in threads. If a task fails, cancel the waiting tasks and raise its exception.
 
-    The client library's `transfer_manager` is not used, because it runs all other tasks after a
-    failure, and does not verify a resumed download.
+    The client library's `transfer_manager` is not used, because it runs the waiting tasks even
+    after a failure, and does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
         for _ in pool.map(lambda task: task(), tasks):

@@ -90,7 +90,7 @@ class ObjectReader(BlobReader):
         self._checked = self._checksum = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read `size` bytes, fewer at the end, or all for -1."""
+        """Read `size` bytes, or fewer at the end of the object. If `size` is -1, read the rest."""
         start, total = self.tell(), self._object.size
         count = min(size, total - start) if size >= 0 else total - start
         data = b""
@@ -354,7 +354,7 @@ class _Checked(io.RawIOBase):
         file.truncate()
 
     def write(self, data: Any) -> int:
-        # For an empty reply, the library would repeat the request forever.
+        # If a reply of the bucket is empty, the library would repeat the request forever.
         if not data:
             raise DamagedError("an empty reply")
         paths.check_size(self._path, self._file.tell() + len(data), self._limit)
@@ -404,7 +404,8 @@ def _put(path: str, file: BinaryIO, size: int) -> None:
             return
         except PreconditionFailed:
             fence.check()
-            # The object is older, was stored by a try without a reply, or was changed by the user.
+            # This process still owns the lease. So an earlier run, a try whose reply was lost, or
+            # the user has written the present generation, and the next try replaces it.
             try:
                 fence.generations[path] = int(load_current(path).generation)
             except FileNotFoundError:
@@ -446,7 +447,7 @@ def _upload(
                 )
             return str(blob.generation)
         except (FileNotFoundError, StorageError) as error:
-            # If the bucket has lost a resumable upload, it must be restarted. See
+            # If the bucket has lost a resumable upload, the upload must be restarted. See
             # https://cloud.google.com/storage/docs/performing-resumable-uploads
             is_lost = status_of(error.__cause__) in (404, 410)
             if "no such bucket" in str(error) or not (is_lost or isinstance(error, DamagedError)):

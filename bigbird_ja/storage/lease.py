@@ -11,7 +11,8 @@ only if the lease will last longer than the request (`fences`). So a process tha
 because it was disconnected or suspended, changes nothing more: `renew`, `check` and every write
 raise `LeaseLost`.
 
-The file contains the holder's name and time. The time is used only in messages, as clocks differ.
+The file contains the holder's name and the time of the last renewal. Only worker processes on the
+holder's machine use this time (`LeaseShare`), as the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Holder:
     Attributes:
         host: Name of the holder's machine.
         pid: Process id of the holder.
-        id: Random id of this acquisition.
-        renewed: UNIX seconds of the last renewal by the holder's clock, for messages.
+        id: Random id of the holder.
+        renewed: UNIX time of the last renewal, in seconds, by the clock of the holder's machine.
         format_version: Version of the file's format.
     """
 
@@ -80,18 +81,19 @@ class Lease:
     Args:
         path: lock file. On disk, its folder must exist.
         busy: error message if another process owns the lease, with `{owner}` for that process.
-        log: callback for a line while another holder is watched, or after a takeover.
+        log: callback that logs a line. It is called before the wait for another holder, and after a
+            takeover.
         stale_seconds: seconds without a renewal on a bucket after which a holder counts as dead.
         clock: monotonic clock in seconds, which also counts during suspension.
         sleep: callback that waits some seconds.
         owner: holder of this lease, by default this process.
-        wall: clock for the time in the file.
+        wall: UNIX clock in seconds, for the time of the renewal in the file.
 
     Attributes:
         owner: Holder of this lease.
         renew_seconds: Time between two renewals.
-        request_seconds: As in `fences.Fence`.
-        generations: As in `fences.Fence`.
+        request_seconds: Timeout of a request, as in `fences.Fence`.
+        generations: Generation of each object that this process knows, by path.
     """
 
     def __init__(
@@ -126,7 +128,10 @@ class Lease:
         self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
-        """Acquire the lease, and return the dead holder from which it was taken over, or None.
+        """Acquire the lease.
+
+        Returns:
+            The dead holder from which the lease was taken over, or None.
 
         Raises:
             BadInput: Another process owns the lease, or the file is not a lock file.
@@ -152,7 +157,8 @@ class Lease:
                     self._file = file
                     return before
             finally:
-                # If another holder has removed the file meanwhile, try again.
+                # The lease was not acquired. If another holder removed the open file, the loop
+                # opens a new one.
                 if self._file != file:
                     os.close(file)
 
@@ -168,7 +174,7 @@ class Lease:
         return None
 
     def _write_object(self, token: str) -> str | None:
-        """Replace the object if its token is `token`, and return the new token.
+        """Write the lock's object if its token is still `token`, or "" if no object exists.
 
         Returns:
             The new token, or None if the object has changed.
@@ -208,14 +214,17 @@ class Lease:
                     raise
 
     def make_share(self) -> LeaseShare:
-        """Return the fence for worker processes of this process."""
+        """Return the object with which worker processes fence the folder of this lease."""
         return LeaseShare(self._path, self.owner.id, self._stale_seconds)
 
     def expect(self, versions: Mapping[str, str]) -> None:
-        """Set the objects that this process may replace. Other objects must not exist yet.
+        """Set the expected generations of existing objects. Others are expected not to exist.
+
+        If an object has another generation, a write verifies the lease before it replaces the
+        object.
 
         Args:
-            versions: generation by path. On disk, they are ignored.
+            versions: generation of each object, by path. On disk, the argument is ignored.
         """
         if self._is_object:
             self.generations.update((path, int(token)) for path, token in versions.items())
@@ -236,7 +245,7 @@ class Lease:
         with self._lock:
             if self._is_object:
                 self._token = None
-                # If the lease is lost, the fence remains.
+                # After a loss of the lease, the fence remains, so that this process writes nothing.
                 with contextlib.suppress(LeaseLost):
                     storage.delete_if(self._path, self._read_own_token())
                     fences.remove_fence(self._path)
@@ -247,7 +256,7 @@ class Lease:
                 self._file = None
 
     def _read_own_token(self) -> str:
-        """Return the object's token.
+        """Return the token of the lock's object, if this process still owns the lease.
 
         Raises:
             LeaseLost: The object contains another holder, or does not exist.
@@ -256,7 +265,9 @@ class Lease:
         return _read_ours(self._path, self.owner.id)[1]
 
     def _is_silent(self, holder: Holder, token: str) -> bool:
-        """Return whether the object still exists after `stale_seconds` without a renewal.
+        """Watch another holder's lease, and return whether `stale_seconds` pass without a renewal.
+
+        The result is False if the holder released the lease.
 
         Raises:
             BadInput: The holder renewed the lease.
@@ -297,15 +308,15 @@ class LeaseShare:
     Attributes:
         path: Path of the lock file.
         owner_id: Id of the holder.
-        stale_seconds: As in `Lease`.
-        generations: As in `fences.Fence`.
+        stale_seconds: Seconds without a renewal after which the holder counts as dead.
+        generations: Generation of each object that this process knows, by path.
     """
 
     path: str
     owner_id: str
     stale_seconds: float
     generations: dict[str, int] = field(default_factory=dict)
-    # UNIX seconds until which no other process can take over.
+    # UNIX time, in seconds, until which no other process can take over.
     _end: float = 0.0
 
     @property
@@ -364,7 +375,7 @@ def _lock(file: int, path: str) -> bool:
 
 
 def _is_at(file: int, path: str) -> bool:
-    """Return whether an open file still has this path."""
+    """Return whether `path` still names this open file."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -400,7 +411,9 @@ def _make_lost_error(path: str, name: str) -> LeaseLost:
 
 
 def _read(file: int, path: str) -> Holder | None:
-    """Read the holder in a lock file, or None if it is empty after a kill or on a full disk.
+    """Read the holder in a lock file, or return None if the file is empty.
+
+    The file may be empty because its writer was killed, or because the disk is full.
 
     Raises:
         BadInput: The file is not a lock file.
@@ -435,7 +448,7 @@ def lease_folder(folder: str) -> contextlib.AbstractContextManager[Lease]:
 def keep_lease(lease: Lease) -> Iterator[Lease]:
     """Context manager: acquire a lease, renew it in a thread, and release it on exit.
 
-    The block calls `lease.check()` before it writes important files.
+    The block must call `lease.check()` before it writes important files.
 
     Raises:
         BadInput: Another process owns the lease.

@@ -24,8 +24,8 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
         replaces: whether an existing file will be replaced, so that this program must own it.
 
     Raises:
-        BadInput: The path is a link, a folder or a special file, belongs to the user, is invalid,
-            or its folder is not writable.
+        BadInput: The path is invalid, its folder is not writable, or the path is a link, a folder,
+            a special file, or a file that this program did not write.
     """
     paths.check_name(path, flag)
     if path.endswith("/"):
@@ -74,21 +74,22 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Check that a folder contains only files of this program, without changing anything.
+    """Check that a folder can be used for an output of this kind, without changing anything.
 
     Args:
         path: folder, on disk or gs://.
         flag: parameter that contains the path.
         kind: kind of the output folder, as for `Owned.create`.
         advice: advice to the user, at the end of the message.
-        apart: names in the folder that are ignored.
+        apart: names of files and folders in the folder that are always allowed.
 
     Returns:
         The folder's manifest, if it is of this kind. None if the folder is missing or empty, or
         contains only files that commands wrote one by one (kind `ownership.FILES`).
 
     Raises:
-        BadInput: As in `check_folder_place`, or the folder contains other files.
+        BadInput: As in `check_folder_place`, or the folder has no manifest of this kind but
+            contains files of the user or the output of another command.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)
@@ -164,10 +165,10 @@ def create_folder(path: str) -> Iterator[None]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file atomically to a path that was checked, and create its folder.
+    """Write a file atomically to a path that `check_output_file` accepted, and create its folder.
 
     Raises:
-        BadInput: Another file has been created there meanwhile.
+        BadInput: A file of the user has been created at this path since the check.
     """
     folder = storage.get_directory(path)
     with create_folder(folder):

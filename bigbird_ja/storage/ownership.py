@@ -2,8 +2,8 @@
 
 docs/ownership.md states the rules. A file is listed before it is written, so that the manifest also
 lists the files of a killed process. Files that are not listed belong to the user, and are never
-changed. If a listed file is replaced, its old content is kept as `NAME.replaced-N`. Files that
-others depend on, such as the metadata of a checkpoint, are listed with size and checksum.
+changed. If a listed file is replaced, its old content is kept as `NAME.replaced-N`. Some files,
+such as the metadata of a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "`output_dir`", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
@@ -58,8 +58,8 @@ class FileVersion:
         return cls(info.size, info.crc32c or storage.compute_file_crc32c(path)[0])
 
 
-# Size and checksum that a listed file may have. Version 0.1.0 listed two of them for some files.
-# None stands for any content.
+# Allowed sizes and checksums of a listed file, or None for any content. Version 0.1.0 of this
+# program listed two for some files.
 Versions = tuple[FileVersion, ...] | None
 
 
@@ -68,9 +68,9 @@ class _Manifest:
     """Content of an ownership manifest.
 
     Attributes:
-        id: Random id of the folder.
+        id: Id of the folder.
         kind: Kind of the folder's content.
-        files: Versions of this program's files, by name.
+        files: Allowed sizes and checksums of each file of this program, by name.
         format_version: Version of the manifest's format.
         moving_to: Suffix of the folder to which `set_aside` is moving files, or "".
     """
@@ -130,13 +130,13 @@ class Owned:
     def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
         """Load the manifest of a folder, or create one.
 
-        Other files in the folder are not checked; `check_folder` does that.
+        This method does not check the other files in the folder. `check_folder` checks them.
 
         Args:
             path: folder, which must exist on disk.
             kind: kind of the folder's content for messages, such as "run" or "data set", or
                 `FILES` for single files in a user's folder.
-            new_id: 16 hexadecimal digits for a new manifest, random by default.
+            new_id: id of a new manifest, 16 hexadecimal digits, random by default.
 
         Raises:
             BadInput: The folder's manifest is of another kind.
@@ -155,7 +155,7 @@ class Owned:
 
     @property
     def id(self) -> str:
-        """Id of the folder: 16 random hexadecimal digits."""
+        """Id of the folder: 16 hexadecimal digits, random or chosen by `create`'s caller."""
         return self._manifest.id
 
     @property
@@ -184,7 +184,7 @@ class Owned:
         return False
 
     def has_version(self, name: str, made: FileVersion) -> bool:
-        """Return whether the manifest lists a file with this size and checksum."""
+        """Return whether the manifest lists the file `name` with this size and checksum."""
         return made in (self._manifest.files.get(name) or ())
 
     def note(self, files: Mapping[str, FileVersion | None]) -> None:
@@ -213,7 +213,7 @@ class Owned:
             )
 
     def adopt(self, files: Mapping[str, FileVersion | None]) -> None:
-        """Add existing files, of which the caller has verified that this program wrote them.
+        """Add existing files to the manifest. The caller has verified that this program wrote them.
 
         Raises:
             StorageError: As in `note`.
@@ -229,7 +229,7 @@ class Owned:
         self._change(gone=names)
 
     def write(self, name: str, data: bytes) -> None:
-        """List and write a file. An old version is kept as `NAME.replaced-N`.
+        """Add a file to the manifest and write it. An old version is kept as `NAME.replaced-N`.
 
         Raises:
             BadInput, StorageError: As in `note`.
@@ -238,7 +238,9 @@ class Owned:
             file.write(data)
 
     def overwrite(self, name: str, data: bytes) -> None:
-        """List and write a file, and create its folder. An old version is not kept.
+        """Add a file to the manifest and write it. An old version is not kept.
+
+        If the file's folder does not exist, it is created.
 
         Raises:
             BadInput, StorageError: As in `note`.
@@ -250,9 +252,9 @@ class Owned:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Context manager: open a file that is listed and becomes `name` on exit.
+        """Context manager: open a file that becomes `name` on exit, and add it to the manifest.
 
-        As by `write`, an old version is kept.
+        An old version is kept as `NAME.replaced-N`.
         """
         path = storage.join(self.path, name)
         self.refuse_foreign([name])
@@ -267,7 +269,8 @@ class Owned:
     def remove(self, names: Iterable[str]) -> list[str]:
         """Delete listed files in parallel, and return their names.
 
-        Only temporary files and old checkpoints may be deleted.
+        Only these files may be deleted: temporary files, old checkpoints, and unfinished work of a
+        killed command.
         """
         ours = [name for name in names if name in self.files]
         storage.delete_many(storage.join(self.path, name) for name in ours)
@@ -327,7 +330,7 @@ class Owned:
         Owned.open(path)._change(moving_to="")
 
     def _find_existing(self, names: Collection[str]) -> set[str]:
-        """Return the names that exist, with broken links."""
+        """Return the names that exist, including those of broken links."""
         if not storage.is_remote(self.path):
             return {n for n in names if os.path.lexists(storage.join(self.path, n))}
         if len(names) <= 1:
@@ -347,7 +350,7 @@ class Owned:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
                 new_files = (added or {}).items()
                 files.update({n: None if made is None else (made,) for n, made in new_files})
-                # Sorted, so that equal manifests are equal bytes.
+                # The names are sorted, so that equal manifests have equal bytes.
                 by_name = dict(sorted(files.items()))
                 new = replace(self._manifest, files=by_name, **fields)
                 if new == self._manifest:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bigbird_ja.errors import BadInput
 
 SCHEME = "gs://"
-# Prefixes of `inputs` for names of data sets.
+# Prefixes of values of `inputs` that are names of data sets (TFDS, Hugging Face), not paths.
 NAMED = ("tfds:", "hf:")
 # Maximum size of a file that is read at once. Tokenizers have a few MB, and a manifest of 100,000
 # shards has 20 MB.
@@ -59,7 +59,7 @@ def is_remote(path: str) -> bool:
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Split `gs://bucket/name` into bucket and name. The name of the bucket itself is "".
+    """Split `gs://bucket/name` into bucket and name. For `gs://bucket`, the name is "".
 
     Raises:
         BadInput: The path does not contain a bucket.
