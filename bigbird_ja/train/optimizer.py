@@ -115,7 +115,7 @@ def update(
         params: master weights, float32 tensors by name.
         slots: `{"m": {...}, "v": {...}}`, the slots of `list_slot_parameters`, float32.
         gradients: float32 tensors by name.
-        decayed: whether `adamw` decays a parameter, by name.
+        decayed: whether `adamw` decays each parameter, by name.
         muons: result of `muon_updates`, for the parameters that Muon updates.
         global_step: integer scalar, number of updates so far.
         learning_rate: float32 scalar.

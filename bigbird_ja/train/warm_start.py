@@ -123,7 +123,7 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
 
 
 def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
-    """Format warnings about parameters that stay random, and about settings that differ."""
+    """Format warnings about random parameters, and about settings that differ from the source's."""
     lines = []
     if lacking:
         reasons = [f"{name} ({why})" for name, why in lacking.items()]
@@ -140,7 +140,10 @@ def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count
 
 
 def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
-    """Return the value of one parameter and its name in the source, or None and the reason."""
+    """Return the value of one parameter and its name in the source.
+
+    If the source has no suitable value, return None and the reason.
+    """
     value = model.values.get(name)
     if value is None:
         return None, "not in the source"

@@ -98,7 +98,10 @@ class EstimatorEngine:
         return lambda: values
 
     def forward(self) -> Forward:
-        """Implement `Engine.forward`, on this machine's CPU or GPU and outside TPUEstimator."""
+        """Implement `Engine.forward`.
+
+        The model runs on this machine's CPU or GPU, outside TPUEstimator's session.
+        """
         parameters = select_parameters(self._graph.snapshot(self._hook.session))
         return Forward(self.config, self.data, parameters)
 

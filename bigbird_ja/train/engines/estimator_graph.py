@@ -20,7 +20,7 @@ from bigbird_ja.train.step import train_step
 
 # Size of the ring buffer, the maximum number of logged steps in one device loop.
 RING_ROWS = 256
-# Scope of variables that are not in checkpoints.
+# Name scope of variables that are not saved in checkpoints.
 _NOTES = "bigbird_ja"
 # Name of the feature that contains the number of the core to which a row of the batch belongs.
 REPLICA_ID = "replica_id"
