@@ -1,9 +1,9 @@
-"""Compilation of a step for one TPU device or for a slice, in a child process with a time limit.
+"""Compilation of a train step for one TPU device or a slice, in a child process with a timeout.
 
 The compiler aborts its process on an unsupported program. So `compile_for` runs this file as a
-child, `python -m bigbird_ja.preflight.compile FOLDER`. The child reads `FOLDER/job` (a `Job`) and
-writes `FOLDER/result.json` (a `Program`) and libtpu's listings. It imports jax and libtpu, but not
-TensorFlow.
+child process, `python -m bigbird_ja.preflight.compile FOLDER`. The child reads a `Job` from
+`FOLDER/job`, and writes a `Program` to `FOLDER/result.json`. On request, libtpu writes listings of
+its machine code to FOLDER. The child imports jax and libtpu, but not TensorFlow.
 """
 
 import importlib.metadata
@@ -36,16 +36,16 @@ PACKAGES = ("jax", "jaxlib", "libtpu")
 # Maximum seconds of a compilation. A 12-layer step takes one to four minutes on one CPU core.
 TIMEOUT = 3600.0
 
-# Environment variables of the child, which are set before jax is imported. The first two keep
-# libtpu from asking a metadata server about this machine. Without the third, a second compiler on
-# this machine fails on libtpu's lock file.
+# Environment variables of the child process. TPU_SKIP_MDS_QUERY and TPU_WORKER_HOSTNAMES keep
+# libtpu from asking a metadata server about this machine. Without ALLOW_MULTIPLE_LIBTPU_LOAD, a
+# second compiler process on this machine fails on libtpu's lock file.
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
     "TPU_ACCELERATOR_TYPE": "",
-    # Without this, the error for a program that is far too large does not name its buffers.
+    # Without this flag, the error for a program that far exceeds HBM does not list its buffers.
     "LIBTPU_INIT_ARGS": "--xla_tpu_impure_oom_fast_exit_threshold=-1",
 }
 
@@ -59,7 +59,7 @@ class Target:
         chip: Chip of each device.
         topology: Name of the topology in libtpu.
         devices: Number of devices.
-        options: Further arguments of `topologies.get_topology_desc`.
+        options: Further arguments of JAX's `topologies.get_topology_desc`.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def is_slice(self) -> bool:
-        """Whether this is a whole slice."""
+        """Whether the target is a whole slice, and not one device."""
         return self.name != self.chip.name
 
 
@@ -90,7 +90,7 @@ def find_slice(name: str) -> Target:
     """Return the target for a whole slice, such as "v5e:2x4".
 
     Raises:
-        BadInput: The name has another form, or Google builds no such slice.
+        BadInput: The name does not have this form, or Google offers no slice of this shape.
     """
     try:
         machine = chips.parse_topology(name)
@@ -107,7 +107,7 @@ def find_slice(name: str) -> Target:
         )
     options: dict[str, Any] = {}
     if machine.hosts == 1:
-        # By default, libtpu divides a slice into hosts of four chips.
+        # Assign all chips to one host. By default, libtpu divides a slice into hosts of four chips.
         options["chips_per_host_bounds"] = (*sides, 1)[:3]
     if machine.chip in MEGACORE:
         options["chip_config_name"] = "megacore"
@@ -117,7 +117,7 @@ def find_slice(name: str) -> Target:
 
 
 def _is_built(sides: list[int]) -> bool:
-    """Return whether Google builds slices with these sides, ascending.
+    """Return whether Google offers slices with these side lengths, which must be ascending.
 
     Sources: the tables of topologies in cloud.google.com/tpu/docs/v5e, v6e, v4 and v5p.
     """
@@ -128,14 +128,14 @@ def _is_built(sides: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class Job:
-    """Work of the child: compile a step for as many devices as the step has replicas.
+    """Input of the child process: a step to compile, and options.
 
     Attributes:
-        step: Lowered step.
+        step: Lowered step. It is compiled for as many devices as it has replicas.
         topology: Name of the topology in libtpu.
-        options: Further arguments of `topologies.get_topology_desc`.
-        lists_code: Whether libtpu lists its final code.
-        kernel_trips: Argument of `machine_code.collect`.
+        options: Further arguments of JAX's `topologies.get_topology_desc`.
+        lists_code: Whether libtpu writes listings of its final machine code.
+        kernel_trips: For each kernel, the mean trip counts of its loops that depend on data.
         kept_in: Local folder of JAX's compilation cache; "" for none.
     """
 
@@ -149,7 +149,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Program:
-    """Result of the child: a compiled step, or an error.
+    """Result of the child process: a compiled step, or an error.
 
     Attributes:
         error: Error message of the compiler; "" if the step compiled.
@@ -159,7 +159,7 @@ class Program:
         flops: FLOPs of one run, with each loop body counted once.
         bytes_accessed: Bytes read and written in one run, with each loop body counted once.
         compiler: Version of the compiler.
-        code: Machine code by op name, or None if it was not requested.
+        code: Counts of the machine code by op name, or None without `Job.lists_code`.
         lowering_seconds: Wall-clock time of lowering on this machine.
         compile_seconds: Wall-clock time of compilation on this machine.
     """
@@ -178,7 +178,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Memory that a program requires, if it does not fit.
+    """Memory that a program requires, if this exceeds the memory of a device.
 
     Attributes:
         used: Required bytes; 0 if the compiler stopped before they were known.
@@ -208,7 +208,7 @@ def read_versions() -> dict[str, str]:
 
 
 def lists_code(chip: str, libtpu: str) -> bool:
-    """Return whether this version of libtpu lists its machine code for a chip."""
+    """Return whether this version of libtpu can list the machine code that it makes for a chip."""
     version = tuple(int(number) for number in re.findall(r"\d+", libtpu)[:3])
     return chip in machine_code.MATMUL_FLOPS and version >= (0, 0, 42)
 
@@ -225,16 +225,17 @@ def compile_for(
     Args:
         step: Lowered step, with as many replicas as the target has devices.
         target: One device or a slice.
-        with_code: Whether to read the machine code too, if this libtpu lists it.
-        kernel_trips: Argument of `machine_code.collect`.
+        with_code: Whether to count the machine code too, if the installed libtpu can list it.
+        kernel_trips: For each kernel, the mean trip counts of its loops that depend on data.
         kept_in: Local folder of JAX's compilation cache, which `pretrain` can use; "" for none.
 
     Returns:
-        The program, or the memory that it requires if it does not fit.
+        The compiled program, or the required memory if it exceeds the memory of a device.
 
     Raises:
         BadInput: A package is not installed, or this libtpu does not know the chip or slice.
-        CompilerFailed: A crash, a timeout, or any error except insufficient memory.
+        CompilerFailed: The compiler crashed, timed out, or reported another error than insufficient
+            memory.
     """
     libtpu = read_versions()["libtpu"]
     listed = with_code and lists_code(target.chip.name, libtpu)
@@ -252,7 +253,7 @@ def compile_for(
 
 
 def _run(job: Job, who: str) -> Program:
-    """Run the child on a job, and read its result."""
+    """Run a child process on a job, and return the child's result."""
     environment = {**os.environ, **ENVIRONMENT}
     with create_scratch_directory() as directory:
         if job.lists_code:
@@ -282,7 +283,7 @@ def _run(job: Job, who: str) -> Program:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# Patterns of the compiler's messages that state the memory that a program requires.
+# Patterns for the required memory of a program in the compiler's error messages.
 _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
@@ -300,13 +301,14 @@ _BUFFER = re.compile(
 def is_shortage(message: str) -> bool:
     """Return whether a compiler's error means that HBM is too small.
 
-    A kernel that exceeds a core's vector memory also fails with RESOURCE_EXHAUSTED.
+    RESOURCE_EXHAUSTED does not suffice, since a kernel that exceeds a core's vector memory (VMEM)
+    also fails with it.
     """
     return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
 
 
 def parse_shortage(message: str) -> Shortage:
-    """Read the compiler's RESOURCE_EXHAUSTED message."""
+    """Return the memory that a program requires, from the compiler's RESOURCE_EXHAUSTED message."""
     largest = [
         {
             "bytes": _parse_bytes(size, unit),
@@ -333,7 +335,7 @@ def _parse_bytes(number: str, unit: str) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Compile the job in a folder, and write an exception as the result's `error`."""
+    """Compile the job in the folder `arguments[0]`, and write the result or an error there."""
     workers.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
@@ -371,8 +373,8 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     compat.skip_default_layouts()
     if job.kept_in:
         compile_cache.use(job.kept_in)
-        # The variable is part of the cache's key, so it must be as in `pretrain`. libtpu has read
-        # it already, and these flags do not change the code.
+        # LIBTPU_INIT_ARGS is part of the cache's key, and `pretrain` does not set it. libtpu has
+        # already read its flags, which do not change the compiled code.
         os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
     began = time.monotonic()
@@ -397,10 +399,11 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
 
 
 def read_optimized(compiled: Any, folder: Path) -> str:
-    """Return the optimized HLO.
+    """Return the text of the optimized HLO.
 
     jaxlib 0.10.2 cannot parse a newer libtpu's programs for v6e's SparseCores (gathers fail with
-    "async-update instruction should have 1 operands"). For those, libtpu's listing is read.
+    "async-update instruction should have 1 operands"). The text of such a program is read from
+    libtpu's listing in `folder`.
     """
     try:
         return str(compiled.as_text())

@@ -2,13 +2,13 @@
 
 The compiler writes `estimated_cycles` on most fusions, but not on relayouts, gathers, scatters and
 concatenations. An instruction without an estimate is priced at 2 x its padded output bytes / 200
-bytes per cycle, the compiler's own rate for relayout copies. The price of a collective is computed
-in the same way, from the larger of its input and output. It includes memory traffic, but no traffic
-on links. The body of a `while` counts once per trip.
+bytes per cycle, the compiler's own rate for relayout copies. A collective is priced by the larger
+of its input and output. The price includes its memory traffic, but not its traffic on the links
+between chips. The body of a `while` counts once per trip.
 
-Asynchronous copies and slices run during other ops and are free. So are instructions that move no
-data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that joins the adjacent parts
-of an asynchronous copy (XLA, memory_space_assignment, SlicedCopyAllocation).
+Asynchronous copies and slices run during other ops, so they are free. Instructions that move no
+data are free, too: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that joins the
+adjacent parts of an asynchronous copy (`SlicedCopyAllocation` in XLA's memory_space_assignment).
 """
 
 import math
@@ -38,7 +38,7 @@ _DIM_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one instruction in a step. Cycles and bytes are sums over all its trips.
+    """Cost of one instruction. Cycles and bytes are sums over all its runs in one step.
 
     Attributes:
         instruction: The instruction.
@@ -46,7 +46,7 @@ class Cost:
         estimated: Cycles by the compiler's estimate.
         priced: Cycles by `price`; 0 if there is an estimate.
         trips_known: Whether every enclosing loop's trip count is known.
-        collective: Opcode of an instruction that moves data between devices, else None.
+        collective: Opcode of the collective that the instruction is or contains, or None.
         moved_bytes: Bytes that the collective moves.
     """
 
@@ -60,12 +60,12 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """Cycles by the compiler's estimate, or by `price` without an estimate."""
+        """Cycles by the compiler's estimate, or by `price` if there is no estimate."""
         return self.estimated + self.priced
 
 
 def price_module(module: Module) -> list[Cost]:
-    """Price every instruction of a program, over all trips of its loops."""
+    """Return the cost of each instruction of a program, except for free instructions."""
     return list(_walk(module.entry.instructions, 1, True))
 
 
@@ -76,10 +76,11 @@ def _walk(instructions: Iterable[Instruction], trips: int, known: bool) -> Itera
         elif not _is_free(op):
             moving, size = _find_collective(op), 0.0
             if moving:
-                # The shapes of an asynchronous call are in its inner instruction.
+                # Read the size of an asynchronous call's collective from the inner instruction.
                 size = moving.padded_bytes if op.opcode in _STARTS else _count_moved_bytes(op)
             elif op.opcode == "custom-call-start":
-                # This opcode has no shape, but the computation that it starts has one.
+                # `custom-call-start` has no shape, so read the output of the computation that it
+                # starts.
                 size = sum(one.instructions[-1].padded_bytes for one in op.called)
             estimate = op.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
@@ -96,7 +97,7 @@ def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
         return
     branches = [list(_walk(one.instructions, trips, known)) for one in op.called]
     if op.opcode == "conditional":
-        # The branch is unknown. The most expensive one gives an upper bound.
+        # It is unknown which branch runs. As an upper bound, assume the most expensive branch.
         branches = [max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])]
     for branch in branches:
         yield from branch
@@ -106,7 +107,7 @@ def count_trips(loop: Instruction) -> int | None:
     """Return how often a `while` runs its body, or None if that is unknown.
 
     The number is known if the loop's counter starts at a constant, grows by one, and is compared
-    with a constant. (The TPU compilers' programs do not contain XLA's note `known_trip_count`.)
+    with a constant. (Programs of the TPU compiler do not contain XLA's `known_trip_count`.)
     """
     for compare in loop.list_called("condition"):
         direction = compare.get_attribute("direction")
@@ -121,7 +122,7 @@ def count_trips(loop: Instruction) -> int | None:
 
 
 def _find_initial(values: Instruction, index: int) -> int | None:
-    """Return the constant at `index` in a loop's initial tuple, or None."""
+    """Return the value at `index` in a loop's initial tuple, or None if it is not a constant."""
     if values.opcode != "tuple" or index >= len(values.operands):
         return None
     value = values.operands[index]
@@ -136,7 +137,7 @@ def price(size: float) -> float:
 
 
 def _is_free(op: Instruction) -> bool:
-    # A collective's cost is counted at its start.
+    # The end of an asynchronous collective is free, since the cost is counted at its start.
     if op.opcode in _FREE or _ends_collective(op):
         return True
     if op.opcode in _STARTS:
@@ -154,10 +155,10 @@ def _ends_collective(op: Instruction) -> bool:
 
 
 def _find_collective(op: Instruction) -> Instruction | None:
-    """Return the instruction that moves data between devices: `op`, one that it calls, or None."""
-    # The compiler may overlap a collective with computations. Then one fusion starts it, fusions
-    # with bodies of this name compute meanwhile, and one fusion ends it. All of them contain the
-    # collective, which is counted only at the start.
+    """Return the collective that `op` is or calls, if it is to be counted at `op`, else None."""
+    # If the compiler overlaps a collective with computations, three kinds of fusions contain the
+    # collective: one that starts it, some that compute meanwhile (`async_collective_fusion`), and
+    # one that ends it. Count the collective only in the fusion that starts it.
     if any(one.name.startswith("async_collective_fusion") for one in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
@@ -166,24 +167,24 @@ def _find_collective(op: Instruction) -> Instruction | None:
 
 
 def _count_moved_bytes(op: Instruction) -> int:
-    """Return the size of a collective's input or output, the larger of both, in padded bytes."""
+    """Return the padded bytes of a collective's input or of its output, whichever is larger."""
     given = sum(operand.padded_bytes for operand in op.operands)
-    # The output of these instructions contains their input, too.
+    # The output tuple of such a start also contains the input, which must not count twice.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
     repeated = given if is_start else 0
     return max(given, op.padded_bytes - repeated)
 
 
 def count_link_bytes(opcode: str, size: float, devices: int) -> float:
-    """Return the bytes that a collective sends over each device's links, in a ring."""
+    """Return the bytes that each device sends over its links in a ring collective."""
     rounds = 2 if opcode.startswith("all-reduce") else 1
     return rounds * (devices - 1) / devices * size
 
 
 def count_looped_work(priced: Iterable[Cost]) -> tuple[float, float]:
-    """Count the FLOPs and the moved bytes of loop bodies after their first trip.
+    """Count the FLOPs and accessed bytes of loop bodies, for all trips after the first.
 
-    The compiler's own totals count every body once. The bytes include padding.
+    The compiler's own totals contain only the first trip of each loop. The bytes include padding.
 
     Args:
         priced: Result of `price_module`.
@@ -206,18 +207,18 @@ def count_flops(op: Instruction) -> float:
 
 
 def _count_dot_products(op: Instruction) -> int:
-    """Count the products in the sum of each output element."""
+    """Return the number of products that a dot sums for each output element."""
     left, contracting = op.operands[0], op.get_attribute("lhs_contracting_dims")
     return math.prod(left.shapes[0].dimensions[int(d)] for d in contracting.split(",") if d)
 
 
 def _count_convolution_products(op: Instruction) -> int:
-    """Count the products in the sum of each output element of a matmul written as a convolution.
+    """Return the number of products that a convolution sums for each output element.
 
-    The sum includes a spatial dimension of the kernel, unless the window selects one element of it.
-    The window does so in two cases. For a batch dimension, the input is dilated by the window's
-    size. For a dimension that only the kernel has, the input is padded by the window's size less
-    one.
+    The compiler writes matmuls as convolutions. The sum includes a spatial dimension of the
+    convolution's kernel, unless the window selects one element of that dimension. The window does
+    so in two cases. For a batch dimension, the input is dilated by the window's size. For a
+    dimension that only the kernel has, the input is padded by the window's size minus one.
     """
     kernel, labels = op.operands[1], _DIM_LABELS.match(op.get_attribute("dim_labels"))
     assert labels is not None

@@ -1,4 +1,4 @@
-"""Time and memory of a config's step on a chip or slice, from the compiled program."""
+"""Time and memory of a config's train step on a chip or slice, from the compiled program."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Maximum batch per core in a search.
+# Maximum batch per core in the search for the largest batch that fits.
 _LARGEST_TRIED = 1024
-# Kind of the folder of `dump_hlo`, for its ownership manifest.
+# Kind of a folder `dump_hlo` in its ownership manifest.
 DUMP = "compiled programs"
-# At index i, the number of documents with 2**i to 2**(i + 1) - 1 tokens. They were counted in 9,954
-# documents of Japanese text, at 1.5 characters per token (docs/lab/kernel.md).
+# Histogram of the lengths of 9,954 Japanese documents, at 1.5 characters per token
+# (docs/lab/kernel.md). Element i is the number of documents with 2**i to 2**(i + 1) - 1 tokens.
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
-# Maximum number of documents and of tokens in `average_trips`.
+# Maximum number of documents, and approximate maximum number of tokens, in `average_trips`.
 _MAX, _TOKENS = 4000, 1 << 22
 
 
 def divide_batch(config: Config, target: Target) -> int:
-    """Return the sequences per device and micro-batch.
+    """Return the number of sequences per device and micro-batch.
 
     The number of devices is the slice's, or `tpu.num_cores` if the target is one device.
 
     Raises:
-        BadInput: The global batch is not divisible by devices and accumulation steps.
+        BadInput: The global batch is not divisible by the number of devices times the number of
+            micro-batches.
     """
     count = target.devices if target.is_slice else config.tpu.num_cores
     accumulated = config.training.gradient_accumulation_steps
@@ -67,7 +68,8 @@ def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredSt
     """Trace the step that `pretrain --engine pjrt` runs on `devices` devices.
 
     If `devices` is 1, trace one device's part of the step on `tpu.num_cores` devices, without
-    collectives. (libtpu compiles the complete program only for a slice with as many devices.)
+    collectives. (libtpu can compile the complete program only for a slice of `tpu.num_cores`
+    devices.)
 
     Raises:
         BadInput: The step does not support these shapes.
@@ -86,11 +88,11 @@ def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
     """Orthogonalize one device's share of a stack of Muon's matrices.
 
     Args:
-        stack: [n, rows, columns], the matrices.
+        stack: [matrices, rows, columns], the stack.
         devices: Number of devices over which the stack is divided.
 
     Returns:
-        [n, rows, columns], in which the other devices' matrices are unchanged.
+        [matrices, rows, columns], in which the other devices' matrices are unchanged.
     """
     import tensorflow as tf
 
@@ -109,9 +111,10 @@ def examine(
     with_code: bool = True,
     kept_in: str = "",
 ) -> StepResult:
-    """Compile the step for a target, and return its figures.
+    """Compile the train step for a target, and return the step's time, memory and other figures.
 
-    If the compiler fails on attention's kernels, the step is compiled without them.
+    If the compiler fails on the attention kernels, and the config does not require them, the step
+    is compiled again without kernels.
 
     Args:
         config: Config of the run.
@@ -119,11 +122,11 @@ def examine(
         target: One device or a slice.
         batch: Sequences per device and micro-batch.
         dump_dir: Folder for the HLO before and after compilation, or None.
-        with_code: Whether to count machine code too, if this compiler lists it.
-        kept_in: Argument of `compile_for`.
+        with_code: Whether to count machine code too, if the compiler can list it.
+        kept_in: Local folder of JAX's compilation cache; "" for none.
 
     Raises:
-        BadInput: The step does not support these shapes, or the extra is not installed.
+        BadInput: The step does not support these shapes, or the compiler is not installed.
         CompilerFailed: The compiler crashed or took too long.
     """
     resolved = kernels.resolve_attention(config, data, "tpu", target.chip.name)
@@ -175,7 +178,8 @@ def _compute_figures(
     sizes: dict[str, Any] = compiled.sizes
     result = replace(
         result,
-        # An output that reuses its argument's buffer (alias) counts once.
+        # Count a buffer that an argument and an output share (alias) once. `sizes` contains it
+        # three times.
         hbm_peak_bytes=sum(sizes.values()) - 2 * sizes["alias_bytes"],
         **sizes,
         compiler=compiled.compiler,
@@ -209,13 +213,13 @@ def _add_time(
     listed: Mapping[str, Code] | None,
     target: Target,
 ) -> StepResult:
-    """Add the step's time, its rates, and the figures by machine code.
+    """Return `result` with the step's time, its rates, and the figures by machine code.
 
     Args:
         result: Figures of the step without a time.
         module: Optimized program.
-        priced: Costs of its ops.
-        listed: Machine code of its ops, if the compiler lists it.
+        priced: Costs of the program's ops.
+        listed: Counts of the ops' machine code, or None if the compiler does not list it.
         target: Device or slice.
     """
     chip = target.chip
@@ -266,14 +270,14 @@ def _sum_collectives(target: Target, priced: list[costs.Cost]) -> dict[str, Any]
 
 
 def find_largest_batch(measure: Callable[[int], StepResult], first: StepResult) -> int:
-    """Return the largest batch per core that fits, or 0 if one sequence does not.
+    """Return the largest batch per core that fits, or 0 if not even one sequence fits.
 
-    Each try compiles the whole step. To keep tries few, the next batch is extrapolated from the
-    memory peaks, which are nearly linear in the batch.
+    Each try compiles the whole step. To reduce the number of tries, the next batch is extrapolated
+    from the memory peaks, which are nearly linear in the batch.
 
     Args:
         measure: Function that returns the result for a batch. It is called at most once per batch.
-        first: Result for some batch.
+        first: Result for the first batch that was tried.
     """
     results = {first.batch_per_core: first}
     while True:
@@ -297,7 +301,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
         slope = (peaks[b] - peaks[a]) / (b - a)
         if slope > 0:
             guess = int(a + (limit - peaks[a]) / slope)
-            # `low` is known to fit, so try the next larger batch.
+            # A batch of `low` is known to fit, so try a larger one.
             guess = guess + 1 if guess <= low else guess
     return min(max(guess, low + 1), high - 1)
 
@@ -305,7 +309,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
 def _dump(
     directory: str, target: Target, batch: int, step: LoweredStep, compiled: Program | Shortage
 ) -> None:
-    """Write both functions of the step (serialized) and the optimized program (text)."""
+    """Write the HLO of the step's two functions (serialized) and of the compiled program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
@@ -316,18 +320,20 @@ def _dump(
 
 
 # --- documents ---
-# Kernels skip key tiles of other documents, so the trip counts of their loops depend on the data.
-# The estimate uses the mean trip count over documents packed as by `make-data`.
+# An attention kernel skips the key tiles that contain no document of the query tile. So the trip
+# counts of the kernel's loops depend on the data. The estimate uses the mean trip counts over
+# simulated documents, which are packed as `make-data` packs documents.
 
 
 def measure_documents(
     config: Config, data: Data
 ) -> tuple[tuple[tuple[float, ...], ...], dict[str, Any]]:
-    """Return the mean trip counts of loops that depend on documents, and the fields about them.
+    """Return the mean trip counts of kernel loops that depend on documents, and related fields.
 
     Returns:
-        For each kernel, the mean trip counts of these loops. Then the fields `key_tiles_share` and
-        `document_lengths` of `StepResult`, None if no loop depends on documents.
+        The mean trip counts of such loops in the forward kernel and in the backward kernel, and the
+        fields `key_tiles_share` and `document_lengths` of `StepResult` by name. If no loop depends
+        on documents, there are no trip counts, and the fields are None.
     """
     shape = find_skipping_layers(config, data)
     if shape is None:
@@ -345,7 +351,7 @@ def read_document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
 
 
 def find_skipping_layers(config: Config, data: Data) -> LayerShape | None:
-    """Return the shape of the layers whose kernels skip other documents, or None."""
+    """Return the shape of the layers whose kernels skip key tiles of other documents, or None."""
     model = config.model
     if model.attention_implementation != "kernel" or model.attend_across_documents:
         return None
@@ -359,9 +365,10 @@ def find_skipping_layers(config: Config, data: Data) -> LayerShape | None:
 
 @functools.lru_cache(maxsize=4)
 def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the mean trip counts of `LayerShape.loops`, and the fraction of key tiles in use.
+    """Return the mean trip counts of `LayerShape.loops`, and the fraction of key tiles not skipped.
 
-    The documents are spread evenly over the histogram, so that the result is deterministic.
+    Documents are simulated with lengths that are evenly spaced quantiles of `histogram`. So the
+    result is deterministic.
     """
     import tensorflow as tf
 
@@ -371,7 +378,7 @@ def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
     mean = np.dot(np.diff(powers), 1.5 * 2.0 ** np.arange(len(histogram)))
     count = int(min(_MAX, _TOKENS // mean + 1))
-    # Between two powers of two, lengths are uniform on a logarithmic scale.
+    # Assume that lengths between two powers of two are uniform on a logarithmic scale.
     drawn = np.interp((np.arange(count) + 0.5) / count, powers, np.arange(len(powers)))
     sequences = packing.pack((2**drawn).astype(int).tolist(), length)
     documents = np.zeros((len(sequences), length), np.int32)

@@ -1,4 +1,4 @@
-"""Figures of a step by kind of op, and their format for users."""
+"""Figures of a compiled train step, such as cycles by kind of op, and their text for users."""
 
 import re
 from collections import defaultdict
@@ -18,8 +18,8 @@ CODE_KEYS = (
     "code_waiting_cycles",
 )  # fmt: skip
 
-# Kind of an op by a scope in its name. Of several scopes, the innermost decides. Of two that begin
-# at the same character, the first in this order decides.
+# Kind of an op by a scope in the op's name. If the name contains several of these scopes, the one
+# that begins last decides. If two begin at the same character, the first in this dict decides.
 _SCOPES: dict[str, str] = {
     "dropout": "dropout",
     "softmax": "softmax",
@@ -36,7 +36,7 @@ _SCOPES: dict[str, str] = {
     "optimizer": "optimizer",
     "attention": "attention scores",
 }
-# Maximum number of ops in the result, and maximum characters of an op's name in the text.
+# Maximum number of ops in `list_top_ops`, and maximum length of an op's name in the text.
 _SHOWN = 15
 _WIDTH = 70
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
@@ -54,7 +54,7 @@ def classify_op(cost: Cost) -> str:
 
 
 def sum_by_kind(costs: Iterable[Cost]) -> dict[str, int]:
-    """Return the sum of cycles for each kind, largest first."""
+    """Return the sum of cycles for each kind of op, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
         sums[classify_op(cost)] += cost.cycles
@@ -67,11 +67,12 @@ def _round_sums(sums: dict[str, float]) -> dict[str, int]:
 
 
 def list_top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Return the costliest ops, with the same op of all layers summed up.
+    """Return a dict for each of the costliest ops. The same op in several layers counts as one.
 
     Args:
-        costs: Costs of a step. If they are `CodeCost`, ops are sorted by machine code's cycles, and
-            also contain `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
+        costs: Costs of a step's instructions. If they are of class `CodeCost`, the dicts are sorted
+            by cycles of machine code, and also contain `code_cycles`, `bundle_cycles`, `hbm_cycles`
+            and `bound_by`.
     """
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for cost in costs:
@@ -107,7 +108,8 @@ def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str,
     """
     ran = sum(code.cycles for code in costs)
     hbm = sum(code.hbm_cycles for code in costs) + time.copied
-    # The core also waits for copies that have no `done` in the program.
+    # `time.waiting` omits copies that no `copy-done` or `slice-done` awaits. But a step takes at
+    # least the cycles in which HBM is busy.
     waiting = max(time.waiting, hbm - ran)
     total = ran + waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
@@ -135,7 +137,7 @@ def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str,
 
 
 def describe(result: StepResult) -> str:
-    """Format the results of a chip or a slice as a few lines."""
+    """Format the result for a chip or a slice as a few lines of text."""
     has_joined = result.topology and result.chip in MEGACORE
     chip = MEGACORE[result.chip] if has_joined else CHIPS[result.chip]
     where = f"{result.topology}, {result.devices} devices" if result.topology else chip.name
@@ -188,12 +190,12 @@ def _format_fitting(result: StepResult, chip: Chip) -> list[str]:
 
 
 def _choose_digits(milliseconds: float) -> int:
-    """Return how many digits to show after the point."""
+    """Return the number of decimal places for a time."""
     return 0 if milliseconds >= 10 else 2
 
 
 def _format_cycles(result: StepResult) -> list[str]:
-    """Format the cycles from which the time is computed."""
+    """Format the cycles from which the time of a step is computed."""
     estimated, priced = result.estimated_cycles or 0, result.priced_cycles or 0
     lines = [
         f"cycles by the compiler's estimate: {estimated / 1e6:.1f} M, and by price"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-# The compiler writes a larger value if it does not know the cycles.
+# Maximum of `estimated_cycles`. The compiler writes a larger value if it does not know the cycles.
 UNKNOWN_CYCLES = 1e11
 
 _BYTES = dict.fromkeys(("pred", "s4", "u4", "s8", "u8"), 1)
@@ -39,10 +39,10 @@ class Shape:
 
     Attributes:
         kind: Element type in HLO, such as "bf16".
-        dimensions: Sizes, major to minor.
-        minor_to_major: Layout, as indices of dimensions.
-        in_hbm: Whether the array is in HBM. Otherwise it is in the core's own memory (`S(n)` in the
-            layout).
+        dimensions: Sizes in logical order.
+        minor_to_major: Layout, as indices of `dimensions` from minor to major.
+        in_hbm: Whether the array is in HBM. Otherwise it is in the core's own memory, and its
+            layout contains `S(1)` or another number of a memory space.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes with the minor dimension padded to 128 and the second minor to 8."""
+        """Bytes, with the minor dimension padded to a multiple of 128, and the next one to 8."""
         sizes = [self.dimensions[d] for d in self.minor_to_major]
         for place, multiple in ((0, 128), (1, 8)):
             if place < len(sizes):
@@ -118,7 +118,7 @@ class Instruction:
         return match[match.lastindex or 0] if match else ""
 
     def list_called(self, name: str) -> list[Instruction]:
-        """List the instructions of the computation in an attribute, such as a loop's `body`."""
+        """List the instructions of the computation that an attribute names, such as `body`."""
         wanted = self.get_attribute(name)
         return [op for one in self.called if one.name == wanted for op in one.instructions]
 
@@ -174,7 +174,7 @@ def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Inst
 
     Args:
         lines: Lines of the computation.
-        known: Computations that it may call, by name.
+        known: Computations that the instructions may call, by name.
     """
     named: dict[str, Instruction] = {}
     for line in lines:
@@ -201,7 +201,7 @@ def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Inst
 
 
 def _split_type(text: str) -> tuple[str, str]:
-    """Split `text` after the type with which it starts."""
+    """Split `text` into the type at its start and the remaining text."""
     if text.startswith("("):
         return _split_parenthesis(text)
     kind, _, after = text.partition(" ")

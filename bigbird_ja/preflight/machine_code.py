@@ -1,13 +1,16 @@
 """Cycles of libtpu's final machine code: a count of how often each bundle runs.
 
-A bundle is a very long instruction word. A TensorCore issues one bundle per cycle, in order, and
-the compiler schedules them so that every unit is ready in time. So an op needs as many cycles as
-bundles run, except for waits on copies from and to HBM (`roofline.py`). libtpu's listing contains
-every bundle once, with the loops around it and the scalar arithmetic that controls them
-(`Scalars`). The format was tested with libtpu 0.0.42 and later, for the chips in `MATMUL_FLOPS`.
+A bundle is a very long instruction word. A TensorCore issues one bundle per cycle, in order. The
+compiler schedules the bundles so that every unit is ready in time. So an op takes one cycle for
+each bundle that runs, plus the waits for copies from and to HBM (`roofline.py`). libtpu's listing
+contains every bundle once, with the loops around it, and with the scalar arithmetic that controls
+these loops (`Scalars`). The format was tested with libtpu 0.0.42 and later, for the chips in
+`MATMUL_FLOPS`.
 
 libtpu can also analyze its code itself (`--xla_jf_dump_static_llo_profile_to`). But its analysis
 aborts at the first op that it does not support, and every train step contains such an op.
+
+Four lines of a listing, with explanations at the right:
 
     0x7 LB: > { %i = sphi %zero, %next  ;;  ... } /* Start region 12 */      first bundle of a loop
     0x14   : > { %122 = sbr.rel (%p5) target = $region25 }                  branch forward
@@ -26,8 +29,8 @@ import numpy as np
 
 from bigbird_ja.preflight.scalar_eval import Scalars
 
-# FLOP of one bfloat16 `vmatmul`: 16 rows times a matrix unit's weights, which are 128 x 128, or
-# 256 x 256 on v6e and v7x. On v5p it runs on both cores of the device.
+# FLOPs of one bfloat16 `vmatmul`: 16 rows times a matrix unit's weights, which are 128 x 128, or
+# 256 x 256 on v6e and v7x. On v5p the instruction runs on both cores of the device.
 MATMUL_FLOPS: Mapping[str, float] = {
     **{"v2": 2**19, "v3": 2**19, "v4": 2**19, "v5e": 2**19, "v5p": 2**20, "v6e": 2**21},
     "v7x": 2**21,
@@ -44,7 +47,8 @@ class Code:
     Attributes:
         cycles: Cycles of one run.
         slots: Used fraction of each unit's slots, by libtpu's name of the slot.
-        unknown_share: Fraction of bundles in loops of unknown trip count, which count once.
+        unknown_share: Fraction of bundles in loops of unknown trip count. `cycles` contains one
+            trip of such a loop.
         matmuls: Matrix products in one run, in units of `MATMUL_FLOPS`.
         steps: Grid steps of a kernel in one run, each of which fetches blocks from HBM.
     """
@@ -60,14 +64,14 @@ class Code:
         """Whether `cycles` can be trusted.
 
         The count cannot be trusted if many bundles are in loops of unknown trip count, as in a
-        scatter. A few are normal, since copies of uneven tiles contain some. A used fraction of
-        slots above 1 also means a wrong count.
+        scatter. A few such bundles are normal, since copies of uneven tiles contain such loops. A
+        used fraction of slots above 1 also means a wrong count.
         """
         return self.unknown_share <= _MAX_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 
 
 def format_flags(directory: str) -> str:
-    """Return the values of LIBTPU_INIT_ARGS with which libtpu lists its code in a folder."""
+    """Return flags for LIBTPU_INIT_ARGS that make libtpu write its machine code to a folder."""
     return (
         f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true"
         f" --xla_jf_dump_llo_pass_label_regex=^({_BUNDLES}|{_UTILIZATION})$"
@@ -75,11 +79,11 @@ def format_flags(directory: str) -> str:
 
 
 def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dict[str, Code]:
-    """Read all listings of a folder, and return the code by op name.
+    """Read all listings in a folder, and return the counts of machine code by op name.
 
     Args:
         directory: Folder of the listings.
-        kernel_trips: Argument `trips` of `count_runs`.
+        kernel_trips: For each kernel, the mean trip counts of its loops that depend on data.
     """
     texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILIZATION: {}}
     for file in sorted(os.listdir(directory)):
@@ -92,25 +96,25 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
         times, unknown_share = count_runs(bundles, kernel_trips)
         slots = compute_usage(texts[_UTILIZATION].get(name, ""), times)
         runs = [(bundle[2], often) for bundle, often in zip(bundles, times, strict=True)]
-        # A float32 `vmatmul` multiplies 8 rows, half a product. One of int8 multiplies 32 rows in
-        # the same time as 16, so it counts as one.
+        # A float32 `vmatmul` multiplies 8 rows, so it counts as half a bfloat16 `vmatmul` of 16
+        # rows. An int8 `vmatmul` multiplies 32 rows in the time of 16, so it counts as one.
         matmuls = sum(
             often * (0.5 if kind == "f32" else 1.0)
             for body, often in runs
             for kind in _MATMUL.findall(body)
         )
-        # The grid's loop is the loop that starts copies from HBM.
+        # In a kernel, a bundle that starts copies from HBM runs once in each step of the grid.
         steps = max((often for body, often in runs if "= dma.hbm_to_vmem" in body), default=0.0)
         codes[name] = Code(sum(times), slots, unknown_share, matmuls, steps)
     return codes
 
 
 def compute_usage(text: str, times: Sequence[float]) -> dict[str, float]:
-    """Return the used fraction of each unit's slots, or {} if `text` does not fit the bundles.
+    """Return the used fraction of each unit's slots, or {} if `text` and `times` do not match.
 
     Args:
-        text: A line with the units' names, a line with their slots per bundle, and one line per
-            bundle with the used slots.
+        text: libtpu's listing of the utilization: a line with the units' names, a line with their
+            slots per bundle, and one line per bundle with the used slots.
         times: Number of runs of each bundle.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
@@ -135,9 +139,9 @@ class _Branch:
     """A loop (a branch back to its first bundle) or a skip (a branch forward over bundles).
 
     Attributes:
-        regions: Names of the branch's target.
-        first: Index of the first bundle in the loop, or of the first skipped one.
-        end: Index after the last such bundle.
+        regions: Numbers of the regions that begin at the branch's target.
+        first: Index of the first bundle in the loop, or of the first skipped bundle.
+        end: Index after the last bundle in the loop, or after the last skipped bundle.
         predicate: Predicate that decides whether the branch is taken.
         negated: Whether the branch is taken if the predicate is false.
         loops: For a skip, the loops that contain it, the innermost last.
@@ -154,7 +158,7 @@ class _Branch:
 
 
 def find_bundles(text: str) -> list[re.Match[str]]:
-    """Find the bundles of a listing: group 1 is the label, group 2 the instructions."""
+    """Return a match for each bundle of a listing: group 1 is the label, group 2 the instructions."""
     return [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
 
 
@@ -166,8 +170,8 @@ def count_runs(
     Args:
         bundles: Bundles of the listing, in order.
         trips: For each kernel, the mean trip counts of its loops that depend on data. A kernel is
-            recognized by the number of such loops, all of which multiply matrices; XLA's own code
-            contains no such loop.
+            recognized by the number of such loops, which all multiply matrices. In XLA's own code,
+            no loop that depends on data multiplies matrices.
 
     Returns:
         The number of runs of each bundle, and `Code.unknown_share`.
@@ -190,8 +194,9 @@ def count_runs(
 
 
 def _apply(skips: list[_Branch], scalars: Scalars, times: np.ndarray) -> None:
-    """Subtract from `times` the iterations that branches skip."""
-    # The skips that contain the current one.
+    """Reduce `times`, the number of runs of each bundle, by the runs that branches skip."""
+    # Stack of the skips that contain the current skip. With each of them: whether its bundles run,
+    # for each sampled iteration.
     outer: list[tuple[_Branch, np.ndarray]] = []
     for skip in sorted(skips, key=lambda skip: (skip.first, -skip.end)):
         trips = next((loop.trips for loop in reversed(skip.loops)), None)
@@ -214,8 +219,8 @@ def _find_branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], lis
     for place, match in enumerate(bundles):
         label, body = match[1], match[2]
         if label == "PF":
-            # This bundle is the target of the skips to the regions that it names. A bundle that
-            # names no region is the target of the last skip.
+            # A bundle with the label PF is the target of the skips to the regions that it names. If
+            # it names no region, it is the target of the last skip without a target.
             targets = frozenset(_NAMED.findall(body))
             for skip in [s for s in open_skips if s.regions & targets] or open_skips[-1:]:
                 open_skips.remove(skip)

@@ -1,7 +1,8 @@
-"""Compiled steps that are stored with a run, so that its first machine need not compile.
+"""Compiled steps that are stored with a run, so that the run's first machine need not compile.
 
-JAX's compilation cache finds a program by a key of the step, the devices and hosts, the compiler's
-options and the versions of jaxlib and libtpu. So a program for another machine is never run.
+JAX's compilation cache finds a program by a hash of the step, the devices and hosts, the compiler's
+options and the versions of jaxlib and libtpu. So a machine never runs a program that was compiled
+for a machine of another kind.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ from bigbird_ja.train.engines.compile_cache import FOLDER, CompileCache
 
 @contextlib.contextmanager
 def keep_programs(run_dir: str) -> Iterator[str]:
-    """Yield a local folder for programs, and copy them to the run on exit.
+    """Yield a local folder for compiled programs, and copy these programs to the run on exit.
 
     Args:
         run_dir: BUCKET/NAME of a run; its MODEL_DIR, BUCKET/NAME/model, may be missing.
 
     Raises:
-        BadInput: MODEL_DIR is a folder of another kind, or `run_dir` is a bucket.
+        BadInput: MODEL_DIR contains files that are not of a run, or `run_dir` is a whole bucket.
         StorageError: The programs could not be copied.
     """
     advice = "name the folder of a run, BUCKET/NAME"
@@ -37,7 +38,7 @@ def keep_programs(run_dir: str) -> Iterator[str]:
     with create_scratch_directory() as scratch:
         folder = os.path.join(scratch, FOLDER)
         yield folder
-        # The folder is empty if no step fits.
+        # There are no programs if no step fits in HBM.
         if not os.path.isdir(folder) or not os.listdir(folder):
             return
         storage.make_directory(model_dir)

@@ -31,12 +31,12 @@ class StepResult:
         gradient_accumulation_steps: Micro-batches per step.
         predictions_per_seq: Masked tokens per sequence.
         attention_implementation: "xla" or "kernel".
-        key_tiles_share: Fraction of key tiles that the kernels compute. They skip a key tile that
-            contains only documents of other queries. None if no kernel skips tiles.
+        key_tiles_share: Fraction of key tiles that the attention kernels compute. A kernel skips a
+            key tile that contains no document of the query tile. None if no kernel skips tiles.
         document_lengths: Source of the document lengths for `key_tiles_share`.
-        step_ms: Time of a step, by `measured.predict_step_seconds`.
+        step_ms: Time of a step in milliseconds, as `measured.predict_step_seconds` predicts it.
         step_ms_range: Interval that probably contains the time of a step.
-        basis: Cycles from which the time is computed.
+        basis: Basis of the predicted time: "machine code" or "the compiler's estimate".
         tokens_per_second_per_core: Tokens per second on one device.
         tokens_per_second: Tokens per second on the slice; None for one device.
         mfu: Model FLOPs utilization.
@@ -125,7 +125,7 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightResult:
-    """Results for all chips and slices.
+    """Results of `preflight` for all requested chips and slices.
 
     Attributes:
         chips: Results for single devices.
@@ -151,7 +151,7 @@ def load_results(path: str) -> PreflightResult:
     """Read a result file of `preflight`.
 
     Raises:
-        BadInput: The file is missing, or of another kind.
+        BadInput: The file is missing, or is not a result of `preflight`.
     """
     try:
         return decode.read_json(path, PreflightResult, "not a result of `bigbird-ja preflight`")

@@ -1,15 +1,16 @@
-"""Cycles by machine code, of each op and of a step with its waits for copies.
+"""Cycles of each op by machine code, and cycles of a step, which include its waits for copies.
 
-Each op has three lower bounds: the bundles that run, its bytes at the bandwidth of HBM, and its
-products at the peak of the matrix units. An op's cycles are the maximum. If its bundles cannot be
-counted (it has no machine code, or their number depends on data), its priced cycles are used.
+An op's cycles are the maximum of three lower bounds: the number of bundles that run, the time of
+its bytes at the bandwidth of HBM, and the time of its products at the peak of the matrix units. The
+bundles cannot be counted if the op has no machine code, or if their number depends on data. The
+op's priced cycles then replace the number of bundles.
 
 The compiler starts copies between HBM and the core's memory during other ops (`copy-start`,
-`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM works on the copies
-whenever an op does not use HBM. At the `done` the core waits for the remainder. The instructions of
-a program are listed in the order in which they run, so these waits can be simulated. Of several
-copies, the one that is required first is served first. No other order waits for less, so the sum is
-a lower bound.
+`slice-start`), and waits for a copy before its use (`copy-done`, `slice-done`). HBM works on the
+copies whenever an op does not use HBM. At a `copy-done` or `slice-done`, the core waits for the
+remainder of the copy. A program lists its instructions in the order in which they run, so these
+waits can be simulated. Of several copies, HBM serves the one that is required first. No other order
+gives shorter waits, so their sum is a lower bound.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 @dataclass(frozen=True)
 class CodeCost(Cost):
-    """Cost of one instruction by machine code. Cycles are sums over all its trips.
+    """Cost of one instruction by machine code. Cycles are sums over all its runs in one step.
 
     Attributes:
-        bundle_cycles: Bundles that run, and the waits of a kernel's grid; None if not counted.
+        bundle_cycles: Cycles of the bundles that run, with a kernel's waits for its own copies;
+            None if not counted.
         hbm_cycles: Cycles to read and write the op's bytes in HBM once, at the chip's bandwidth.
         matrix_cycles: Cycles of the op's matrix products at the chip's peak rate.
         bound_by: The fullest resource: a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not
@@ -62,10 +64,11 @@ class CodeCost(Cost):
 
     @property
     def cycles(self) -> float:
-        """Maximum of the three lower bounds.
+        """Maximum of `bundle_cycles`, `hbm_cycles` and `matrix_cycles`.
 
-        The number of bundles may be below the third bound, since a schedule may issue products
-        faster than a matrix unit accepts them.
+        If the bundles are not counted, the op's priced cycles replace `bundle_cycles`. The number
+        of bundles may be below `matrix_cycles`, since a schedule may issue products faster than a
+        matrix unit accepts them.
         """
         bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
@@ -74,7 +77,7 @@ class CodeCost(Cost):
 def combine_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
 ) -> list[CodeCost]:
-    """Add the counts of machine code to each cost.
+    """Return the costs, with the counts of machine code added to each.
 
     Args:
         module: Optimized HLO.
@@ -96,7 +99,8 @@ def combine_costs(
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         if listed and is_kernel(cost):
-            # The waits for a kernel's copies add to the time of its bundles or products.
+            # Add a kernel's waits for its own copies to the longer of two times: that of its
+            # bundles, and that of its matrix products.
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else find_bottleneck(listed, hbm, matrix)
@@ -113,7 +117,7 @@ def combine_costs(
 
 
 def is_kernel(cost: Cost) -> bool:
-    """Return whether an op is a kernel."""
+    """Return whether a cost is the cost of a Pallas kernel."""
     return cost.instruction.get_attribute("custom_call_target") == KERNEL
 
 
@@ -121,8 +125,9 @@ def sum_inputs(costs: Iterable[CodeCost]) -> dict[str, float]:
     """Return the cycles that determine a step's time, without its waits for copies.
 
     Returns:
-        `kernels` by machine code, and the other ops by machine code (`code`) and by the compiler's
-        estimate (`estimate`): the arguments of `measured.predict_device_seconds`.
+        Cycles of kernels by machine code (`kernels`), and of the other ops by machine code (`code`)
+        and by the compiler's estimate (`estimate`). In seconds, they are the arguments of
+        `measured.predict_device_seconds`.
     """
     sums = {"kernels": 0.0, "code": 0.0, "estimate": 0.0}
     for one in costs:
@@ -137,7 +142,7 @@ def sum_inputs(costs: Iterable[CodeCost]) -> dict[str, float]:
 def find_uncounted(costs: Iterable[CodeCost]) -> str | None:
     """Return a text about a kernel whose cycles cannot be counted, or None.
 
-    Other ops have an estimate or a price; a kernel has only its bundles.
+    A kernel has no useful estimate or price, so its cycles are known only from its machine code.
     """
     for code in costs:
         if code.bundle_cycles is None and is_kernel(code):
@@ -147,7 +152,7 @@ def find_uncounted(costs: Iterable[CodeCost]) -> str | None:
 
 
 def find_bottleneck(code: Code, hbm: float, matrix: float) -> str:
-    """Return the fullest resource while an op runs, or `NONE_FULL`.
+    """Return the resource that an op uses most, or `NONE_FULL` if the op uses all of them little.
 
     Args:
         code: Machine code of the op.
@@ -155,7 +160,8 @@ def find_bottleneck(code: Code, hbm: float, matrix: float) -> str:
         matrix: Cycles of the op's products at the chip's peak.
     """
     cycles = max(code.cycles, hbm, matrix, 1.0)
-    # Slots are counted relative to the time in which bundles run.
+    # `code.slots` are fractions of the time in which bundles run. Multiplied by `running`, they are
+    # fractions of the op's whole time.
     running = code.cycles / cycles
     full = {
         unit: running * max(code.slots.get(slot, 0.0) for slot in slots)
@@ -214,7 +220,11 @@ def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> i
 
 
 class _CodeLookup:
-    """Machine code of an instruction, found by its name or by the name of an identical one."""
+    """Lookup of an instruction's machine code.
+
+    Of identical instructions, libtpu lists the machine code of one. So the code is found by the
+    instruction's name, or by the name of an identical instruction.
+    """
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
         self._code, self._bodies = code, dict[Computation, str]()
@@ -226,7 +236,7 @@ class _CodeLookup:
         return code if code and code.is_counted else None
 
     def _normalize(self, op: Instruction) -> str:
-        """Return a text that is equal for instructions that differ only in names and origin."""
+        """Return a text that is the same for instructions that differ only in names or metadata."""
         operands = [operand.type_text for operand in op.operands if operand.opcode]
         return "\n".join(
             [_replace_names(op.text), *operands, *map(self._normalize_body, op.called)]
@@ -242,7 +252,7 @@ class _CodeLookup:
 
 
 def _replace_names(text: str) -> str:
-    """Replace names by numbers in order of appearance, and remove origins."""
+    """Replace names by numbers in order of appearance, and remove metadata and backend configs."""
     text = "\n".join(_METADATA.sub("", _METADATA.sub("", line)) for line in text.splitlines())
     numbers: dict[str, str] = {}
     return _NAME.sub(lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
@@ -265,7 +275,7 @@ class StepTime:
     copied: float = 0.0
 
     def add(self, other: StepTime) -> None:
-        """Add another run."""
+        """Add the cycles of another run to the cycles of this run."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -336,6 +346,7 @@ def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
 
 def _count_copied_bytes(start: Instruction) -> int:
     """Count the bytes that a copy reads from HBM and writes to it."""
-    # A copy outputs (to, from, context), a slice ((from), to, context). A slice moves only `to`.
+    # `copy-start` outputs the tuple (to, from, context), and `slice-start` outputs ((from), to,
+    # context). A slice moves only the bytes of `to`.
     to, source = start.shapes[:2] if start.opcode == "copy-start" else start.shapes[1::-1]
     return to.padded_bytes * (to.in_hbm + source.in_hbm)

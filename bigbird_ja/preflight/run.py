@@ -1,4 +1,4 @@
-"""Compilation of the step of a config for chips and slices."""
+"""Compilation of a config's train step for chips and slices."""
 
 import contextlib
 import functools
@@ -55,9 +55,10 @@ def preflight(
     Args:
         config: Preset, YAML file or config.
         overrides: Values of settings, by key.
-        chips: Names of chips; by default v5e, or none with `topology`.
+        chips: Names of chips; by default v5e, or none if `topology` is given.
         topology: Names of slices, such as "v5e:2x4".
-        batch_per_core: Sequences per device and micro-batch; by default as in the run.
+        batch_per_core: Sequences per device and micro-batch; by default as the config divides its
+            global batch.
         search_batch: Whether to find the largest batch that fits.
         dump_hlo: Folder for the HLO before and after optimization.
         data_dir: Data set of the run; by default the one that the config describes.

@@ -8,13 +8,13 @@ import numpy as np
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}]*)")
-# A scalar that has no register is stored in memory, at an address that no other scalar uses.
+# A scalar without a register is spilled to memory, at an address that no other scalar uses.
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
 # Trips up to this number are counted one by one. For longer loops, an equation is solved.
 _MAX_TRIPS = 1 << 17
-# Some instructions of a loop are skipped if a condition holds. The condition is evaluated for at
-# most this number of iterations, evenly spread.
+# A branch skips some instructions of a loop if its condition holds. The condition is evaluated for
+# at most this number of iterations, evenly spread.
 _SAMPLES = 4096
 
 _COMPARE = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt", "eq", "ne")}
@@ -37,7 +37,7 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
 
 
 class Scalars:
-    """Scalars and predicates of a listing, as functions of the iteration of the enclosing loop.
+    """Scalars and predicates of machine code, as functions of the iteration of the enclosing loop.
 
     The scalars are in static single assignment form. A value that depends on anything except the
     iteration is unknown.
@@ -45,7 +45,7 @@ class Scalars:
 
     def __init__(self, bundles: Iterable[str]) -> None:
         """Store the definitions of scalars and predicates in the bundles."""
-        # Operation and operands by name. An address in memory is a name, too.
+        # Operation and operands of each scalar or predicate, by its name or its memory address.
         self._defined: dict[str, tuple[str, list[str]]] = {}
         for part in (part for bundle in bundles for part in bundle.split(";;")):
             part = _COMMENT.sub("", part).lstrip()
@@ -71,7 +71,8 @@ class Scalars:
         for iteration in range(_MAX_TRIPS):
             value = self._evaluate(predicate, iteration, {})
             if value is None:
-                # Use the constant in the comparison, as most loops count from zero by one.
+                # The predicate cannot be evaluated. Most loops count from zero by one, so take the
+                # constant in the predicate's comparison as the trip count.
                 operation, operands = self._defined.get(predicate, ("", []))
                 is_compare = operation.startswith("scmp") and operands
                 bound = _parse_literal(operands[-1]) if is_compare else None
@@ -81,7 +82,10 @@ class Scalars:
         return self._solve_far_end(predicate, negated)
 
     def _solve_far_end(self, predicate: str, negated: bool) -> int | None:
-        """Compute the trip count of a longer loop from the linear growth of the compared values."""
+        """Compute the trip count of a long loop from the linear growth of the compared values.
+
+        The count is above `_MAX_TRIPS`. The result is None if the values do not grow linearly.
+        """
         operands = self._defined.get(predicate, ("", []))[1][-2:]
         places = (0, 1, _MAX_TRIPS)
         gaps = []
@@ -132,8 +136,8 @@ class Scalars:
             return self._evaluate_counter(name, operands, iteration, known)
         if kind in ("smov", "scalar_select"):
             return self._evaluate_move(operands, iteration, known)
-        # Of three operands, the first is a predicate. If the predicate is false, no instruction
-        # reads the value.
+        # If there are three operands, the first is a predicate, and the operation runs only if it
+        # is true. It can be ignored: if it is false, no instruction reads the value.
         values = [self._evaluate(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
@@ -148,9 +152,9 @@ class Scalars:
     def _evaluate_move(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `smov a`, `smov (p, a), b` (a if p else b) or a select.
+        """Evaluate `smov a`, `smov (p), a`, `smov (p, a), b` (a if p else b) or a select.
 
-        If p is false, no instruction reads the value of `smov (p), a`.
+        In `smov (p), a`, the predicate p is ignored. If p is false, no instruction reads the value.
         """
         if len(operands) <= 2:
             return self._evaluate(operands[-1], iteration, known)
@@ -165,7 +169,7 @@ class Scalars:
     def _evaluate_counter(
         self, name: str, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate a counter: a value that grows by a constant in each iteration."""
+        """Evaluate `name` as a counter that grows by a constant in each iteration, or return None."""
         start = step = None
         # Two counters may start with each other's value. Values that are being evaluated stay
         # unknown here, so that the recursion ends.
@@ -183,7 +187,7 @@ class Scalars:
         return start + step * iteration
 
     def _find_origin(self, name: str) -> str:
-        """Return the name of the scalar that was copied to this name, by registers or memory."""
+        """Return the scalar of which `name` is a copy, through registers or memory, or `name`."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:
