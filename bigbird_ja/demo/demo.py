@@ -16,7 +16,7 @@ from bigbird_ja.storage.ownership import Owned
 
 # File in the work directory with the losses that were logged before the kill.
 _KILLED = "killed.json"
-# With fewer steps, the kill would follow directly after a save.
+# Minimum of `num_train_steps`. With fewer steps, the kill would follow directly after a save.
 _MIN_STEPS = 80
 # Sentences that resemble the corpus, but are not in it. Expected at the masks: である, 年, った.
 _TEXTS = (
@@ -61,7 +61,8 @@ def demo(
     The training is killed midway and resumed. The commands and their output are printed.
 
     Args:
-        work_dir: local folder for all files of the demo; a second run continues in it.
+        work_dir: local folder for all files of the demo. Rerun an interrupted demo in the same
+            folder to continue it.
         num_train_steps: training steps, at least 80.
 
     Raises:
@@ -109,7 +110,7 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     pretrain += ["--set", f"checkpoints.save_every_steps={steps // 4}"]
     print_headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     killed = storage.join(work_dir, _KILLED)
-    # If the file exists, an earlier demo was interrupted after this stage.
+    # If the file exists, an earlier demo in this folder has killed the training. Skip this stage.
     if not storage.exists(killed):
         at = steps * 3 // 8
         run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
@@ -136,7 +137,7 @@ def read_losses(model_dir: str) -> dict[int, float]:
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
-    """Print and compare the losses of the repeated steps, before the kill and after the resume.
+    """Print and compare the losses of steps that ran both before the kill and after the resume.
 
     Args:
         model_dir: folder of the run, resumed and finished.

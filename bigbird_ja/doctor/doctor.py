@@ -1,4 +1,4 @@
-"""Checks whether this machine can train, and rent TPUs."""
+"""Checks whether this machine can train models and rent TPUs."""
 
 import importlib.metadata
 import importlib.util
@@ -29,7 +29,7 @@ class Check:
 
     @property
     def is_engine(self) -> bool:
-        """Whether this is the check of an engine."""
+        """Whether the check is about an engine of `pretrain`."""
         return self.name.startswith("engine")
 
 
@@ -47,7 +47,7 @@ class DoctorResult:
 
 
 def doctor(*, on_check: Callable[[Check], None] = lambda check: None) -> DoctorResult:
-    """Check whether this machine can train, and rent TPUs.
+    """Check whether this machine can train models and rent TPUs.
 
     Args:
         on_check: callback for each result, called as soon as it is known.
@@ -81,7 +81,7 @@ def _check_packages() -> Iterator[Check]:
     yield Check("bigbird-ja", True, f"{bigbird_ja.__version__}, Python {platform.python_version()}")
     by_module = importlib.metadata.packages_distributions()
     for module, advice in INSTALL.items():
-        # `_check_engines` checks this module.
+        # `_check_engines` checks `tensorflow_estimator`.
         if module == "tensorflow_estimator":
             continue
         if importlib.util.find_spec(module) is None:
@@ -102,7 +102,7 @@ def _check_space() -> Iterator[Check]:
 
 
 def _check_engines() -> Iterator[Check]:
-    """Check each engine, and find the devices on which it would train."""
+    """Check the engines `pjrt` and `estimator`, and find the devices on which they would train."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 

@@ -1,4 +1,4 @@
-"""Evaluation of a run's checkpoints, each once on the same data."""
+"""Evaluation of a run's checkpoints on held-out records. Results of earlier calls are reused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def evaluate(
     """Measure masked-LM loss and accuracy on held-out records.
 
     The masks are the same for every model. Each result is added to MODEL_DIR/eval.jsonl and, for
-    TensorBoard, to MODEL_DIR/eval/. A checkpoint is evaluated once on the same data.
+    TensorBoard, to MODEL_DIR/eval/. If eval.jsonl already contains a result of the checkpoint on
+    the same data, that result is returned.
 
     Args:
         model_dir: folder of the run, on disk or gs://.
@@ -64,13 +65,13 @@ def evaluate(
         step: global step of the checkpoint, "latest" or "all".
         max_batches: maximum number of batches, of 16,384 tokens and at most 32 records each, or
             None for all records.
-        on_result: callback for each result, a line of eval.jsonl, before it is recorded.
+        on_result: callback that receives each result as a dict, before the result is recorded.
 
     Returns:
         The last checkpoint's result.
 
     Raises:
-        BadInput: There is no such checkpoint, or the data set was made for another model.
+        BadInput: The checkpoint does not exist, or the data set does not suit the model.
     """
     model_dir, data_dir = os.fspath(model_dir), os.fspath(data_dir)
     manifest = check.check_files(data_dir, splits=("eval",))
@@ -101,7 +102,7 @@ def evaluate(
 
 
 def _choose_steps(model_dir: str, step: str) -> list[int]:
-    """Return the steps for the parameter `step` of `evaluate`.
+    """Return the checkpoints' steps that `step` selects: a number, "latest" or "all".
 
     Raises:
         BadInput: There is no checkpoint, or no checkpoint of that step.
@@ -122,7 +123,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model of a checkpoint, and check that it suits the data.
 
     Raises:
-        BadInput: The model does not suit the data.
+        BadInput: The sequences are too long for the model, or the tokenizer is another one.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
@@ -167,13 +168,13 @@ def _measure(
 def _record(model_dir: str, result: Mapping[str, Any]) -> None:
     """Record a result in MODEL_DIR, if that is the folder of a run.
 
-    A failure is only logged.
+    If the storage fails, only a warning is logged.
     """
     try:
         if owned := Owned.load(model_dir):
             run_log.append_eval(model_dir, dict(result))
             owned.overwrite(*make_evaluation_file(result["step"], result, result["time"]))
-    # The result is already printed, and a rerun would take minutes.
+    # Do not fail, since the result is already printed, and a rerun would take minutes.
     except Exception as error:
         known = classify(error)
         if known is None:
@@ -214,7 +215,7 @@ def _to_percent(share: float | None) -> float | None:
 
 
 def name_row(row: Mapping[str, Any]) -> str:
-    """Return the name of a row of `masked_lm.summarize`, from its bucket's inclusive bounds."""
+    """Return the label of a bucket in a result of `summarize`: its first and last value."""
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token at a mask."""
+    """Token that the model predicts at a mask."""
 
     token: str
     token_id: int
@@ -72,7 +72,7 @@ def normalize_masks(text: str, tokenizer: Tokenizer) -> str:
     """Replace the mask token of the model's own tokenizer, such as `<mask>`, by `[MASK]`.
 
     Raises:
-        BadInput: The text contains neither of the two.
+        BadInput: The text contains neither of these mask tokens.
     """
     own = tokenizer.names[tokenizer.special.mask]
     text = text.replace(own, MASK)
@@ -112,7 +112,7 @@ def find_candidates(
 def fill_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
     """Replace each mask by the best candidate in brackets.
 
-    `written` is `Tokenizer.written`.
+    `written` contains the text of each token (`Tokenizer.written`).
     """
     best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

@@ -18,7 +18,7 @@ from bigbird_ja.evaluation.preview import Arrays, preview
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
-# Tokens in one batch. This number suits the memory of a laptop, and the speed of a GPU.
+# Tokens in one batch: few enough for a laptop's memory, and enough to use a GPU well.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
 NO_DISTANCE = -1
@@ -26,11 +26,12 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Share of a process in the batches: `index`, `index + count`, ..."""
+    """Share of one process in the batches: the numbers `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
-    # Function that returns the arrays of all processes in one process, and None in the others.
+    # Function that collects the arrays of all processes in one process. In the other processes, it
+    # returns None.
     gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 
@@ -59,7 +60,7 @@ def evaluate_model(
 
     Returns:
         Results of `summarize`, `examples` (of `preview`), `data_fingerprint`, `max_batches` and
-        `seconds`, or None in a process that does not combine the parts.
+        `seconds`. None in a process that does not collect the arrays of all processes.
 
     Raises:
         BadInput: The data set contains no held-out records.
@@ -193,7 +194,7 @@ def make_position_edges(seq_length: int, count: int = 8) -> list[int]:
 
 
 def make_distance_edges(seq_length: int, first: int = 16) -> list[int]:
-    """Return edges of buckets that double in width: 0, 16, 32, ... up to `seq_length`."""
+    """Return the edges of buckets of distances: 0, 16, 32, 64, 128, ... and `seq_length`."""
     edges = [0]
     while first < seq_length:
         edges.append(first)
@@ -205,19 +206,20 @@ def measure_distances(input_ids: np.ndarray, positions: np.ndarray, ids: np.ndar
     """Return the distance of each masked token to its nearest visible occurrence in the sequence.
 
     Args:
-        input_ids: int [b, S], masked input of the model.
-        positions: int [b, P], positions of the predictions.
-        ids: int [b, P], masked tokens.
+        input_ids: int [batch, seq_length], masked input of the model.
+        positions: int [batch, predictions], positions of the masked tokens.
+        ids: int [batch, predictions], original ids of the masked tokens.
 
     Returns:
-        int64 [b, P], in tokens, on either side, or `NO_DISTANCE` if there is no visible occurrence.
+        int64 [batch, predictions], distances in tokens, on either side. A distance is `NO_DISTANCE`
+        if there is no visible occurrence.
     """
     batch, length = input_ids.shape
     distances = np.full(positions.shape, NO_DISTANCE, np.int64)
     places = np.arange(length, dtype=np.int64)
     for row in range(batch):
-        # If positions are sorted by token, then by position, the nearest occurrences of a token are
-        # adjacent.
+        # Sort by token id, then by position. In this order, the neighbors of a masked token are the
+        # nearest visible occurrences of the same token.
         keys = np.sort(input_ids[row].astype(np.int64) * length + places)
         wanted = ids[row].astype(np.int64) * length + positions[row]
         before = np.searchsorted(keys, wanted, side="left") - 1
@@ -235,12 +237,12 @@ def measure_distances(input_ids: np.ndarray, positions: np.ndarray, ids: np.ndar
 def compute_bucket_means(
     edges: Sequence[int], values: np.ndarray, columns: Arrays
 ) -> list[dict[str, Any]]:
-    """Compute means per bucket.
+    """Compute the means of quantities in each bucket.
 
     Args:
         edges: ascending edges. Bucket i contains edges[i] <= value < edges[i + 1].
-        values: int [n], values that select the bucket.
-        columns: float [n] by name, quantities to average.
+        values: int [predictions], values that select the bucket.
+        columns: float [predictions] by name, quantities to average.
 
     Returns:
         A dict for each bucket that is not empty, with `from`, `to` (exclusive), `count`, and means.

@@ -1,4 +1,4 @@
-"""Previews: masked words of held-out records that a model fills in while it trains."""
+"""Previews: masked words of held-out records, which a model fills in when it is evaluated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[st
     Args:
         forward: model on a device.
         tokenizer: tokenizer of the records.
-        batch: first held-out records.
+        batch: first batch of held-out records.
 
     Returns:
         A dict for each mask: text `before` and `after` the mask, `truth` (the masked token),

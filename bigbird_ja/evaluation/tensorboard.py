@@ -7,12 +7,12 @@ from bigbird_ja.data import tfrecords
 
 
 def encode(*events: Any) -> bytes:
-    """Return the content of an event file, without the package tensorboard."""
+    """Encode events as an event file's content, without importing the package `tensorboard`."""
     return tfrecords.frame_records([event.SerializeToString() for event in events])
 
 
 def make_scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
-    """Return an event with the numbers in `values` by tag, at `wall_time` (UNIX seconds)."""
+    """Return an event with the numbers in `values`, by tag. `wall_time` is in UNIX seconds."""
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)
@@ -25,7 +25,7 @@ def make_scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -
 def make_evaluation_file(
     step: int, result: Mapping[str, Any], wall_time: float
 ) -> tuple[str, bytes]:
-    """Return the path in MODEL_DIR, and the content, of an event file with an evaluation's numbers.
+    """Return an event file with an evaluation's numbers: its path in MODEL_DIR, and its content.
 
     TensorBoard shows the folder `eval/` as a separate run. So a later evaluation of an older
     checkpoint does not hide later training steps. A repeated evaluation replaces the file.

@@ -158,7 +158,7 @@ class _Branch:
 
 
 def find_bundles(text: str) -> list[re.Match[str]]:
-    """Return a match for each bundle of a listing: group 1 is the label, group 2 the instructions."""
+    """Return a match for each bundle of a listing: group 1 is its label, group 2 its content."""
     return [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
 
 

@@ -169,7 +169,7 @@ class Scalars:
     def _evaluate_counter(
         self, name: str, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `name` as a counter that grows by a constant in each iteration, or return None."""
+        """Evaluate a counter that grows by a constant in each iteration, or return None."""
         start = step = None
         # Two counters may start with each other's value. Values that are being evaluated stay
         # unknown here, so that the recursion ends.

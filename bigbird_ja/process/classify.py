@@ -47,8 +47,9 @@ _NO_MEMORY = (
     "|terminate called without an active exception"
 )
 _CREDENTIALS = ("DefaultCredentialsError", "RefreshError")
-# Rules for exceptions of libraries, of which the first match counts: names of classes (empty: any),
-# pattern in the message, `CommandError`, short description, advice.
+# Rules for exceptions of libraries. The first rule that matches is used. A rule consists of class
+# names (empty for any class), a pattern for the message, a subclass of `CommandError`, a short
+# description, and advice.
 _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
     ((), "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
      "free some space and rerun the same command"),
@@ -72,7 +73,7 @@ _RULES: list[tuple[tuple[str, ...], str, type[CommandError], str, str]] = [
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """Convert an exception to a `CommandError`, or return None for a bug."""
+    """Convert an exception to a `CommandError`, or return None if the exception shows a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -96,7 +97,7 @@ def classify(error: BaseException) -> CommandError | None:
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names) and re.search(pattern, text):
             line = summarize_error(error)
-            # The rest of the message consists of links and advice.
+            # After its first sentence, a message about credentials consists of links and advice.
             if names == _CREDENTIALS:
                 line = line.partition(". ")[0]
             return kind(f"{what} ({line.rstrip('.')}): {advice}")
@@ -123,9 +124,9 @@ def convert_refusals() -> Iterator[None]:
 
 
 def summarize_error(error: BaseException) -> str:
-    """Summarize an exception of TensorFlow in one line, without credentials.
+    """Summarize an exception of a library in one line, without credentials.
 
-    Nodes of the graph and bodies of HTTP responses are removed.
+    Nodes of TensorFlow's graph and bodies of HTTP responses are removed.
     """
     words = []
     for line in str(error).splitlines():
@@ -145,7 +146,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     number, why = error.errno, error.strerror or "not accessible"
     # `filename` is a string, bytes or a descriptor.
     file = error.filename
-    # Libraries wrap the errors of their connections, so a BrokenPipeError comes from `print`.
+    # A BrokenPipeError comes from `print`, since libraries wrap the errors of their connections.
     if isinstance(error, BrokenPipeError):
         return StorageError(f"{file or 'standard output'}: its reader has ended")
     if file in STREAMS:

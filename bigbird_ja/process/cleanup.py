@@ -1,7 +1,7 @@
 """Registry of child processes and temporary files that must not outlive this process.
 
-Usually, the context managers here remove them on exit. If a process is stopped while its main
-thread is in native code, the context managers never exit. Then another thread calls `clean_up`.
+Usually, the code that created a child or file ends or removes it. If the process is stopped while
+its main thread is in native code, that code is never reached. So another thread calls `clean_up`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _children: set[subprocess.Popen] = set()
 
 @contextlib.contextmanager
 def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Context manager: kill a child on exit, and register it with `clean_up`."""
+    """Context manager: register a child process for `clean_up`, and kill it on exit."""
     _children.add(child)
     try:
         yield child
@@ -35,9 +35,9 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def remove_on_exit(path: str) -> Iterator[None]:
-    """Context manager: register a file or directory with `clean_up`.
+    """Context manager: register a file or directory, so that `clean_up` removes it.
 
-    On exit, the caller removes the path. Only its registration ends here.
+    On exit, only the registration ends. The caller removes the file or directory.
     """
     path = os.path.abspath(path)
     _paths.add(path)
@@ -48,7 +48,7 @@ def remove_on_exit(path: str) -> Iterator[None]:
 
 
 def clean_up() -> None:
-    """Kill the registered children and pool processes, remove the registered paths."""
+    """Kill the registered children and all pool processes, and remove the registered paths."""
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()

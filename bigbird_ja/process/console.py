@@ -1,7 +1,7 @@
 """Output for users: log lines, progress with rate and ETA, tables, units.
 
 Log lines are records of Python's `logging`. A program that imports this package configures their
-output; the command line prints them on standard error (`print_log`).
+output itself. The command line prints them on standard error (`print_log`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 from bigbird_ja.process import streams
 from bigbird_ja.process.redact import redact
 
-# Seconds between two updates of a progress line on a terminal, and between two log lines.
+# Seconds between two updates of a progress line on a terminal, and between two log lines of
+# progress without a terminal.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
 # Errors of a pipe without a reader, and of a closed terminal.
@@ -62,7 +63,7 @@ class ConsoleHandler(logging.Handler):
         """Print a record.
 
         Raises:
-            OSError: Standard error is full or closed, and this is not inside `outlive_reader`.
+            OSError: Standard error cannot be written, and `outlive_reader` is not active.
         """
         try:
             with streams.name_stream(2), _print_above_progress():
@@ -77,7 +78,7 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
-# Callback of `outlive_reader`.
+# Callback of `outlive_reader`, or None outside of its block.
 _on_closed: Callable[[], None] | None = None
 
 
@@ -98,7 +99,7 @@ def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def print_log() -> Iterator[ConsoleHandler]:
-    """Context manager: print the log and warnings of libraries on standard error.
+    """Context manager: print this package's log and the warnings of libraries on standard error.
 
     Yields:
         The handler.
@@ -139,9 +140,10 @@ def _is_live() -> bool:
 
 
 class LiveLine:
-    """Line at the bottom of a terminal that is overwritten, and cut to the terminal's width.
+    """Line at the bottom of a terminal, in which each text replaces the previous one.
 
-    If standard error is not a terminal, each text is a log line.
+    A text is cut to the terminal's width. If standard error is neither a terminal nor the output of
+    a notebook, each text is a log line.
     """
 
     def __init__(self) -> None:
@@ -167,7 +169,7 @@ class LiveLine:
 
 
 class Progress:
-    """Progress bar of tqdm with rate and ETA, or a log line every few seconds.
+    """Progress bar of tqdm with rate and ETA, or a log line every ten seconds without a terminal.
 
     Args:
         total: number of units; 0 if it is unknown.
@@ -199,7 +201,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # The total may be an estimate. Show 100 % at the end.
+        # Show 100 % at the end, even if the total was an estimate.
         if error is None:
             self._bar.n = max(self._bar.n, self._total)
         self._bar.close()
@@ -220,7 +222,7 @@ class _LogLines:
 def show_waiting(
     task: str, log: Callable[[str], None] = log, seconds: float = 10.0
 ) -> Iterator[None]:
-    """Context manager: log a task, and log its duration every `seconds`."""
+    """Context manager: log a task at its start, and its duration so far every `seconds` seconds."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:

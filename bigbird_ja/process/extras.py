@@ -1,10 +1,13 @@
-"""Optional packages: some machines provide their own version, or few users need the package."""
+"""Optional packages, and how to install them.
+
+A package is optional if some machines provide their own version of it, or if few users need it.
+"""
 
 import importlib.util
 
 from bigbird_ja.errors import BadInput
 
-# Advice by missing module: the command that installs it.
+# For each module that may be missing, the command that installs it.
 INSTALL = {
     "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] with Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",

@@ -1,15 +1,16 @@
 """Masking of credentials in text before it is logged or written.
 
-The rules recognize only common forms of credentials. They are an additional protection, since
-messages consist of known values, and environment variables are never printed.
+The rules recognize only common forms of credentials. That suffices, since masking is an additional
+protection: messages consist of known values, and environment variables are never printed.
 """
 
 import re
 
 REDACTED = "[redacted]"
 
-# Group 1 is kept, and the credential after it is replaced. Repetitions are bounded, or end at a
-# delimiter before which no match starts, so that the time is linear in the length of the text.
+# Patterns of credentials. Group 1 is kept, and the credential after it is replaced. Each repetition
+# is bounded, or ends at a delimiter before which no other match starts. So the time of a search is
+# linear in the length of the text.
 _RULES = (
     r"(://[^\s/?#@:]{0,200}:)[^\s/?#]+(?=@)",
     r"(?i)(\bauthorization[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?(?:bearer|basic) )[^\s\"',]+",
@@ -23,7 +24,7 @@ _RULES = (
 
 def redact(text: str) -> str:
     """Replace the credentials in `text` by `[redacted]`."""
-    # Compiled at the first call, so that `--help` is fast.
+    # The rules are compiled in the first call and not at import, so that `--help` is fast.
     for rule in _RULES:
         text = re.sub(rule, rf"\1{REDACTED}", text)
     return text

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Seconds after the first signal until a thread ends the process. The main thread may be unable to
-# exit, since it is in native code, joins a thread, or a library catches the exception.
+# exit, since it is in native code, waits for a thread, or runs a library that catches the
+# KeyboardInterrupt.
 LEAVE_SECONDS = 5.0
-# A second signal within this time is ignored, since closing a terminal may send two at once. A
-# later one ends the process.
+# Seconds after the first signal in which a second signal is ignored, since closing a terminal may
+# send two signals at once. A later second signal ends the process.
 _AGAIN_SECONDS = 0.3
 # Maximum seconds to finish a step. A spot machine is stopped about 30 s after SIGTERM.
 SAVING_SECONDS = 25.0
@@ -49,14 +50,15 @@ def name_of(number: int) -> str:
 
 # Active listeners. The last one receives the signals.
 _listeners: list[Listener] = []
-# Process id, and descriptor of the pipe to which Python writes the numbers of signals.
+# Id of the process that has opened the pipe, and descriptor of the pipe's end to which Python
+# writes the numbers of signals.
 _pipe = (0, -1)
 
 
 def _start_listening() -> int:
     """Start to notify listeners, and return the previous wakeup descriptor.
 
-    It must be called in the main thread. The notifying thread is started once per process.
+    Call this function in the main thread. The notifying thread is started once per process.
     """
     global _pipe
     if _pipe[0] != os.getpid():
@@ -79,8 +81,8 @@ def _listen(reader: int) -> None:
 class Listener:
     """Context manager in which a callback is called for each signal, in a separate thread.
 
-    It must be entered in the main thread. On exit, the previous handlers are restored, which is
-    required in notebooks.
+    Enter it in the main thread. On exit, the previous handlers are restored, since a notebook's
+    process continues with them.
 
     Args:
         receive: callback with the signal's number, which must not raise.
@@ -91,15 +93,15 @@ class Listener:
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
         self.receive, self._handler = receive, handler
-        # Previous handlers, while the block runs.
+        # Handlers that were set before the block, by signal number.
         self._outer_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         self._outer_wakeup = _start_listening()
         _listeners.append(self)
-        # If the parent process ignores SIGHUP (`nohup`), this process ignores it, too. An ignored
-        # SIGINT is handled, since shells ignore it for all background jobs. From this statement on,
-        # the handler may raise.
+        # If the parent process ignores SIGHUP (`nohup`), this process ignores it, too. But SIGINT
+        # is handled even if the parent ignores it, since shells do so for all background jobs. From
+        # the next statement on, the handler may raise.
         self._outer_handlers = {
             number: signal.signal(number, self._handler)
             for number in SIGNALS
@@ -110,7 +112,7 @@ class Listener:
     def install(self) -> None:
         """Set the handlers again, after a library has replaced them.
 
-        TPUEstimator replaces them, and so does JAX if several processes train.
+        TPUEstimator replaces the handlers. JAX replaces them if several processes train.
         """
         for number in self._outer_handlers:
             signal.signal(number, self._handler)
@@ -126,7 +128,7 @@ class CommandSignals:
     """Signal handling that ends a command after the first signal.
 
     The main thread gets a KeyboardInterrupt. A library may catch it, or the main thread may be in
-    native code. So after some seconds, a thread cleans up and ends the process.
+    native code. So if the process still runs after some seconds, a thread cleans up and ends it.
 
     Args:
         leave: callback that cleans up, prints a message and ends the process, from any thread.
@@ -137,8 +139,8 @@ class CommandSignals:
         # Monotonic seconds at the first signal.
         self._first_time = 0.0
         self._leaving = threading.Lock()
-        # Whether the command has ended. Then signals do not raise KeyboardInterrupt, but still end
-        # the process, since a full pipe or a thread may block it.
+        # Whether the command has ended. After that, a signal raises no KeyboardInterrupt. But it
+        # still ends the process, since a full pipe or a running thread may block the exit.
         self.is_settled = False
         self.number = 0
 
@@ -151,7 +153,7 @@ class CommandSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:
             return
-        # `_receive` also sets this, but may run only after the exception is handled.
+        # `_receive` also sets `number`, but may run after the KeyboardInterrupt is handled.
         self.number = self.number or number
         raise KeyboardInterrupt(name_of(number))
 
@@ -171,7 +173,7 @@ class CommandSignals:
 
 
 def _ignore_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a hook so that no traceback is printed for an interrupted destructor or callback."""
+    """Wrap `sys.unraisablehook` to print no traceback for an interrupted destructor or callback."""
 
     def call_hook(unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -183,7 +185,7 @@ def _ignore_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class StopRequest(Listener):
     """Context manager that turns signals into a request to stop, which `pretrain` polls.
 
-    It must be entered in the main thread.
+    Enter it in the main thread.
 
     Args:
         log: callback for a line at the first request.
@@ -204,7 +206,7 @@ class StopRequest(Listener):
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
-        # Name of the first signal or other cause.
+        # Name of the first signal or other cause of the stop; "" if no stop was requested.
         self.name = ""
 
     def is_set(self) -> bool:
@@ -250,7 +252,7 @@ class StopRequest(Listener):
         self.confirm()
 
     def _receive(self, number: int) -> None:
-        # This signal was sent by `interrupt`.
+        # If `_is_over` is true, `interrupt` sent this signal.
         if self._is_over:
             return
         if number == signal.SIGINT and self.is_set():
@@ -266,15 +268,16 @@ class StopRequest(Listener):
             )
 
 
-# Callbacks for C, which must not be freed.
+# Handlers that C code calls. The list keeps Python from freeing them.
 _abort_handlers: list[Any] = []
 
 
 def call_on_abort(act: Callable[[], None]) -> None:
-    """Register a function that ends the process, and is called if native code aborts in a thread.
+    """Register a function to call if native code aborts in a thread other than the main thread.
 
-    The aborting thread then sleeps forever. Python's signal handlers would run too late, since
-    abort() does not return.
+    The function must end the process. The aborting thread sleeps meanwhile, so that abort() does
+    not end the process first. A handler of Python's `signal` module would be called too late, since
+    abort() ends the process as soon as the C handler returns.
     """
 
     def handle(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Standard output and error, and the line of `--json`.
+"""Standard output and error, and the line of results that `--json` prints.
 
 Both streams accept any text, and are flushed while errors can still be reported. With `--json`,
 standard output contains only the line of results.
@@ -22,7 +22,8 @@ from bigbird_ja.process.redact import redact
 def prepare() -> None:
     """Open closed standard streams on the null device, and make both outputs accept any text.
 
-    Python sets a closed stream to None, and the next file that is opened would get its number.
+    If a standard stream is closed at the start, Python sets it to None. The next file that is
+    opened would get the stream's descriptor number.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
         os.set_inheritable(number, True)
@@ -55,7 +56,7 @@ def finish() -> OSError | None:
 
 
 class ResultLine:
-    """Line of `--json` on standard output."""
+    """Line of results that `--json` prints on standard output."""
 
     _current: ResultLine | None = None
 
@@ -100,7 +101,7 @@ def separate_results() -> Iterator[ResultLine]:
 
 
 def write_results(results: dict[str, Any]) -> None:
-    """Write the line of `--json` from any thread. Without `--json`, do nothing."""
+    """Write the line of results from any thread. Without `--json`, do nothing."""
     if ResultLine._current is not None:
         with contextlib.suppress(OSError, ValueError):
             ResultLine._current.write(results)
@@ -143,7 +144,7 @@ def _simplify(value: Any) -> Any:
 
 @contextlib.contextmanager
 def name_stream(number: int) -> Iterator[None]:
-    """Context manager: set the name of a standard stream in an `OSError`."""
+    """Context manager: set `filename` of an `OSError` to the name of a standard stream."""
     try:
         yield
     except OSError as error:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import MutableMapping
 
-# Variables of TensorFlow's gs:// client, which reads only training records; `bigbird_ja.storage`
-# reads and writes other files. Values that the user has set are kept.
+# Variables of TensorFlow's gs:// client. The client reads only training records, since
+# `bigbird_ja.storage` reads and writes all other files.
 _GCS = {
-    # Each open object uses one block as its buffer. The default of 64 MiB for each of 64 open
-    # shards exceeds the memory of a TPU VM.
+    # Each open object has a buffer of one block. With the default block of 64 MiB, 64 open shards
+    # would need 4 GiB of memory.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
-    # Without the cache, one request per shard is sent instead of two, as its size is not requested.
-    # So a truncated reply is not detected by TensorFlow, but by `pipeline`, which counts records.
+    # Without the cache, TensorFlow does not request a shard's size, so it sends one request per
+    # shard instead of two. Without the size, it does not detect a truncated reply. `pipeline`
+    # detects it by counting records.
     "GCS_READ_CACHE_DISABLED": "1",
-    # 8 retries with a backoff from 1 to 16 s last about 80 s. The default of 10 retries with up to
-    # 32 s makes a TPU wait for 200 s.
+    # 8 retries with a backoff from 1 to 16 s last about 80 s. With the default, which is 10 retries
+    # with a backoff of up to 32 s, a TPU waits for 200 s.
     "GCS_RETRY_CONFIG_MAX_RETRIES": "8",
     "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "16000000",
     # Seconds without data until a request is sent again (default 60).
@@ -40,10 +41,11 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
         environ: environment, changed in place except for variables that the user has set.
     """
     configure_gcs(environ)
-    # Without a GPU, C++ code logs "errors" at every start. Real errors raise exceptions.
+    # Hide the errors that TensorFlow's C++ code logs at every start without a GPU. Real errors
+    # raise exceptions.
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if importlib.util.find_spec("tensorflow_estimator") is None:
-        # Importing Keras and matplotlib takes a third of TensorFlow's import time, and only
-        # TPUEstimator requires them. TensorFlow imports no Keras if legacy Keras (tf_keras) is
-        # requested, but not installed.
+        # Keep TensorFlow from importing Keras and matplotlib, which takes a third of its import
+        # time. Only TPUEstimator requires them. TensorFlow imports no Keras if legacy Keras
+        # (tf_keras) is requested, but not installed.
         environ.setdefault("TF_USE_LEGACY_KERAS", "1")

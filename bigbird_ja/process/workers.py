@@ -69,9 +69,9 @@ def run_tasks(
     # hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
-    # Workers are started by a thread that blocks Ctrl-C and SIGHUP, since a worker inherits the
-    # thread's signal mask, and this process handles these signals. As Python's handlers run in the
-    # main thread, they do not interrupt the start of a worker.
+    # A thread that blocks Ctrl-C and SIGHUP starts the workers. A worker inherits the thread's
+    # signal mask, so only this process handles these signals. Python's handlers run in the main
+    # thread, so they do not interrupt the start of a worker.
     mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     pending: collections.deque[Future[R]] = collections.deque()
     with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=mask) as starter:
@@ -97,7 +97,7 @@ def count_cores() -> int:
 def make_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> CommandError:
     """Return the error for the worker that died first.
 
-    The executor ends the other workers by SIGTERM.
+    The executor ends the other workers by SIGTERM. So a worker with another exit code died first.
 
     Args:
         pool: broken pool, which is shut down.
@@ -112,12 +112,13 @@ def make_pool_error(pool: ProcessPoolExecutor, subject: str, advice: str) -> Com
 
 
 def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Call `initializer` in a worker, which exits if its parent is killed."""
+    """Call `initializer` in a worker, and make the worker exit if its parent process dies."""
     global _start_error
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         initializer(*arguments)
-    # An exception here would break the pool without a message, so the first task raises it.
+    # An exception of the initializer would break the pool without a message. So store it, and let
+    # the worker's first task raise it.
     except BaseException as error:
         _start_error = error
 
@@ -179,6 +180,6 @@ def make_exit_error(
 
 
 def _find_cause(lines: list[str]) -> str:
-    """Return the line that contains the library's error."""
+    """Return the last line that looks like an error of a library, or else the last line."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]

@@ -1,1 +1,1 @@
-"""Report runs in one HTML page."""
+"""Report about one or more runs, as one HTML page."""

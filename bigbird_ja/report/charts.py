@@ -1,7 +1,7 @@
 """Charts as inline SVG, drawn by matplotlib with the colors of the page's style sheet.
 
-Equal runs give equal bytes: the SVG contains no dates, and its ids depend only on its content. Text
-is not converted to paths, so that the reader's fonts are used.
+The same logs always give the same bytes, since the SVG contains no dates, and its ids depend only
+on its content. Text is not converted to paths, so that the reader's fonts are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ NUM_COLORS = 6
 # Maximum number of points of a line.
 _MAX_POINTS = 250
 
-# Variables of the style sheet by matplotlib's color. They have values for light and dark mode.
+# Names of the style sheet's variables, by the color that matplotlib uses in place of the variable.
+# Each variable has one value for light mode and one for dark mode.
 _VARIABLES = {
     "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
     "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line",
@@ -56,7 +57,7 @@ def get_color(number: int) -> str:
 
 
 def draw_line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Draw lines with the step on the x axis, or return a note if nothing was logged.
+    """Return a chart of lines with the step on the x axis, or a note if nothing was logged.
 
     Args:
         title: title of the chart.
@@ -82,7 +83,10 @@ def draw_line_chart(title: str, series: Sequence[Series], is_share: bool = False
 
 
 def draw_bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Draw a group of bars for each label, from shares by series and label."""
+    """Return a bar chart with a group of bars for each label.
+
+    `tables` contains fractions by the name of the series and by the label.
+    """
     from matplotlib.ticker import PercentFormatter
 
     labels = list(dict.fromkeys(label for table in tables.values() for label in table))
@@ -101,7 +105,11 @@ def draw_bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]])
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
-    """Return x and y of at most `most` points: means of equal parts, and the last point."""
+    """Return the x and y of a line that is reduced to at most `most` points.
+
+    A longer line is divided into parts of about equal size. The result contains the mean point of
+    each part, and the last point.
+    """
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if len(rows) > most:
@@ -111,14 +119,14 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MAX_POINTS) -> Any:
 
 
 def _draw(title: str, draw: Callable[[Axes], None]) -> str:
-    """Return a card with a chart, which the function `draw` draws into axes."""
-    # A notebook sets MPLBACKEND for its child processes, to a backend that may be missing here.
+    """Return an HTML card with a chart that the function `draw` draws into axes."""
+    # In child processes of a notebook, MPLBACKEND may name a backend that is not installed.
     os.environ["MPLBACKEND"] = "agg"
     import matplotlib
 
     file = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # The browser draws the text.
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # The browser's fonts are used.
         figure = make_figure(7.8, 3.4)
         axes = figure.add_subplot()
         draw(axes)
@@ -146,7 +154,7 @@ def make_figure(width: float, height: float) -> Figure:
 def add_legend_below(figure: Figure) -> None:
     """Put a legend below the chart, in as many columns as fit."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
-    inches = 0.6 + 0.075 * max(map(len, labels))  # Width of the line, and of 10-point letters.
+    inches = 0.6 + 0.075 * max(map(len, labels))  # Width of the sample line and of the letters.
     columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 

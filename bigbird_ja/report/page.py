@@ -22,7 +22,7 @@ from bigbird_ja.storage import outputs
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """Run on the page."""
+    """Run that a report shows."""
 
     model_dir: str
     step: int
@@ -31,7 +31,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class ReportResult:
-    """Written page."""
+    """Path of a written report, and the runs in it."""
 
     output: str
     runs: list[ReportedRun]
@@ -43,7 +43,7 @@ def report(
     """Write one self-contained HTML page about one or more runs.
 
     Args:
-        model_dirs: folders of runs, on disk or gs://, in the order of their colors.
+        model_dirs: folders of runs, on disk or gs://. Their order determines their colors.
         output: path of the HTML file, on disk or gs://.
 
     Raises:
@@ -63,7 +63,7 @@ def format_page(runs: Sequence[RunLogs], now: float) -> str:
     """Format the page as HTML.
 
     Args:
-        runs: runs, in the order of their colors.
+        runs: runs. Their order determines their colors.
         now: time of writing, UNIX seconds.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
@@ -137,7 +137,7 @@ def _find_state(run: RunLogs) -> tuple[str, str]:
 
 
 def _draw_training(runs: Sequence[RunLogs]) -> list[str]:
-    """Draw the charts over the steps."""
+    """Return the charts of loss, accuracy, learning rate and speed over the step."""
 
     def draw_chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
         lines = []
@@ -163,7 +163,7 @@ def _list_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[flo
 
 
 def _draw_evaluations(runs: Sequence[RunLogs]) -> list[str]:
-    """Draw charts of the newest evaluation of each run."""
+    """Return the charts of each run's newest evaluation, or a note if there is none."""
     charts = []
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
@@ -182,13 +182,13 @@ def _draw_evaluations(runs: Sequence[RunLogs]) -> list[str]:
 
 
 def _format_examples(run: RunLogs) -> str:
-    """Format a table of masked sentences with the newest guesses."""
+    """Format a table of masked sentences with the model's newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
     for e in shown[-1]["examples"]:
-        # A token may be a part of a word.
+        # A guess also counts as right if it is only the beginning of the masked token.
         is_right = e["guess"] and e["truth"].startswith(e["guess"])
         verdict = "right" if is_right else "wrong"
         rows.append(
@@ -196,7 +196,7 @@ def _format_examples(run: RunLogs) -> str:
             f'<td class="{verdict}"><b>{_escape(e["guess"])}</b> {e["probability"]:.0%}</td>'
             f"<td>{_escape(e['after'])}</td></tr>"
         )
-    # Without `lang` a browser may draw kanji in their Chinese forms.
+    # Without the attribute `lang`, a browser may draw kanji in their Chinese forms.
     title = f"Filled masks, {_escape(run.name)}, step {shown[-1]['step']:,}"
     table = f'<table lang="ja">{"".join(rows)}</table>'
     return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
@@ -222,7 +222,7 @@ def _format_table(
 
 
 def _get_environment(run: RunLogs) -> dict[str, Any]:
-    """Return machine and packages from the event of the newest start."""
+    """Return the machine and package versions that the run's newest start has logged."""
     starts = [e for e in run.events if e["event"] in ("started", "resumed")]
     last: Mapping[str, Any] = starts[-1] if starts else {}
     left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")

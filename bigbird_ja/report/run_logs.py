@@ -1,4 +1,4 @@
-"""Read the logs of the runs that a report shows."""
+"""Logs of the runs that a report shows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.settings.config_file import read_config
 
-# Maximum age of the heartbeat, in seconds, for a run that counts as running.
+# A run counts as running if its heartbeat is younger than this number of seconds.
 _FRESH_SECONDS = 300.0
 
 
@@ -16,7 +16,7 @@ class RunLogs:
     """Logs of the run in one MODEL_DIR, and figures computed from them."""
 
     def __init__(self, model_dir: str, now: float) -> None:
-        """Read the files.
+        """Read the logs in `model_dir`. The current time `now` is in UNIX seconds.
 
         Raises:
             BadInput: The folder contains no files of a run.
@@ -40,7 +40,7 @@ class RunLogs:
 
     @property
     def step(self) -> int:
-        """Last step in the metrics or the heartbeat."""
+        """Newest step in the metrics or in the heartbeat; 0 if there is none."""
         logged = self.metrics[-1]["step"] if self.metrics else 0
         return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
@@ -53,12 +53,12 @@ class RunLogs:
 
     @property
     def train_seconds(self) -> float | None:
-        """Seconds of training steps, as in the model card."""
+        """Seconds that were spent in training steps. The model card states the same number."""
         return self.metrics[-1].get("train_seconds") if self.metrics else None
 
     @property
     def interruptions(self) -> int:
-        """Number of starts that did not finish the run, as in the model card."""
+        """Number of starts that ended without finishing the run, as the model card counts them."""
         return run_log.count_unfinished_starts(self.events) - self.is_running
 
     @property
@@ -71,24 +71,24 @@ class RunLogs:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost that the supervisor has counted, or None without a supervisor."""
+        """Cost in US dollars that the supervisor of `launch` has recorded, or None without one."""
         return run_log.find_cost_usd(self.events)
 
     @property
     def newest_evaluation(self) -> Mapping[str, Any]:
-        """Evaluation of the newest evaluated step, or an empty one."""
+        """Evaluation of the newest step that was evaluated, or {} if there is none."""
         return self.evaluations[-1] if self.evaluations else {}
 
     def count(self, *names: str) -> int:
-        """Count the events of these names."""
+        """Count the events that have one of these names."""
         return sum(event["event"] in names for event in self.events)
 
 
 def name_apart(runs: Sequence[RunLogs]) -> None:
     """Name each run by the last parts of its path.
 
-    The number of parts, at most 8, is the smallest with which all names differ. The page shows no
-    other part of the path.
+    The number of parts is the smallest with which all names differ, and at most 8. The page does
+    not show the first parts of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     for length in (*range(1, 9), 1):  # If a run is given twice, names stay equal, and 1 is used.
