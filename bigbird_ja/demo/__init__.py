@@ -1,1 +1,1 @@
-"""Demo of every command on a small generated corpus, with a kill and a resume."""
+"""Demo of the main commands on a small generated corpus, with a kill and a resume."""

@@ -1,4 +1,4 @@
-"""The function `demo`: every command on a small generated corpus, with a kill and a resume."""
+"""Demo of the main commands, from `sample` to `report`, on a small generated corpus."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class DemoResult:
 def demo(
     *, work_dir: str | os.PathLike[str] = "out/demo", num_train_steps: int = 360
 ) -> DemoResult:
-    """Run every command on a small generated corpus, each in its own process.
+    """Run the main commands on a small generated corpus, each in its own process.
 
     The training is killed midway and resumed. The commands and their output are printed.
 

@@ -123,7 +123,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model of a checkpoint, and check that it suits the data.
 
     Raises:
-        BadInput: The sequences are too long for the model, or the tokenizer is another one.
+        BadInput: The sequences are too long for the model, or were made with another tokenizer.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0

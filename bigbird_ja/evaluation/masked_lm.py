@@ -26,7 +26,7 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Share of one process in the batches: the numbers `index`, `index + count`, ..."""
+    """Share of one process: the batches with the numbers `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
@@ -54,7 +54,8 @@ def evaluate_model(
         forward: model on a device.
         data_dir: data set, on disk or gs://.
         manifest: manifest of `data_dir`.
-        max_batches: maximum number of batches of `choose_batch_size(seq_length)` records, or None.
+        max_batches: maximum number of batches of `choose_batch_size(seq_length)` records, or None
+            for all records.
         tick: callback after each batch.
         part: share of this process in the batches, or None for all.
 
@@ -188,7 +189,7 @@ def summarize(
 
 
 def make_position_edges(seq_length: int, count: int = 8) -> list[int]:
-    """Return the edges of `count` buckets of equal width over a sequence."""
+    """Return the edges of at most `count` buckets of positions, of about equal width."""
     count = min(count, seq_length)
     return [seq_length * i // count for i in range(count + 1)]
 

@@ -331,7 +331,7 @@ def _parse_bytes(number: str, unit: str) -> int:
     return round(float(number) * _UNITS[unit])
 
 
-# --- in the child ---
+# --- in the child process ---
 
 
 def main(arguments: list[str]) -> None:
@@ -373,8 +373,8 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     compat.skip_default_layouts()
     if job.kept_in:
         compile_cache.use(job.kept_in)
-        # LIBTPU_INIT_ARGS is part of the cache's key, and `pretrain` does not set it. libtpu has
-        # already read its flags, which do not change the compiled code.
+        # Remove LIBTPU_INIT_ARGS, since it is part of the cache's key, and `pretrain` does not set
+        # it. libtpu has already read its flags, which do not change the compiled code.
         os.environ.pop("LIBTPU_INIT_ARGS", None)
     mesh = Mesh(np.asarray(devices), (AXIS,))
     began = time.monotonic()

@@ -57,7 +57,10 @@ class Shape:
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes, with the minor dimension padded to a multiple of 128, and the next one to 8."""
+        """Bytes with padding.
+
+        The minor dimension is padded to a multiple of 128, the second minor one to a multiple of 8.
+        """
         sizes = [self.dimensions[d] for d in self.minor_to_major]
         for place, multiple in ((0, 128), (1, 8)):
             if place < len(sizes):
@@ -77,8 +80,8 @@ class Instruction:
         called: Computations that this instruction calls.
         number: Index of a parameter, or value of an integer scalar constant.
         type_text: Text of the output's type, with shapes and layouts.
-        attributes: Text after the operands.
-        text: Complete text.
+        attributes: Text of the attributes, which follow the operands.
+        text: Complete text of the instruction.
     """
 
     name: str
@@ -103,13 +106,13 @@ class Instruction:
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """The compiler's estimate, or None if it is missing or unknown."""
+        """Cycles of one run by the compiler's estimate, or None if there is no valid estimate."""
         match = _CYCLES.search(self.attributes)
         return int(match[1]) if match and int(match[1]) <= UNKNOWN_CYCLES else None
 
     @cached_property
     def op_name(self) -> str:
-        """Name of the op in TensorFlow or JAX, or "" for an instruction of the compiler."""
+        """Name of the op in TensorFlow or JAX, or "" if the compiler added the instruction."""
         return self.get_attribute("op_name")
 
     def get_attribute(self, name: str) -> str:

@@ -136,8 +136,8 @@ class Scalars:
             return self._evaluate_counter(name, operands, iteration, known)
         if kind in ("smov", "scalar_select"):
             return self._evaluate_move(operands, iteration, known)
-        # If there are three operands, the first is a predicate, and the operation runs only if it
-        # is true. It can be ignored: if it is false, no instruction reads the value.
+        # If there are three operands, the first is a predicate. Ignore the predicate, since no
+        # instruction reads the value if the predicate is false.
         values = [self._evaluate(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
@@ -171,8 +171,8 @@ class Scalars:
     ) -> int | None:
         """Evaluate a counter that grows by a constant in each iteration, or return None."""
         start = step = None
-        # Two counters may start with each other's value. Values that are being evaluated stay
-        # unknown here, so that the recursion ends.
+        # Two counters may start with each other's value. So that the recursion ends, values that
+        # are being evaluated count as unknown.
         unknown = {other: None for other, value in known.items() if value is None}
         for operand in operands:
             operation, inner = self._defined.get(self._find_origin(operand), ("", []))

@@ -1,7 +1,8 @@
 """Registry of child processes and temporary files that must not outlive this process.
 
-Usually, the code that created a child or file ends or removes it. If the process is stopped while
-its main thread is in native code, that code is never reached. So another thread calls `clean_up`.
+Usually, the code that creates a child kills it, and the code that creates a file removes it. If the
+process is stopped while its main thread is in native code, that code does not continue. Another
+thread then calls `clean_up`.
 """
 
 from __future__ import annotations

@@ -119,7 +119,10 @@ _BAR_LOCK = threading.RLock()
 
 
 def _import_tqdm() -> Any:
-    """Import tqdm, which is slow, and prevent it from starting threads and processes."""
+    """Import tqdm, and prevent it from starting threads and processes.
+
+    The import is slow, so it is delayed until a progress line is shown.
+    """
     from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0

@@ -85,7 +85,7 @@ def draw_line_chart(title: str, series: Sequence[Series], is_share: bool = False
 def draw_bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
     """Return a bar chart with a group of bars for each label.
 
-    `tables` contains fractions by the name of the series and by the label.
+    `tables` contains a dict for each series, with fractions by label.
     """
     from matplotlib.ticker import PercentFormatter
 

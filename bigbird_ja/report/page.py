@@ -63,7 +63,7 @@ def format_page(runs: Sequence[RunLogs], now: float) -> str:
     """Format the page as HTML.
 
     Args:
-        runs: runs. Their order determines their colors.
+        runs: runs to show. Their order determines their colors.
         now: time of writing, UNIX seconds.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")

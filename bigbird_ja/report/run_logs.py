@@ -71,7 +71,7 @@ class RunLogs:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost in US dollars that the supervisor of `launch` has recorded, or None without one."""
+        """Cost in US dollars from the supervisor of `launch`, or None without a supervisor."""
         return run_log.find_cost_usd(self.events)
 
     @property
