@@ -6,9 +6,9 @@ of tokens later:
 
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
-The quoted name is one of a million, so only a model that sees the first mention can predict the
-later one, as `scripts/probe.py` measures. Words and sentences are in `article_words.yaml` and
-`article_sentences.yaml`. A change of either file changes every article.
+The quoted name is drawn from at least 10,000 names. So a model can predict the later mention only
+if it sees the first one. `scripts/probe.py` measures whether it does. Words and sentences are in
+`article_words.yaml` and `article_sentences.yaml`. A change of either file changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
 """
@@ -38,14 +38,14 @@ from bigbird_ja.storage.ownership import FILES, FileVersion, Owned
 from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
-# Range of lengths, in characters, and the standard deviation of their logarithm.
+# Range of an article's length in characters, and the standard deviation of the length's logarithm.
 _MIN_LENGTH, _MAX_LENGTH = 250, 40_000
 _SPREAD = 1.0
 
-# Range of distances between a fact and its repetition, in characters. A token has about 1.6.
+# Range of distances between a fact and its repetition, in characters (about 1.6 per token).
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 
-# Slots in a sentence that are filled with random words, and the kind of words of each slot.
+# Slots of the sentence templates, and the kind of random word that fills each slot.
 _WORD_SLOTS = {
     "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
     "英": "latin", "色": "colors", "言": "sayings", "叫": "exclamations", "書": "books",
@@ -54,7 +54,8 @@ _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
 
 def _read(name: str) -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The C loader is ten times as fast.
+    # CSafeLoader is ten times as fast as SafeLoader.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = resources.files(__package__).joinpath(name).read_text("utf-8")
     result: dict[str, Any] = yaml.load(text, loader)  # noqa: S506 (both are safe)
     return result
@@ -80,7 +81,7 @@ def generate(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0)
 
 @functools.cache
 def _parse_slots(sentence: str) -> tuple[tuple[str, str], ...]:
-    """Parse a sentence into pairs of literal text and the following slot ("" without one)."""
+    """Parse a template into pairs of literal text and the slot after it, or "" for no slot."""
     return tuple(
         (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
@@ -107,7 +108,8 @@ class _Writer:
 
     def __init__(self, rng: random.Random, mean_length: int, facts: float) -> None:
         self._random = rng.random
-        # exp(N(mu, s^2)) has the mean exp(mu + s^2 / 2).
+        # The length is log-normal. A log-normal variable exp(N(mu, s^2)) has the mean
+        # exp(mu + s^2 / 2), so mu is log(mean_length) - s^2 / 2.
         length = math.exp(rng.gauss(math.log(mean_length) - _SPREAD**2 / 2, _SPREAD))
         self._target = int(min(max(length, _MIN_LENGTH), _MAX_LENGTH))
         self._written = 0
@@ -150,7 +152,8 @@ class _Writer:
     def _plan_facts(self, count: int) -> None:
         """Plan where `count` facts are stated and repeated.
 
-        `_due` is a heap of (position in characters, tie-break, kind, name, is a repetition).
+        Each entry of the heap `_due` contains the position in characters, a tie-break, the kind of
+        the fact, the quoted name, and whether the entry repeats the fact.
         """
         kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
         if count > len(kinds):  # A random number of kinds varies the difficulty of articles.
@@ -191,9 +194,10 @@ class _Writer:
         return text
 
     def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
-        """Return the values of slots, or functions that draw them.
+        """Return the value of each slot, or a function that draws a value.
 
-        The article's subject and people are fixed. All other values are drawn for each slot.
+        A fixed value, such as the subject, is the same in the whole article. A function draws a new
+        value each time the slot is filled.
         """
         place = self._draw_place()
         subject = place + suffix if suffix else self._draw_person()
@@ -256,7 +260,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """Generated corpus."""
+    """Size and path of a generated corpus, and the seconds that the command took."""
 
     documents: int
     characters: int
@@ -282,7 +286,7 @@ def sample(
         seed: random seed.
         mean_length: mean length of an article, in characters.
         facts_per_1000_characters: number of facts that are repeated later in the article.
-        overwrite: whether another generated corpus is kept as OUTPUT.replaced-N.
+        overwrite: whether an existing generated corpus is renamed to OUTPUT.replaced-N.
 
     Raises:
         BadInput: The file exists with another content.

@@ -1,4 +1,4 @@
-"""Files of text on disk: plain, compressed, in a .zip archive, or as a column of a table.
+"""Files of text: plain, compressed, in a .zip archive, or as a column of a table.
 
 Parquet and Arrow files are read one group of rows at a time.
 """
@@ -23,9 +23,10 @@ _LINES = (".jsonl", ".txt", *SEPARATORS)
 _PLAIN = (*(kind + packed for kind in _LINES for packed in ("", ".gz", ".zst")), *ARROW_SUFFIXES)
 SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
-# Maximum length of a column's name in a message. Without a header the "name" is a whole text.
+# Maximum length of a column's name in a message. If a CSV file lacks a header, the "name" is a text
+# of its first row.
 _SHOWN = 40
-# Number of rows in memory at a time, unless they exceed _BATCH_BYTES.
+# Maximum number of rows of a Parquet file in memory, and maximum size of their texts in bytes.
 _ROWS = 256
 _BATCH_BYTES = 256 << 20
 # ARCHIVE.zip::NAME, a file in an archive.
@@ -49,7 +50,7 @@ def has_suffix(path: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 
 def _split_member(path: str) -> tuple[str, str]:
-    """Split ARCHIVE.zip::NAME into the archive and the name, which is "" for other paths."""
+    """Split ARCHIVE.zip::NAME into archive and name. Any other path has the name ""."""
     match = _IN_ZIP.fullmatch(path)
     return (match["archive"], match["member"]) if match else (path, "")
 
@@ -92,7 +93,11 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
 
 
 def find_column(path: str, names: list[str], fields: Sequence[str]) -> str:
-    """Return the first of `fields` that is the name of exactly one column."""
+    """Return the first of `fields` that is the name of a column.
+
+    Raises:
+        BadInput: The table contains no such column, or two columns of that name.
+    """
     field = next((field for field in fields if field in names), None)
     if field is None or names.count(field) > 1:
         lacking = f"no column {' or '.join(fields)}" if field is None else f"two columns {field}"
@@ -104,14 +109,14 @@ def find_column(path: str, names: list[str], fields: Sequence[str]) -> str:
 
 
 def add_field(names: str) -> str:
-    """Return advice on `text_fields`, with the names of the fields."""
+    """Return the advice to add one of the fields `names` to `text_fields`."""
     return f"Its fields are {names}. Add one to `text_fields`, which are tried in order"
 
 
 def list_members(path: str) -> list[str]:
     """List the files of text in an archive by name, without the files that macOS adds.
 
-    For a plain file of text the list contains only the file.
+    If `path` is not an archive, the list contains only `path`.
 
     Raises:
         BadInput: The archive contains no text, or the suffix does not state a format.
@@ -144,7 +149,7 @@ def get_size(path: str) -> int:
 def get_version(path: str) -> str:
     """Return a text that changes with every write of a file, or "" if the file is missing.
 
-    A member of an archive has the archive's text.
+    All members of an archive have the same text, which changes with every write of the archive.
     """
     with contextlib.suppress(FileNotFoundError):
         return storage.stat(_split_member(path)[0]).token
@@ -162,7 +167,8 @@ def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
     with open_stored(path) as stream:
         for batch in _read_record_batches(pyarrow, stream, path, fields):
             batch.validate(full=True)  # Otherwise Arrow does not check UTF-8 and offsets.
-            # Rows are copied one by one, as all may share one long text.
+            # Rows are converted one by one. Many rows may refer to one long text in the batch, and
+            # each conversion copies the text.
             for value in batch.column(0):
                 yield value.as_py() or ""
 
@@ -170,7 +176,7 @@ def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
 def _read_record_batches(
     pyarrow: Any, stream: IO[bytes], path: str, fields: Sequence[str]
 ) -> Iterator[Any]:
-    """Yield record batches with the column of text of a parquet or Arrow file or stream."""
+    """Yield the text column of a Parquet file, Arrow file or Arrow stream as record batches."""
     if has_suffix(path, (".parquet",)):
         from pyarrow import parquet
 
@@ -179,8 +185,8 @@ def _read_record_batches(
         repeated = parquet.ParquetFile(stream, read_dictionary=[field])
         for group in range(file.num_row_groups):
             where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
-            # A text that the file stores only once may be in every row, and each row in memory is
-            # a copy. So the number of rows depends on the longest text.
+            # A file may store a text once for many rows, but in memory each row contains a copy.
+            # So the number of rows in a batch depends on the longest text.
             first = next(repeated.iter_batches(1, **where), None)
             dictionary = getattr(first and first.column(field), "dictionary", ())
             sizes = [text.as_buffer().size for text in dictionary if text.is_valid]
@@ -192,7 +198,7 @@ def _read_record_batches(
     if is_file:
         reader = pyarrow.ipc.open_file(stream)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-    else:  # The format that `datasets` writes.
+    else:  # Arrow's stream format, which `datasets` writes.
         reader = batches = pyarrow.ipc.open_stream(stream)
     field = _find_text_column(pyarrow, reader.schema, path, fields)
     for batch in batches:
@@ -200,7 +206,7 @@ def _read_record_batches(
 
 
 def _find_text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) -> str:
-    """Return the name of the column of text."""
+    """Return the column's name that `find_column` finds, and check that the column is text."""
     field = find_column(path, schema.names, fields)
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):

@@ -3,11 +3,11 @@
     corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
     for text in corpus.texts(): ...
 
-Document n is the same in every pass.
+Every pass yields the same documents in the same order.
 
-TFDS data sets are neither downloaded nor generated. They are searched in `tfds_data_dir`, if it is
-given. Otherwise they are searched in TFDS's own directory (`TFDS_DATA_DIR`,
-`~/tensorflow_datasets`), then in the public prepared copy in `gs://tfds-data/datasets`.
+TFDS data sets are neither downloaded nor generated, but must be prepared. `open_corpus` looks for
+them in `tfds_data_dir`, if this folder is given. Otherwise it looks in TFDS's own directory
+(`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in the public copy `gs://tfds-data/datasets`.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ TextSource = FileSource | TfdsSource | HubSource
 
 @dataclass(frozen=True)
 class Input:
-    """Value of `inputs`, with the sources that it names.
+    """One value of `inputs`, with the sources that the value names.
 
     Attributes:
         name: value as the user wrote it, without a weight.
@@ -133,10 +133,10 @@ class Corpus:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the content in its order, independent of its location.
+        """SHA-256 (hex) of the corpus's content in order, independent of the files' paths.
 
-        For files it covers all bytes and the way in which they are cut into documents. For a TFDS
-        split it covers the version and the shards' names, lengths and size.
+        For a file, the hash covers all bytes and the settings that divide them into documents. For
+        a TFDS split, it covers the name, the version, and the shards' names, lengths and size.
         """
         return _hash_digests([digest for digests in self._digests for digest in digests])
 
@@ -179,15 +179,15 @@ def open_corpus(
     encoding: str = UTF_8,
     takes_weights: bool = False,
 ) -> Corpus:
-    """Open sources, and read the first document to check them.
+    """Open sources, and check that at least one contains text.
 
     Args:
         sources: values of `inputs`, at least one.
         tfds_data_dir: folder of prepared TFDS data sets.
         txt_documents: unit of a document in a .txt file. The choice of `auto` is logged.
-        text_fields: fields or columns of text, by default `TEXT_FIELDS`. The first one in a record
-            or table is read. They have no effect on .txt files and tfds:.
-        encoding: encoding of files of lines, as Python names it.
+        text_fields: fields or columns of text, by default `TEXT_FIELDS`. The first of them that a
+            record or table contains is read. They have no effect on .txt files and tfds:.
+        encoding: Python's name of the encoding of .jsonl, .txt, .csv and .tsv files.
         takes_weights: whether a source may have a weight, as in `news.jsonl=0.5`.
 
     Raises:
@@ -279,11 +279,11 @@ def _has_text(source: TextSource) -> bool:
 
 
 def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
-    """Open the splits that `source` names, joined by "+".
+    """Open the splits that `source` names, separated by "+".
 
     Raises:
-        BadInput: The source has another form, the split is unknown, or the data set is not
-            prepared.
+        BadInput: `source` is not of the form tfds:NAME[:VERSION][:SPLITS], a split is unknown, or
+            the data set is not prepared.
     """
     match = _TFDS.fullmatch(source)
     if not match:
@@ -342,9 +342,9 @@ def _find_builder(name: str, data_dir: str) -> Any:
 
 
 def _is_public_copy_reachable() -> bool:
-    """Return whether the public copy is reachable.
+    """Return whether the public copy of prepared data sets is reachable.
 
-    TensorFlow's client would retry for minutes if it is not.
+    This check is fast. TensorFlow's client would retry for minutes if the copy is unreachable.
     """
     import urllib.request
 

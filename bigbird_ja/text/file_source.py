@@ -7,8 +7,9 @@ r"""Documents of one file of lines or rows, in constant memory.
 - `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
   column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 
-Files of lines may be compressed (`.gz`, `.zst`), and a `.zip` may contain them. Suffixes may be in
-capitals. A record without text is an empty document, which `make-data` counts and skips.
+`.jsonl`, `.txt`, `.csv` and `.tsv` files may be compressed (`.gz`, `.zst`). A `.zip` archive may
+contain files of all these formats. Suffixes may be in capitals. A record without text is an empty
+document, which `make-data` counts and skips.
 """
 
 import codecs
@@ -35,11 +36,12 @@ UTF_8 = "utf-8"
 # Values of `txt_documents`.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 
-# Maximum size of a document, as the whole document is in memory. Lines of ten megabytes do occur.
+# Maximum size of a document, in bytes. The limit is needed because a whole document is read into
+# memory. Real files contain lines of ten megabytes.
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"
-# Maximum size of a .txt file that is one document. The longest novels have 5 MB.
+# Maximum size of each .txt file for which `auto` selects `file`. The longest novels have 5 MB.
 _MAX_BOOK_BYTES = 8 << 20
 # A column is rejected if this many cells at its start contain only numbers.
 _ROWS_OF_NUMBERS = 10
@@ -47,7 +49,7 @@ _ROWS_OF_NUMBERS = 10
 
 @dataclass(frozen=True)
 class FileSource:
-    """Picklable file of documents."""
+    """Picklable path of a file of documents, with the settings to read the file."""
 
     path: str
     txt_documents: str = BLANK_LINE
@@ -101,7 +103,7 @@ class FileSource:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the file's bytes and the way in which they are read."""
+        """Return the SHA-256 of the file's bytes and of the settings by which they are read."""
         kind = f"table{self._comma}" if self._comma else "jsonl"
         kind = "column" if self.is_column else kind
         how = f"{kind}={','.join(self.text_fields)}"
@@ -118,7 +120,7 @@ class FileSource:
         """Yield number (from 1) and text of each line, without its line break.
 
         Raises:
-            BadInput: A line has another encoding or is too long, or the compressed file is damaged.
+            BadInput: A line is not in `encoding` or is too long, or the compressed file is damaged.
         """
         # Invalid bytes become lone surrogates, so that the message can name the line.
         encoding = "utf-8-sig" if self.encoding == UTF_8 else self.encoding
@@ -167,8 +169,8 @@ class FileSource:
         """Yield the texts of a column of a CSV or TSV file.
 
         Raises:
-            BadInput: The column is missing or contains numbers, a row has another length, or a
-                quote is unterminated.
+            BadInput: The column is missing or contains numbers, a row has more or fewer cells than
+                the header, or a quote is unterminated.
         """
         csv.field_size_limit(MAX_DOCUMENT_BYTES)
         lines = (f"{line}\n" for _, line in self._read_lines())
@@ -198,7 +200,7 @@ class FileSource:
 
 
 def _advise_conversion(line: str, encoding: str) -> str:
-    """Return advice on a file's encoding, by a line that cannot be decoded."""
+    """Return advice on the encoding of a file, guessed from a line that cannot be decoded."""
     if encoding != UTF_8:
         return "Give the encoding of these files as `encoding`"
     data = line.encode("utf-8", "surrogateescape")
@@ -213,13 +215,13 @@ def _advise_conversion(line: str, encoding: str) -> str:
 
 
 def check_encoding(encoding: str) -> str:
-    """Return Python's name of an encoding of text.
+    """Return Python's canonical name of a text encoding.
 
     Raises:
         BadInput: Python has no such encoding.
     """
     with contextlib.suppress(LookupError, UnicodeError):
-        "".encode(encoding)  # This raises for codecs of bytes.
+        "".encode(encoding)  # Raises LookupError for a bytes-to-bytes codec, such as zlib.
         return codecs.lookup(encoding).name
     raise BadInput(
         f"`encoding` {encoding!r}: Python has no such encoding. Give a name such as cp932"
@@ -281,10 +283,10 @@ def _advise_form(fields: Sequence[str]) -> str:
 def open_files(
     source: str, txt_documents: str, text_fields: Sequence[str], encoding: str
 ) -> tuple[FileSource, ...]:
-    """Open the files that a source names: one file, the files of a folder, or of a pattern.
+    """Open the files of a source, which is the path of a file or folder, or a glob pattern.
 
     Raises:
-        BadInput: There is no file, or one is unreadable or has a suffix that states no format.
+        BadInput: There is no file, or a file is unreadable or has an unknown suffix.
     """
     about = (txt_documents, tuple(text_fields), encoding)
     files = [FileSource(path, *about) for path in _find_paths(source)]
@@ -315,7 +317,10 @@ def _find_paths(source: str) -> list[str]:
 
 
 def _list_folder(folder: str) -> list[str]:
-    """List a folder's files by name, or the `train` files of a `datasets` folder with splits."""
+    """List the files of text in a folder, sorted by name.
+
+    If `datasets` saved several splits in the folder, list only the files of the split `train`.
+    """
     names = storage.list_tree(folder)
     if "dataset_dict.json" in names:
         folder = storage.join(folder, "train")

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders, with transformers' ids, stored with the data set.
+"""Tokenizers of Hugging Face folders, stored with the data set. The ids equal transformers' ids.
 
 `huggingface.tokenizer` loads a folder with transformers. The result is stored as one zip archive,
 DATA_DIR/tokenizer.model:
@@ -8,11 +8,11 @@ DATA_DIR/tokenizer.model:
 - `tokenizer.json`: the definition built by the tokenizer's class. The library `tokenizers` encodes
   with it. That library starts in a tenth of the time of transformers. A tokenizer in Python
   (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes with them.
-- `tokenizer_config.json`, which names a class that reads `tokenizer.json` unchanged in transformers
-  4 and 5, next to a model of any type. `export` writes these files.
+- `tokenizer_config.json`, which names a tokenizer class. In transformers 4 and 5 this class reads
+  `tokenizer.json` unchanged, for a model of any type. `export` writes these files.
 
-Unlike in transformers, a special token that is spelled out in a text (`</s>`) is ordinary text, as
-in SentencePiece.
+If a text spells out a special token (`</s>`), these characters are encoded as ordinary text, as by
+SentencePiece. transformers itself would encode them as the special token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIRST_BYTES = b"PK\x03\x04"  # Signature of a zip archive.
 VOCABULARY = "vocabulary.json"
 DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
-MAX_BYTES = 256 << 20  # Limit of each file.
+MAX_BYTES = 256 << 20  # Maximum size of each file.
 
 _ADVICE = "give a whole folder, or install the version of transformers that wrote it"
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
@@ -67,14 +67,14 @@ def pack(content: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(content):
-            entry = zipfile.ZipInfo(name)  # The default date is in 1980.
+            entry = zipfile.ZipInfo(name)  # Its default date is always the same, in 1980.
             entry.create_system = 3  # Unix, so that the bytes are equal on every system.
             archive.writestr(entry, content[name])
     return buffer.getvalue()
 
 
 def _unpack(data: bytes, source: str) -> dict[str, bytes]:
-    """Return the files of an archive of `pack`.
+    """Return the files of an archive that `pack` made.
 
     Raises:
         BadInput: The archive is damaged.
@@ -219,7 +219,7 @@ class FolderTokenizer(Tokenizer):
 
     def _load_python_encoder(self) -> Callable[[list[str], bool], list[list[int]]]:
         theirs, _ = load(self.files, self.source)
-        if hasattr(theirs, "subword_tokenizer"):  # Cache words, as splitting one is slow.
+        if hasattr(theirs, "subword_tokenizer"):  # Splitting a word is slow, so cache its tokens.
             cut = theirs.subword_tokenizer.tokenize
             theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)
         vocabulary, unknown = theirs.get_vocab(), theirs.unk_token_id
@@ -266,7 +266,7 @@ class FolderTokenizer(Tokenizer):
             surface = _NO_TEXT * int(numbers[-1])
         lengths = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(lengths) - lengths
-        # If the last token writes no bytes, its start is past the end, so the end is repeated.
+        # The start of a last token without bytes is len(data), so `ends` needs one more entry.
         ends = np.append(numbers, numbers[-1:])
         return surface, np.maximum(ends[starts] - 1, 0)
 

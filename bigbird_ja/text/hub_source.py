@@ -55,7 +55,7 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     The default split is `train`.
 
     Raises:
-        BadInput: The source has another form, or `_find_commit` raises it.
+        BadInput: The source is not of this form, or `_find_commit` raises it.
     """
     match = _ROWS.fullmatch(source)
     if not match:
@@ -70,7 +70,7 @@ def _find_commit(name: str, revision: str | None) -> str:
     """Return the commit of a data set's revision, by default the newest.
 
     Raises:
-        BadInput: A package or the network is missing, or there is no such data set. The message
+        BadInput: A package is missing, the network fails, or there is no such data set. The message
             contains a command that downloads the data set.
     """
     advice = (
@@ -91,7 +91,7 @@ def _find_commit(name: str, revision: str | None) -> str:
 def _stream_rows(
     name: str, config: str | None, split: str, commit: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Stream the rows of a data set by `datasets`.
+    """Stream the rows of a data set with `datasets`.
 
     Raises:
         BadInput: There is no such config or split, or `datasets` cannot read the files.

@@ -14,11 +14,11 @@ def parse_tokenizer(data: bytes, source: str) -> Tokenizer:
     """Load a tokenizer from the content of a `tokenizer.model`.
 
     The content is a SentencePiece model, or an archive that `folder_tokenizer` describes. The
-    result is cached, as the start of training needs the tokenizer three times, and a large
-    tokenizer takes a second to load.
+    result is cached, because the start of training loads the same tokenizer three times. Loading a
+    large tokenizer takes a second.
 
     Raises:
-        BadInput: The content is neither of the two.
+        BadInput: The content is neither a SentencePiece model nor such an archive.
     """
     if data.startswith(folder_tokenizer.FIRST_BYTES):
         return folder_tokenizer.FolderTokenizer(data, source)

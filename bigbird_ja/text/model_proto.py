@@ -1,7 +1,8 @@
 """Read and change SentencePiece `.model` files.
 
-SentencePiece's own classes need a newer protobuf than TensorFlow 2.15, so the few messages are
-declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
+SentencePiece's own classes need a newer protobuf than TensorFlow 2.15 allows. So this module
+declares the few messages that it needs. The field numbers are those of google/sentencepiece,
+src/sentencepiece_model.proto.
 
 This package finds special pieces by name. So `adapt` rewrites another project's model: it renames
 special pieces, and adds missing ones after the last piece. No id changes. The changes are logged,
@@ -15,8 +16,8 @@ from typing import Any
 from bigbird_ja.errors import BadInput
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-# Name of a special piece in this package -> name of its role in Hugging Face, and names of the
-# piece in other projects.
+# Special pieces by their names in this package. Each value contains Hugging Face's name of the
+# piece's role, and the piece's names in other projects.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<unk>": ("unk_token", ("[UNK]",)),
     "<pad>": ("pad_token", ("[PAD]",)),
@@ -30,14 +31,14 @@ UNIGRAM, BPE = 1, 2
 # Kinds of pieces.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-# Scores become multiples of this many nats: see `round_scores`.
+# Step, in nats, to whose multiples `round_scores` rounds scores.
 SCORE_STEP = 1 / 64
 
-# Default of each field, by type. All INT32 fields here are enums with the default 1 (`UNIGRAM` or
-# `NORMAL`), and all BOOL fields are true by default.
+# Default value of a field by the field's type. All INT32 fields in `_MESSAGES` are enums with the
+# default 1 (`UNIGRAM` or `NORMAL`), and all BOOL fields are true by default.
 _DEFAULTS = {"INT32": "1", "BOOL": "true"}
-# Messages as (field, number, type). In a Model, trainer and normalizer are declared as bytes, so
-# that they stay unchanged.
+# Fields of each message, as (name, number, type). In Model, the messages trainer and normalizer are
+# declared as bytes, so that a rewritten model contains them unchanged.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Piece": (("name", 1, "STRING"), ("score", 2, "FLOAT"), ("kind", 3, "INT32")),
     "Model": (("pieces", 1, "MESSAGE"), ("trainer", 2, "BYTES"), ("normalizer", 3, "BYTES")),
@@ -79,7 +80,7 @@ def _make_class(message: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of a model that another implementation needs for equal results."""
+    """Settings of a model that other tokenizer libraries need to produce the same ids."""
 
     model_type: int  # UNIGRAM or BPE.
     normalization: str  # Name of the rules, such as nmt_nfkc.
@@ -118,7 +119,7 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 
 def replace_pieces(model: bytes, pieces: list[Piece]) -> bytes:
-    """Return the model with another vocabulary, in the order of its ids."""
+    """Return the model with `pieces`, in the order of their ids, as its vocabulary."""
     parsed = _make_class("Model").FromString(model)
     del parsed.pieces[:]
     for piece in pieces:
@@ -132,9 +133,9 @@ def round_scores(model: bytes) -> bytes:
     SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
     the sum (0.01 at -1e5) decides between segmentations with nearly equal scores. So the ids of a
     document would differ from the ids of its parts, and from the ids of Hugging Face's tokenizer,
-    which sums in float64. Sums of multiples of 1/64 are exact up to 262,144, the score of some
-    40,000 tokens. Equal scores are resolved by the same rule everywhere. Models of other types are
-    returned unchanged.
+    which sums in float64. Float32 sums of multiples of 1/64 are exact up to 262,144, the score of
+    some 40,000 tokens. All implementations choose between equal sums by the same rule. Models of
+    other types are returned unchanged.
     """
     if read_settings(model).model_type != UNIGRAM:
         return model

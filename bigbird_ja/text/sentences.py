@@ -1,9 +1,9 @@
-"""Split text into sentences, by the marks of Japanese and of other languages.
+"""Split text into sentences, by the punctuation of Japanese and of other languages.
 
 The joined sentences equal the text, for any string. One regular expression finds the few relevant
 characters (ends of sentences, brackets, line breaks, markers), and one pass over them finds the
 boundaries. A boundary inside brackets is dropped when the bracket closes, so a quotation is never
-cut. It stays if the bracket does not close within `MAX_BRACKET_LENGTH` characters.
+cut. The boundary stays if the bracket does not close within `MAX_BRACKET_LENGTH` characters.
 """
 
 import itertools
@@ -68,7 +68,7 @@ _MAX_DEPTH = 32
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split `text` into sentences, including closing brackets and white space after them."""
+    """Split `text` into sentences, each with the closing brackets and white space after it."""
     if not text:
         return []
     cuts = [0, *find_sentence_boundaries(text), len(text)]
@@ -80,7 +80,7 @@ def find_sentence_boundaries(text: str) -> list[int]:
     cuts: list[int] = []
     # Kind and offset of each open bracket, and the number of boundaries before it.
     stack: list[tuple[int, int, int]] = []
-    ended = -1  # End of the last punctuation that ended a sentence, with closing brackets.
+    ended = -1  # End of the last punctuation of a sentence, including closing brackets after it.
     length = len(text)
     first = length - len(text.lstrip())  # End of leading white space.
     for event in _EVENT.finditer(text):
@@ -112,7 +112,7 @@ def find_sentence_boundaries(text: str) -> list[int]:
                 if start > (cuts[-1] if cuts else 0) and start > first:
                     cuts.append(start)
             elif cuts and cuts[-1] == start:
-                cuts.pop()  # A line break belongs to the sentence before it.
+                cuts.pop()  # The marker of a line break belongs to the sentence before it.
         else:
             if not _ends_sentence(text, token, start, end, cuts):
                 continue

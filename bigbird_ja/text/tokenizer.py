@@ -20,8 +20,8 @@ from bigbird_ja.text.markers import MARKERS, MASK, NEWLINE
 # <unk>. The ids of the markers follow, and a marker in a text is always one token.
 CONTROL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_TOKENS: tuple[str, ...] = CONTROL_TOKENS + MARKERS
-# Minimum share of tokens with kana in a Japanese vocabulary. Real Japanese vocabularies contain
-# several times as many, and other vocabularies fewer.
+# Minimum share of tokens with kana in a Japanese vocabulary. The share is several times as high in
+# real Japanese vocabularies, and lower in vocabularies for other languages.
 _KANA_SHARE = 0.05
 
 
@@ -65,9 +65,9 @@ class Tokenizer(abc.ABC):
         model_bytes: content of DATA_DIR/tokenizer.model.
         source: path of the tokenizer, for messages.
         special: ids of special tokens.
-        special_ids: ids by name that are never predicted, and never drawn as replacement.
+        special_ids: ids, by name, that masking never selects, and never draws as a replacement.
         vocab_size: number of tokens, including special ones.
-        names: token of each id, in the spelling of its project.
+        names: token of each id, as the tokenizer's own files spell it.
         tokens: token of each id in readable characters, with "▁" for a space.
         written: text of each token, with "▁" for a space.
         is_text_token: bool [vocab_size], whether a token is ordinary text: not special, unknown or
@@ -90,7 +90,7 @@ class Tokenizer(abc.ABC):
     characters: np.ndarray
 
     def __init__(self, model: bytes, source: str) -> None:
-        """Set the model, and defaults that subclasses change."""
+        """Set the model and its source, and default attributes that subclasses may replace."""
         self.model_bytes, self.source = model, source
         self.changes: dict[str, str] = {}
         self.files: Mapping[str, bytes] = {}
@@ -113,7 +113,7 @@ class Tokenizer(abc.ABC):
     def encode_with_masks(self, text: str) -> list[int]:
         """Encode a text with `MASK` in place of masked tokens, without [CLS] and [SEP].
 
-        The ids equal the ids of Hugging Face's tokenizer.
+        The ids equal those that Hugging Face's tokenizer returns for the text.
         """
 
     @abc.abstractmethod
@@ -140,7 +140,7 @@ class Tokenizer(abc.ABC):
         return with_kana > _KANA_SHARE * len(self.tokens)
 
     def format_tokens(self, ids: Sequence[int]) -> str:
-        """Format tokens as text, with spaces between words if the tokenizer drops them."""
+        """Format tokens as text. If the tokenizer drops spaces between words, insert them."""
         parts = [self.written[i].replace("▁", " ") for i in ids]
         if self.continues_word is not None:
             apart = ["" if self.continues_word[i] else " " for i in ids]
@@ -205,7 +205,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _token_lengths(self) -> np.ndarray:
-        """Number of characters that each token writes: int32 [vocab_size], 0 if unknown."""
+        """Number of characters that each token writes: int32 [vocab_size].
+
+        The number is 0 for a token that is neither ordinary text nor a marker, such as <unk>.
+        """
         lengths = np.array([len(token) for token in self.tokens], np.int32)
         return np.where(self.is_text_token | np.isin(self.tokens, MARKERS), lengths, 0)
 
@@ -229,9 +232,9 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
 
-        As in training and in Hugging Face's tokenizer, the mask replaces a token: no space is added
-        after it, and spaces before it are removed. Each mask is replaced by a marker, which is
-        always one token, before the text is encoded.
+        As in training and in Hugging Face's tokenizer, a mask replaces a token: no space is added
+        after the mask, and spaces before the mask are removed. Before the text is encoded, each
+        mask is replaced by a marker, because a marker is always encoded as one token.
         """
         marker = NEWLINE
         parts = text.split(MASK)
@@ -255,7 +258,7 @@ def _load_processor(model: bytes, source: str) -> sentencepiece.SentencePiecePro
             raise ValueError("an empty file")
         try:
             processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:  # The message only names a line of SentencePiece's code.
+        except RuntimeError as error:  # SentencePiece's message names only a line of its code.
             raise ValueError("it is damaged, or a file of another kind") from error
         for token_id in range(processor.GetPieceSize()):
             processor.IdToPiece(token_id)

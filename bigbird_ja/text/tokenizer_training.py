@@ -49,10 +49,11 @@ from bigbird_ja.text.tokenizer import (
     Tokenizer,
 )
 
-# Number of lines for the statistics, a sample of the training lines.
+# Approximate number of training lines that are sampled for the statistics.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
-# Text with at most this many different characters is in an alphabet. Korean and Chinese use more.
+# Text with at most this many different characters counts as written in an alphabet. Korean and
+# Chinese text contains more.
 _MAX_ALPHABET = 500
 # Characters to replace by spaces, as SentencePiece skips lines that contain them.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
@@ -91,24 +92,24 @@ def tokenize(
 ) -> TokenizerResult:
     """Train a SentencePiece model and write its files, unless they exist.
 
-    Worker processes import the main script again, so a script must call this below
+    Worker processes import the main script again, so a script must call `tokenize` below
     `if __name__ == "__main__":`.
 
     Args:
         inputs: corpora. The guide lists their forms.
-        output_prefix: path without its ending, on disk or gs://.
+        output_prefix: path of the output files without their suffixes, on disk or gs://.
         config: preset, file or `Config`.
         overrides: settings by key.
         vocab_size: number of tokens, including special ones.
         model_type: unigram or bpe.
         character_coverage: share of the text's characters that become tokens.
         max_sentence_length: maximum length of a line, in bytes.
-        max_sentences: number of lines drawn from the corpus.
-        text_fields: fields or columns of text. The first one in a record is read.
-        encoding: encoding of files of lines.
+        max_sentences: maximum number of lines drawn from the corpus.
+        text_fields: fields or columns of text. The first of them that a record contains is read.
+        encoding: encoding of .jsonl, .txt, .csv and .tsv files.
         txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
-        overwrite: whether files of another model of `tokenize` are kept as NAME.replaced-N.
+        overwrite: whether files of an existing model are renamed to NAME.replaced-N.
 
     Raises:
         BadInput: The output files exist, but were made with other settings, from another text or by
@@ -188,10 +189,11 @@ def train(
 ) -> tuple[SentencePieceTokenizer, dict[str, Any]]:
     """Train a model on a corpus.
 
-    The corpus is read twice: here to count its lines, and by a child process to sample them.
+    The corpus is read twice. This function counts the lines, then a child process samples them.
 
     Returns:
-        The model, and figures for its `ModelRecord`: `lines`, and statistics of a sample of them.
+        The tokenizer, and figures for the `ModelRecord`: the number of training lines, and
+        statistics of a sample of these lines.
 
     Raises:
         BadInput: The vocabulary size does not suit the text.
@@ -229,7 +231,7 @@ def train(
 def _train_in_child(
     corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> tuple[bytes, list[str]]:
-    """Train in this process, and return the model and a sample of lines for its statistics."""
+    """Train a model in this child process, and return it with a sample of its training lines."""
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 
@@ -260,7 +262,7 @@ def split_lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 def cut(line: str, max_bytes: int) -> Iterator[str]:
     """Cut a line into parts of up to `max_bytes` of UTF-8, if possible at ends of sentences.
 
-    The joined parts equal the line. SentencePiece skips lines of more than `max_bytes`.
+    The joined parts equal the line. SentencePiece would skip a line of more than `max_bytes`.
     """
     if len(line) * 4 <= max_bytes or len(line.encode()) <= max_bytes:
         yield line
@@ -450,8 +452,8 @@ class ModelFiles:
     def check_model(self, tokenizer: Tokenizer) -> None:
         """Compare the model with PREFIX.json, if that file exists.
 
-        SentencePiece usually loads a file with a flipped bit without an error. But the result is
-        another tokenizer.
+        SentencePiece usually loads a file with a flipped bit without an error, but as a different
+        tokenizer.
 
         Raises:
             BadInput: The record describes another model.

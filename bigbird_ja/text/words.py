@@ -4,8 +4,8 @@ Japanese is written without spaces, so SentencePiece's leading "▁" does not ma
 script (kanji, hiragana, katakana, latin, digits, other) approximate word starts without a
 dictionary. `mecab` uses fugashi with unidic-lite (extra `words`).
 
-A token starts a word if its first character belongs to another word than the first character of the
-previous token.
+A token starts a word if its first character and the first character of the previous token belong to
+different words.
 
 Chinese, Thai, Lao, Khmer and Burmese have neither spaces between words nor changes of script. If a
 run of one script is longer than a word can be, each of its tokens counts as a word, as the pieces
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK, UNSPACED = range(10)
 _NUM_CLASSES = 10
 # Maximum lengths of words in scripts without spaces, in characters. Chinese idioms have four.
-# UNSPACED is class SA in Unicode's line breaking (UAX 14), whose words need a dictionary.
+# UNSPACED is class SA of Unicode's line breaking (UAX 14): scripts in which only a dictionary finds
+# the words.
 _LONGEST_WORD = {KANJI: 4, UNSPACED: 12}
 # Minimum share of tokens that begin with kana in a Japanese document.
 _KANA_IN_TEXT = 0.05
@@ -74,14 +75,14 @@ def _make_class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _make_start_table() -> np.ndarray:
-    """Return whether a word starts between characters of two classes: bool [first, second]."""
+    """Return whether a word starts between two characters, by class: bool [first, second]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
     starts[OTHER, OTHER] = True  # Each punctuation mark or symbol is a word.
     starts[SPACE, :] = False  # A space belongs to the word after it, like "▁".
     starts[:, SPACE] = True
     starts[SPACE, SPACE] = False
     starts[:, MARK] = False
-    starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 and 1,000.
+    starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 is one word, and 1,000 too.
     starts[POINT, POINT] = True
     starts[LATIN, UNSPACED] = starts[UNSPACED, LATIN] = False
     return starts
@@ -132,16 +133,16 @@ def _load_mecab() -> Callable[[str], str]:
     return parse
 
 
-# Function that finds word starts. Its arguments are texts, and token ids of each (int32 [tokens]).
-# It returns for each text whether each token starts a word (bool [tokens]).
+# Function that finds word starts. Its arguments are texts, and the token ids of each text (int32
+# [tokens]). It returns for each text whether each token starts a word (bool [tokens]).
 WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
     """Return the function that finds word starts by `kind`, "script" or "mecab".
 
-    If each token states whether it continues a word, as in WordPiece, "script" uses this statement,
-    and not the characters.
+    If the spelling of each token states whether the token continues a word, as in WordPiece (##),
+    "script" uses the spelling, and not the scripts of the characters.
     """
     if kind == "mecab":
         return TextMarker(tokenizer, find_mecab_boundaries)
@@ -174,7 +175,8 @@ def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray
 class ScriptMarker:
     """`WordMarker` that uses only the ids, at some 100 M tokens/s.
 
-    A table contains for each pair of tokens' codes whether the second token starts a word.
+    A table states whether a token starts a word, for each pair of a code of the previous token's
+    end and a code of this token's beginning.
     """
 
     # Each token has two codes. The code of its end is the class (SPACE, KANJI, ...) of its last
@@ -204,7 +206,7 @@ class ScriptMarker:
         if len(flat) > 1:
             last = self._last[flat[:-1]]
             marks = np.flatnonzero(last == MARK)
-            if len(marks):  # "ー" has the class of the previous token's end.
+            if len(marks):  # A token "ー" gets the class of the token before it.
                 source = np.arange(len(last))
                 source[marks] = 0
                 source = np.maximum.accumulate(source)[marks]
@@ -238,13 +240,13 @@ def _classify(codes: np.ndarray, is_head: np.ndarray) -> tuple[np.ndarray, np.nd
     """Classify characters.
 
     Args:
-        codes: uint32 [n], code points.
-        is_head: bool [n], whether a character begins a text or token.
+        codes: uint32 [characters], code points.
+        is_head: bool [characters], whether a character begins a text or token.
 
     Returns:
-        Three arrays [n]: the class of each character (uint8), the same with each MARK replaced by
-        the class of the character before it (uint8), and whether a word starts at each character
-        (bool).
+        Three arrays [characters]: the class of each character (uint8), the classes with each MARK
+        replaced by the class of the character before it (uint8), and whether a word starts at each
+        character (bool).
     """
     raw = _make_class_table()[codes]
     marks = raw == MARK
@@ -294,13 +296,13 @@ class TextMarker:
         if self._divides and surface:
             codes = np.frombuffer(surface.encode("utf-32-le", "surrogatepass"), "<u4")
             kinds = _make_class_table()[codes[np.minimum(offsets, len(codes) - 1)]]
-            begins = np.diff(offsets, prepend=-1) > 0  # Else a token begins inside a character.
+            begins = np.diff(offsets, prepend=-1) > 0  # False inside a character.
             lengths = np.where(begins, np.diff(offsets, append=len(codes)), 0)
             _divide_long_runs(starts, kinds, lengths)
         if self._tokenizer.has_partial_characters:
             return starts
         symbols = ~self._tokenizer.is_text_token[ids]
-        starts |= symbols  # Wiki40b's markers are words.
+        starts |= symbols  # Each of Wiki40b's markers is a word.
         starts[1:] |= symbols[:-1]
         return starts
 
