@@ -1,7 +1,8 @@
 """Conversion of a Hugging Face folder's config.json to settings of a run.
 
-A ModernBERT becomes a ModernBERT. A BERT, RoBERTa or BigBird becomes a BigBird. Its attention is
-full if the positions of the BERT or RoBERTa suffice for the data's sequences.
+A run that starts from a ModernBERT trains a ModernBERT. A run that starts from a BERT, RoBERTa or
+BigBird trains a BigBird. The BigBird's attention is full if the source is a BERT or RoBERTa with
+enough positions for the data's sequences.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,19 +21,20 @@ _ARCHITECTURES = {
     "modernbert": "modernbert",
     **dict.fromkeys(("bert", *ROBERTAS, "big_bird"), "bigbird"),
 }
-# Types of models that equal a BigBird with full attention, and transformers' names of their
-# classes.
+# Types of models that compute the same as a BigBird with full attention, and the prefixes of their
+# class names in transformers.
 STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-# Suffixes of supported classes.
+# Suffixes of the names of supported classes.
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")
-# RoBERTa's positions start at its padding id + 1. The rows below are never read.
+# Row of RoBERTa's position embeddings for the first token: its padding id (1) + 1. The rows before
+# this row are used only for padding.
 FIRST_POSITION = 2
 _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
 }
-# Keys of config.json that become settings. If two keys are for one setting, ModernBERT uses the key
-# that is listed later here, and all other models use the one that is listed earlier.
+# Keys of config.json that become settings. layer_norm_eps and norm_eps are the same setting. If
+# config.json contains both, the later key in this list has priority, because ModernBERT reads it.
 _KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -188,7 +190,7 @@ def _read_activations(config: FolderConfig) -> tuple[str, str]:
 
 
 def _read_layers(config: FolderConfig) -> dict[str, Any]:
-    """Return the settings of a ModernBERT's length and layers, from transformers 5's keys."""
+    """Return a ModernBERT's maximum length and, from keys of transformers 5, its layer settings."""
     values: dict[str, Any] = {"max_position_embeddings": config.max_position_embeddings or None}
     if config.layer_types:
         values["global_attn_every_n_layers"] = _find_global_interval(config.layer_types)

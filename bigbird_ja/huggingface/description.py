@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def describe(folder: str) -> dict[str, Any]:
-    """Return a description of a folder, which is recorded by a run that starts from the folder.
+    """Return a description of a folder, for the record of a run that starts from the folder.
 
     The model card of an export needs the description, even if the folder no longer exists. Missing
     or damaged files are ignored.
@@ -61,7 +61,7 @@ def _read_model_card(folder: str) -> tuple[dict[str, Any], str]:
 
 
 def _find_hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
-    """Find NAME/REPO in the client's cache, the card's code, or config.json."""
+    """Find the model's name on the Hub in the folder's path, the card's code, or config.json."""
     title = re.search(r"^# +(.+)", card, re.MULTILINE)
     titles = (title[1].strip() if title else "", storage.get_base_name(folder.rstrip("/")))
     loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)

@@ -10,14 +10,14 @@ from bigbird_ja.process.classify import summarize_error
 from bigbird_ja.process.console import log
 from bigbird_ja.text.hub_source import NAME
 
-# Path of a model in the client's cache, with NAME, REPO and the commit.
+# Path of a model in huggingface_hub's cache. The groups are owner, repository and commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
 # Files to fetch without weights: settings, tokenizer and model card.
 _SMALL = ["*.json", "*.txt", "*.model", "README.md"]
 
 
 def parse_cached_path(path: str) -> tuple[str, str]:
-    """Return NAME/REPO and the commit of a path in the client's cache, or two empty texts."""
+    """Return OWNER/REPO and the commit of a path in huggingface_hub's cache, or two empty texts."""
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
 
@@ -34,11 +34,11 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
     """Download the newest commit of the repository that `path` names, unless it is a local path.
 
     Returns:
-        The folder in the client's cache, or `path`.
+        The folder in huggingface_hub's cache, or `path` if nothing is downloaded.
 
     Raises:
-        BadInput: The client or the network is missing, or there is no such repository. The message
-            contains a command that downloads the repository.
+        BadInput: huggingface_hub is not installed, the network fails, or there is no such
+            repository. The message contains a command that downloads the repository.
     """
     if not (advice := advise_download(path)) or path.endswith((".model", ".index")):
         return path

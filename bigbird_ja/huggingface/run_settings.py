@@ -14,14 +14,17 @@ from bigbird_ja.settings.provenance import Layer
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.load import TOKENIZER_NAME, parse_tokenizer
 
-# A data set counts as made with a folder's tokenizer if its own tokenizer contains at least this
-# fraction of the folder's tokens, with the same ids. The others may be special tokens that were
-# renamed (`text.model_proto.adapt`).
+# A data set counts as made with a folder's tokenizer if the data set's tokenizer contains at least
+# this fraction of the folder's tokens, with the same ids. The remaining tokens may be special
+# tokens that were renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 
 
 def make_attention_notice(source: str, config: Config, data: Data) -> str | None:
-    """Return a notice about the attention and class of a BERT or RoBERTa, or None."""
+    """Return a notice about the attention and exported class of a run from a BERT or RoBERTa.
+
+    For other sources, return None.
+    """
     theirs = read_config(source) if state_dict.has_weights(source) else None
     if theirs is None or theirs.model_type not in STOCK:
         return None
@@ -59,10 +62,10 @@ def plan_settings(init_from: str | None, data: Data | None, data_dir: str) -> li
 def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     """Return the settings that a Hugging Face folder fixes for a new run.
 
-    Other sources fix none.
+    A MODEL_DIR or a TensorFlow checkpoint fixes no settings.
 
     Args:
-        source: the parameter `init_from`.
+        source: value of the parameter `init_from`.
         data: facts of the data set, which may have fewer tokens than the model has embeddings.
         data_dir: path of the data set.
 
@@ -84,7 +87,7 @@ def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
     # A model with rotary positions may be trained on longer sequences than its config.json states.
     if known.get("max_position_embeddings", 0) < data.seq_length:
         known.pop("max_position_embeddings", None)
-    # Full attention is kept if the source's learned positions suffice.
+    # Attention stays full if the source has enough learned positions for the data's sequences.
     if data.seq_length <= theirs.positions:
         known["max_position_embeddings"] = theirs.positions
         known["attention_type"] = "original_full"
@@ -121,7 +124,7 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
     """Check that the data set's ids mean the same tokens as the rows of the embeddings.
 
     Args:
-        source: the folder. Without a tokenizer nothing is checked.
+        source: Hugging Face folder. If it contains no tokenizer, nothing is checked.
         encoder: encoder of the folder.
         path: path of the data set's tokenizer.
 

@@ -22,7 +22,7 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
-# Settings of `model` whose names in config.json differ.
+# Names of settings of `model` by key of config.json, if the two names differ.
 SETTINGS = {
     "num_hidden_layers": "num_layers",
     "hidden_activation": "hidden_act",
@@ -45,7 +45,7 @@ _BIGBIRD = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
-# Prefixes of BigBird's names, and their prefixes in other classes from which a BigBird can start.
+# Prefixes of parameter names in BigBird, and the equivalent prefixes in BERT and in RoBERTa.
 _BERT = {"bert.pooler.": "bert.pooler.dense."}
 _ROBERTA = {
     "bert.pooler.": "roberta.pooler.dense.",
@@ -73,10 +73,10 @@ _MODERNBERT_LAYER = {
 
 
 def to_hugging_face_name(model: ModelConfig, name: str) -> str:
-    """Return the name in the state dict of transformers' BigBird or ModernBERT.
+    """Return a parameter's name in the state dict of transformers' BigBird or ModernBERT.
 
     Raises:
-        KeyError: The name is not a parameter's.
+        KeyError: `name` is not the name of a parameter.
     """
     is_modernbert = model.architecture == "modernbert"
     fixed = _MODERNBERT if is_modernbert else _BIGBIRD
@@ -116,8 +116,8 @@ def to_stock(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict
 
     Args:
         state: result of `to_hugging_face`.
-        config: content of the model's config.json. RoBERTa's positions start at its padding id + 1.
-            The rows below are only for padding.
+        config: content of the model's config.json. In RoBERTa, the row of the first position is the
+            padding id + 1. The rows before it are used only for padding, and filled with zeros.
     """
     is_bert, named = config["model_type"] == "bert", {}
     for name, value in state.items():
@@ -182,7 +182,9 @@ def _read_files(
 
 
 def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
-    """Parse a safetensors file, so that a rented machine needs no package for it.
+    """Parse a safetensors file without the package safetensors.
+
+    So the package need not be installed on a machine that trains.
 
     The first eight bytes are the length of a JSON header. The header states the place of each
     tensor in the data after it (huggingface/safetensors, README.md, "Format").
@@ -203,7 +205,7 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
         values = np.frombuffer(data[start + first : start + end], kind)
         if len(data) < start + end or first < 0:
             raise ValueError(f"{name} is cut off")
-        if known[1]:  # bfloat16 is the first half of a float32.
+        if known[1]:  # A bfloat16 is the upper half of a float32.
             values = (values.astype("u4") << 16).view("f4")
         state[name] = values.reshape(tensor["shape"])
     return state
@@ -218,7 +220,7 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
             raise ValueError("its entries are compressed")
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # Its message advises to execute the file.
+    except pickle.UnpicklingError as error:  # PyTorch's message advises unsafe loading.
         raise ValueError("it contains other objects than tensors") from error
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
@@ -228,7 +230,8 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
 
 # Maximum size of a file of weights.
 _MAX_BYTES = 64 << 30
-# Parser of each file of weights, its name in messages, and advice if it cannot be read.
+# Parser of each file of weights, description of the file's kind in messages, and advice if the file
+# cannot be read.
 _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
     "pytorch_model.bin": (

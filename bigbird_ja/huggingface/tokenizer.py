@@ -46,12 +46,12 @@ _SUFFIXES = (".json", ".txt", ".model")
 # Maximum ratio of the largest id to the number of tokens. The ratio of padded or pruned
 # vocabularies is below two.
 _MAX_IDS_PER_TOKEN = 16
-# Keys of tokenizer_config.json to remove, by which transformers overrides the special tokens around
-# a text, or loads code from the folder.
+# Keys of tokenizer_config.json that are removed. They would make transformers change the special
+# tokens around a text, or load code from the folder.
 _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
 # Module that `auto_map` names for a tokenizer in Python. For `model_type: modernbert`, transformers
-# 5 rejects the tokenizer's class unless there is an `auto_map`. It then loads its own class of the
-# name in `auto_map`, or this module if `trust_remote_code=True`.
+# 5 rejects the tokenizer's class unless there is an `auto_map`. With `trust_remote_code=True`,
+# transformers loads this module. Otherwise it loads its own class of the name in `auto_map`.
 _MODULE = "tokenization_of_transformers"
 
 
@@ -103,7 +103,15 @@ def read_folder(folder: str) -> FolderTokenizer:
 
 
 def build_tokenizer(content: Mapping[str, bytes], source: str) -> FolderTokenizer:
-    """Load a tokenizer from the files of a folder, read from `source`, as `read_folder` does."""
+    """Load a tokenizer with transformers.
+
+    Args:
+        content: content of the files of a Hugging Face folder by name.
+        source: path of the folder, for messages.
+
+    Raises:
+        BadInput: As in `read_folder`.
+    """
     return FolderTokenizer(pack(_load_archive(content, source)), source)
 
 
@@ -138,7 +146,7 @@ def read_tokens(folder: str) -> dict[str, int | None]:
 
 
 def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
-    """Load a folder's files with `AutoTokenizer` and return the files of its archive."""
+    """Load a folder's files with `AutoTokenizer`, and return the archive's files by name."""
     with convert_load_errors(source):
         theirs, config = load(content, source)
         names = _list_names(theirs, source)
@@ -159,7 +167,7 @@ def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]
             files |= {name: content[name] for name in kept if name in content}
     definition = json.loads(files.get(DEFINITION, b"{}"))
     pre_tokenizer, model = definition.get("pre_tokenizer") or {}, definition.get("model") or {}
-    if "add_prefix_space" in pre_tokenizer:  # The default of transformers 4 is false.
+    if "add_prefix_space" in pre_tokenizer:  # transformers 4 assumes false by default.
         config["add_prefix_space"] = pre_tokenizer["add_prefix_space"]
     prefix = model.get("continuing_subword_prefix") if theirs.is_fast else "##"
     vocabulary = Vocabulary(
@@ -177,7 +185,8 @@ def _list_names(theirs: Any, source: str) -> list[str]:
     """List the token of each id, with "" for an unused id.
 
     Raises:
-        BadInput: An id is far above the number of tokens. Each id would be a row of embeddings.
+        BadInput: An id is far above the number of tokens. Each id up to the largest one would need
+            a row of embeddings.
     """
     names = {i: name for name, i in theirs.get_vocab().items()}
     last = max(names, default=-1)
@@ -210,8 +219,9 @@ def _find_surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | N
 def _find_special_ids(
     theirs: Any, names: Sequence[str], ends: tuple[int | None, int | None], source: str
 ) -> SpecialIds:
-    """Return the ids of special tokens, as the tokenizer states them, or by usual names.
+    """Return the ids of the special tokens.
 
+    A token that the tokenizer does not state is found by its usual names.
     cls and sep are the tokens that the tokenizer adds around a text, if it adds any.
     """
     known = {name: i for i, name in enumerate(names)}
@@ -237,7 +247,10 @@ def _find_special_ids(
 def _make_definition(
     theirs: Any, names: Sequence[str], special: SpecialIds, lacks_ends: bool
 ) -> bytes:
-    """Return the tokenizer.json of a fast tokenizer that adds cls and sep and knows the mask."""
+    """Return the tokenizer.json of a fast tokenizer, with the mask as a special token.
+
+    If `lacks_ends` is true, add rules that put cls and sep around a text.
+    """
     from tokenizers import processors
 
     engine = theirs.backend_tokenizer

@@ -5,13 +5,13 @@ The tokens that a corpus uses most often are kept, with their scores or merges. 
 embeddings are copied unchanged. A text that needs only kept tokens is divided into the same tokens
 as before, so its hidden states are unchanged, too:
 
-- Unigram chooses the segmentation with the highest score, which is still possible. The score of an
-  unknown character is the lowest score of all tokens minus a penalty, so the token with the lowest
-  score is always kept.
+- Unigram chooses the segmentation with the highest score. This segmentation is still possible, as
+  its tokens are kept. The score of an unknown character is the lowest score of all tokens minus a
+  penalty, so the token with the lowest score is always kept.
 - BPE joins pairs in the order of the merges. A token is kept together with all tokens from which it
   is merged.
-- WordPiece chooses the longest token that fits, which is still possible. Only a word that was
-  unknown may change: it may now be divided into kept tokens.
+- WordPiece chooses the longest token that fits. This token is still possible, as it is kept. Only a
+  word that was unknown may change. After trimming it may be divided into kept tokens.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from bigbird_ja.version import VERSION
 
 # Number of lines to encode in one call.
 _BATCH = 1000
-# Interval and maximum number of held-out documents, on which the two tokenizers are compared.
+# One of this many documents is held out, up to a maximum number of held-out documents. The
+# tokenizers before and after trimming are compared on these documents.
 _HELD_OUT_EVERY, _MAX_HELD_OUT = 20, 2000
-# Minimum share of the requested tokens that a corpus must use.
+# Minimum number of tokens that a corpus must use, as a share of the requested number.
 _MIN_USED = 0.5
 # Vocabulary file of a tokenizer in Python, with a token in each line.
 _TABLE = "vocab.txt"
@@ -87,15 +88,15 @@ def trim(
     tfds_data_dir: str | None = None,
     overwrite: bool = False,
 ) -> TrimResult:
-    """Trim an encoder's vocabulary to the tokens that a corpus uses, unless it is finished.
+    """Trim an encoder's vocabulary to the tokens that a corpus uses, unless the folder exists.
 
     Args:
-        encoder: Hugging Face folder, on disk or gs://, or its name on the Hub.
+        encoder: Hugging Face folder, on disk or gs://, or name of a repository on the Hub.
         inputs: corpora. The guide lists their forms.
         output_dir: folder to write, on disk or gs://.
         vocab_size: maximum number of tokens to keep, including special tokens and bytes.
-        text_fields: fields or columns of text. The first one in a record is read.
-        encoding: encoding of files of lines.
+        text_fields: fields or columns of text. The first of them that a record contains is read.
+        encoding: encoding of .jsonl, .txt, .csv and .tsv files.
         txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
         overwrite: whether an existing, different folder is renamed to OUTPUT_DIR.replaced-N.
@@ -162,9 +163,9 @@ class Trimmed:
 
     Attributes:
         config: content of config.json.
-        tokenizer: files of the tokenizer.
-        weights: weights by the source's names.
-        changed: share of the tokens of held-out text that change, or None without such text.
+        tokenizer: content of the tokenizer's files by name.
+        weights: weights by their names in the source's folder.
+        changed: share of the tokens of held-out text that change, or None without held-out text.
     """
 
     config: dict[str, Any]
@@ -263,7 +264,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
 
 
 def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
-    """Return the ids of the kept tokens, ascending. The index of an id is its new id.
+    """Return the old ids of the kept tokens, ascending. An old id's index becomes the new id.
 
     Args:
         encoder: source.
@@ -292,7 +293,8 @@ def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[i
     """Rank the tokens that a corpus does not use by their likelihood in similar text.
 
     The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
-    Unigram model, its own probability. Tokens with other characters are left out.
+    Unigram model, its own probability. A token is left out if it contains a character that the
+    corpus does not use.
     """
     written = encoder.tokenizer.written
     characters: Counter[str] = Counter()
@@ -312,7 +314,7 @@ def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[i
 def _split_lines(
     documents: Iterable[str], held_out: list[str], progress: Progress
 ) -> Iterator[str]:
-    """Yield the lines of most documents, and append the lines of the others to `held_out`."""
+    """Yield the lines of most documents, and append those of held-out documents to `held_out`."""
     for number, text in enumerate(documents):
         progress.update()
         lines = [line for line in text.split("\n") if line]
@@ -338,7 +340,7 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
     tokenizer = encoder.tokenizer
     needed = {*_read_stated_ids(encoder).values(), *tokenizer.special.to_dict().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
-    # RoBERTa counts positions from its padding id on, so that id must not change.
+    # RoBERTa counts positions from its padding id on, so the padding id must not change.
     if encoder.config["model_type"] in hf_config.ROBERTAS:
         needed |= set(range(tokenizer.special.pad + 1))
     for i, name in enumerate(tokenizer.names):
@@ -353,7 +355,7 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
 def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
     """Return a function that finds all tokens from which a token is merged, and the token itself.
 
-    Its argument and results are ids.
+    The function maps the token's id to the set of ids.
     """
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":

@@ -19,7 +19,7 @@ _BY_TOKEN = (WORDS, "cls/predictions/output_bias")
 
 @dataclass(frozen=True)
 class Source:
-    """Variables of another model, by this package's names."""
+    """Weights of the model that a run starts from, by this package's names of parameters."""
 
     kind: str
     weights: Mapping[str, str]  # SHA-256 (or a checkpoint's CRC32C) by file of weights.
@@ -30,7 +30,7 @@ class Source:
 
 
 def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    """Read a folder's model.
+    """Read the weights of a Hugging Face folder for a new run.
 
     Args:
         folder: path on disk or gs://.
@@ -94,9 +94,9 @@ def _add_tokens(
 _IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
 
 
-# Patterns in names of parameters, and their replacements in the usual names. A model that was saved
-# without heads has no prefix, BERT's pooler is a layer deeper, and old models have TensorFlow's
-# names of layer norms.
+# Patterns in names of parameters, and replacements that result in one name for each parameter. The
+# prefix is missing in a model that was saved without heads. The pooler of BERT and RoBERTa is one
+# level deeper than BigBird's. Old models use TensorFlow's names of layer norms.
 _RENAMED = {
     r"^(bert|roberta|model)\.": "",
     r"^pooler\.dense\.": "pooler.",
