@@ -1,4 +1,4 @@
-"""`config.json` of an exported model, as transformers 4 and 5 read it."""
+"""`config.json` of an exported model, in a form that transformers 4 and 5 read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,10 @@ _TASKS = (
     "QuestionAnswering",
 )  # fmt: skip
 
-# Settings of `model` that BigBirdConfig does not contain. `modeling_bigbird_ja` reads them.
+# Settings of `model` that config.json contains under the key `bigbird_ja`, since transformers'
+# configs lack them. `modeling_bigbird_ja` reads random_pattern and pattern_seed.
 _OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
-# Keys of config.json that are equal to settings of `model`.
+# Keys of config.json whose values are copied from settings of `model`.
 _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "initializer_range",
@@ -28,7 +29,7 @@ _KEYS = (
 _STOCK_KEYS = ("hidden_act", "layer_norm_eps")
 _BIGBIRD_KEYS = (*_STOCK_KEYS, "hidden_dropout_prob")
 _BLOCK_KEYS = ("block_size", "num_random_blocks")
-# Keys of a source's config.json that describe its files.
+# Keys of the source's config.json that describe the source's files, so they are not copied.
 _OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
     "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
@@ -37,14 +38,14 @@ _MODERNBERT_KEYS = (
 
 
 def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config.json`, as transformers 4 and 5 read it.
+    """Return the content of `config.json`, in a form that transformers 4 and 5 read.
 
-    It describes a BigBird, a ModernBERT, or a model of the source's class if that class computes
-    the same.
+    It describes a BigBird or a ModernBERT. If the source's class (BERT, RoBERTa or XLM-RoBERTa)
+    computes the same as the trained model, it describes a model of the source's class.
 
     Args:
         trained: trained model of a run.
-        source: result of `run_log.find_origin_folder`.
+        source: description of the Hugging Face folder that the run started from, or {}.
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
@@ -57,7 +58,8 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
     else:
         blocks = _BLOCK_KEYS if pattern.is_sparse(model) else ()
         keys, others = (*_BIGBIRD_KEYS, *blocks), _make_bigbird_config(trained)
-    # The ids in the source's config.json are kept. Some tokenizers add other tokens around a text.
+    # Ids that the source's config.json states are kept. They may differ from `special`, where cls and
+    # sep are the tokens that the tokenizer adds around a text.
     special_ids = {
         f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
     }
@@ -74,7 +76,7 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
         },
     }
     if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
-        # RoBERTa's first position has the number pad + 1.
+        # In a RoBERTa, the first token has the position pad + 1.
         config["max_position_embeddings"] += special.pad + 1
     return config
 

@@ -92,14 +92,14 @@ def export(
     license: str | None = None,
     language: str | None = None,
 ) -> ExportResult:
-    """Export a Hugging Face folder or a SavedModel, unless it exists.
+    """Export a checkpoint to a Hugging Face folder or a SavedModel, unless the export exists.
 
     Args:
         model_dir: folder of the run, on disk or gs://.
         output_dir: folder to write, on disk or gs://.
         step: global step of the checkpoint, or None for the newest.
         format: "huggingface" or "saved_model".
-        overwrite: whether another export in `output_dir` is moved to OUTPUT_DIR.replaced-N.
+        overwrite: whether a different export in `output_dir` is renamed to OUTPUT_DIR.replaced-N.
         data_dir: data set that the run was trained on, for the model card and the comparison with
             transformers.
         model_name: title of the model card, or None for the name of `output_dir`.
@@ -109,7 +109,8 @@ def export(
 
     Raises:
         BadInput: A parameter is invalid, or `output_dir` contains other files.
-        CommandError: The exported model's results differ. The folder is kept.
+        CommandError: The exported model's results differ from the trained model's. The folder is
+            kept.
     """
     request = _Request(
         model_dir=os.fspath(model_dir),
@@ -188,7 +189,8 @@ def _record(request: _Request, model: TrainedModel, manifest: Manifest | None) -
         "bigbird_ja": VERSION,
         "step": model.meta.step,
         "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
-        # The record is published with the model, so it does not contain the folder's name.
+        # The record is published with the model, so it identifies the data set by the fingerprint,
+        # and not by the path.
         "held_out_data": manifest.fingerprint if manifest else None,
         "format": request.format,
         "model_name": request.name,

@@ -24,7 +24,7 @@ _CODE_FILES = (f"{config_json.CODE}.py", "pattern.py")
 
 
 def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
-    """Write the folder's files into an empty local directory.
+    """Write the files of a Hugging Face export into an empty local directory.
 
     Returns:
         The parity report.
@@ -52,7 +52,7 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
             state = to_stock(state, config)
     path = os.path.join(directory, "model.safetensors")
     save_file(state, path, metadata={"format": "pt"})
-    # safetensors writes a file that only its owner can read.
+    # safetensors creates a file that only its owner can read, so the mode of config.json is copied.
     shutil.copymode(os.path.join(directory, "config.json"), path)
     report = parity.compare(directory, model, options.manifest, options.data_dir)
     write_file(directory, "parity_report.json", tokenizer_files.encode_json(report))
@@ -61,7 +61,7 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
 
 
 def _read_code(name: str) -> bytes:
-    """Return the content of a code file for the folder, without imports from bigbird-ja."""
+    """Return the content of a Python file for the export, without imports from bigbird-ja."""
     package = "model" if name == "pattern.py" else "export"
     text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
     text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
@@ -71,7 +71,7 @@ def _read_code(name: str) -> bytes:
 
 
 def write_file(directory: str, name: str, data: bytes) -> None:
-    """Write a file of an export, and create its folder."""
+    """Write a file of an export, and create missing folders."""
     path = os.path.join(directory, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     storage.write_bytes(path, data)

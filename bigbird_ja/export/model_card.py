@@ -50,7 +50,7 @@ class Options:
         license: identifier of the Hub, or None for the source's license.
         data_dir: data set that the model was trained on, or None.
         manifest: manifest of `data_dir`, or None.
-        language: codes, joined by commas, or None.
+        language: language codes, joined by commas, or None.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Options:
 
 
 def format_card(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
-    """Format README.md of the folder.
+    """Format the model card (README.md) of an exported folder.
 
     Args:
         model: trained model of a run.
@@ -190,8 +190,8 @@ def _format_limits(
 def _describe_origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
     """Describe the initial weights by the record of `init_from`, and return the base model.
 
-    If the source is a run, its own source is described, too. Only the last part of a path is
-    published. The base model is its name on the Hub, or None.
+    If the source is a run, the run's own source is described, too. Only the last part of a path is
+    published. The base model is given by its name on the Hub, or by None if no name is known.
     """
     base_model, names, weights = None, [], []
     while record:
@@ -238,9 +238,9 @@ def _describe_model(model: Model) -> dict[str, str]:
 
 
 def choose_languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the language codes that the user or, if not, the source states.
+    """Return the language codes that the user states, or else those that the source states.
 
-    Without either, the result is ["ja"] if the vocabulary is Japanese, else [].
+    If neither states any, the result is ["ja"] for a Japanese vocabulary, else [].
     """
     if codes := _list_texts(
         options.language.split(",") if options.language else stated.get("language")

@@ -3,18 +3,19 @@
 
 In transformers' own BigBird every random block is block 0, except during training. These classes
 have the same parameters, and use the random blocks with which the model was trained (`pattern.py`,
-next to this file in an exported folder). So the logits equal the trainer's. Attention needs memory
-in proportion to the length.
+next to this file in an exported folder). So the logits equal the trainer's. The memory for sparse
+attention is proportional to the sequence length.
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
 
-Each block's keys are gathered for scaled-dot-product attention.
+For each query block, the key blocks that it attends to are gathered, and passed to PyTorch's
+`scaled_dot_product_attention`.
 
-`attention_mask` is 0 for padding and 1 for a token, as always. If a sequence contains several
-documents, `attention_mask` may contain their numbers 1, 2, ... (`document_numbers` computes them
-from `input_ids`). Then tokens of different documents do not see each other. The classes are
-encoders, without cache, cross-attention or attention probabilities as outputs. This file needs
-torch, transformers and numpy, and does not need bigbird-ja.
+`attention_mask` is 0 for padding and 1 for a token, as usual in transformers. If a sequence
+contains several documents, `attention_mask` may contain their numbers 1, 2, ... (`document_numbers`
+computes them from `input_ids`). With these numbers, tokens of different documents do not attend to
+each other. The classes are encoders. They support no cache, no cross-attention, and no output of
+attention probabilities. This file needs torch, transformers and numpy, but not bigbird-ja.
 """
 
 from types import SimpleNamespace
@@ -28,15 +29,17 @@ from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from bigbird_ja.model.pattern import block_mask, is_full, padded_length
 
-# Maximum number of plans that a model caches, one for each length and device.
+# Maximum number of plans (`Plan`) that a model caches. There is one plan per length and device.
 _MAX_PLANS = 4
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
-    """Return an `attention_mask` of packed documents: 1, 2, ... up to each [SEP], 0 for padding.
+    """Return an `attention_mask` with the number of each token's document, and 0 for padding.
+
+    A document ends with [SEP]. The first document of each sequence has the number 1.
 
     Args:
-        input_ids: int64 [b, S], token ids.
+        input_ids: int64 [batch, length], token ids.
         sep_token_id: the tokenizer's id of [SEP].
         pad_token_id: the tokenizer's id of [PAD].
     """
@@ -45,14 +48,16 @@ def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: i
     return numbers * (input_ids != pad_token_id)
 
 
-# Two tensors [heads, query blocks, most] for each layer. The query blocks are all except the first
-# and the last. The first tensor (int64) contains the key blocks that each query block sees. The
-# second tensor (bool) is False for padding. The plan is None if attention is full.
+# Key blocks that each query block attends to. The first and the last query block attend to all key
+# blocks, so a plan leaves them out. For each layer there are two tensors [heads, query blocks - 2,
+# key blocks]. The first tensor (int64) contains the numbers of key blocks, padded to one count for
+# all query blocks. The second tensor (bool) is False for padding. If attention is full, the plan is
+# None.
 Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
 def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
-    """List the key blocks that each query block of each layer sees.
+    """Return the plan of all layers: the key blocks that each query block attends to.
 
     Args:
         settings: result of `_settings`.
@@ -83,28 +88,29 @@ def attend(
     """Compute scaled dot-product attention over the blocks of a plan.
 
     Args:
-        query: [b, heads, S, size], where S is the length of the plan.
-        key: [b, heads, S, size].
-        value: [b, heads, S, size].
-        numbers: int64 [b, S], document numbers. A query sees the keys with its own number, but no
-            key with the number 0.
-        plan: visible blocks of each layer.
+        query: [batch, heads, length, head size], where the length is padded as for the plan.
+        key: the same shape.
+        value: the same shape.
+        numbers: int64 [batch, length], document numbers. A query attends to the keys with its own
+            number, but to no key with the number 0.
+        plan: key blocks that each query block attends to.
         layer: number of the layer.
-        rows: tokens in a block.
+        rows: number of tokens in a block.
 
     Returns:
-        [b, heads, S, size], zero for queries that see no key.
+        [batch, heads, length, head size], zero for queries that attend to no key.
     """
     if plan is None:
         return _attend_same_document(query, key, value, numbers, numbers[:, None])
     blocks, visible = plan[layer]
     batch, heads, length, size = query.shape
     count = length // rows
-    # The first and the last query block see all key blocks.
+    # The first and the last query block attend to all key blocks.
     ends = torch.cat([query[:, :, :rows], query[:, :, -rows:]], 2)
     end_numbers = torch.cat([numbers[:, :rows], numbers[:, -rows:]], 1)
     of_ends = _attend_same_document(ends, key, value, end_numbers, numbers[:, None])
-    # Each other query block sees the key blocks of the plan: [b, heads, count - 2, keys, size].
+    # The remaining query blocks attend to the key blocks of the plan. The shape of `keys` and
+    # `values` is [batch, heads, count - 2, keys of a query block, size].
     head = torch.arange(heads, device=query.device)[:, None, None]
     keys, values = (
         x.reshape(batch, heads, count, rows, size)[:, head, blocks].flatten(3, 4)
@@ -125,20 +131,20 @@ def _attend_same_document(
     own: torch.Tensor,
     seen: torch.Tensor,
 ) -> torch.Tensor:
-    """Compute attention to the keys with the same number as the query, except 0.
+    """Compute attention of each query to the keys with its document number, unless that is 0.
 
     Args:
-        query: [b, heads, ..., q, size].
-        key: [b, heads, ..., k, size].
-        value: [b, heads, ..., k, size].
-        own: int64 [b, q] or [b, 1, ..., q], document numbers of the queries.
-        seen: int64 [b, 1 or heads, ..., k], document numbers of the keys.
+        query: [batch, heads, ..., queries, head size].
+        key: [batch, heads, ..., keys, head size].
+        value: [batch, heads, ..., keys, head size].
+        own: int64 [batch, queries] or [batch, 1, ..., queries], document numbers of the queries.
+        seen: int64 [batch, 1 or heads, ..., keys], document numbers of the keys.
     """
     own = own if own.dim() == seen.dim() else own[:, None]
     mask = (own[..., :, None] == seen[..., None, :]) & (seen[..., None, :] > 0)
     nothing = ~mask.any(-1, keepdim=True)
-    # The softmax of a query that sees no key would be 0 / 0. Such a query is computed with all
-    # keys, and its result is replaced by zero.
+    # The softmax of a query that attends to no key would be 0 / 0. Such a query is computed with
+    # all keys, and its result is replaced by zero.
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
     return context.masked_fill(nothing, 0.0)
 
@@ -176,7 +182,9 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> Any:
-        """Run as `BigBirdModel.forward`, with an `attention_mask` that may number documents.
+        """Run the encoder as `BigBirdModel.forward` does.
+
+        `attention_mask` may contain document numbers (see `document_numbers`).
 
         Raises:
             ValueError: There are more tokens than the model accepts, attention probabilities are
@@ -224,7 +232,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return self._plans[length, device]
 
     def _padded_length(self, length: int) -> int:
-        """Return the shortest length, at least `length`, that suits the pattern."""
+        """Return the shortest length, at least `length`, that the attention pattern accepts."""
         config = self.config
         if length > config.max_position_embeddings:
             most = config.max_position_embeddings

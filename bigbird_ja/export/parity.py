@@ -1,7 +1,7 @@
-"""Comparison of the exported folder with the trained model, with transformers and PyTorch.
+"""Comparison of an exported folder, loaded by transformers and PyTorch, with the trained model.
 
-Token ids are compared on generated articles and hard cases. Log-probabilities and masked-LM loss
-are compared on held-out records.
+Token ids are compared on generated articles and on texts that are hard to tokenize.
+Log-probabilities and masked-LM loss are compared on held-out records.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bigbird_ja.storage import decode
 # Number of records on which scores are compared.
 _SEQUENCES = 4
 # Tolerance of the mean difference of log-probabilities, and of the difference of the loss. It is
-# relative to the mean log-probability times the square root of the number of layers, as rounding
-# errors grow with that. The value is 8 times float32's precision. The differences of real encoders
-# are at most a fifteenth of it. The difference of a single, unlikely token may be `_LARGEST` times
-# as large.
+# relative to the mean log-probability times the square root of the number of layers, because
+# rounding errors grow with this product. The value is 8 times float32's precision. Real encoders
+# differ by at most a fifteenth of the tolerance. The difference of a single, unlikely token may be
+# `_LARGEST` times the tolerance.
 TOLERANCE = 1e-6
 _LARGEST = 100
 _ARTICLES = 20
@@ -95,8 +95,8 @@ def _compare_scores(
     directory: str, model: TrainedModel, manifest: Manifest, data_dir: str
 ) -> dict[str, Any]:
     batch = load_masked_records(manifest, data_dir)
-    # transformers' own classes do not separate the documents of a packed record. For them the
-    # trained model doesn't separate documents, either.
+    # transformers' own classes do not separate the documents of a packed record. If the folder
+    # uses such a class, the trained model is run without separation, too.
     ours = score_trained(model, batch, manifest if _has_code(directory) else None)
     theirs = score_exported(directory, model, batch)
     counted = batch["masked_lm_weights"] > 0
@@ -151,7 +151,7 @@ def describe_disagreement(report: Mapping[str, Any]) -> str | None:
 def score_trained(
     model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
 ) -> np.ndarray:
-    """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
+    """Return the trained model's log-probabilities: float32 [batch, masks, vocabulary]."""
     import tensorflow as tf
 
     from bigbird_ja.data.parsing import number_documents
@@ -168,7 +168,7 @@ def score_trained(
 
 
 def score_exported(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the exported model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
+    """Return the exported model's log-probabilities: float32 [batch, masks, vocabulary]."""
     import torch
     import transformers
 

@@ -1,9 +1,9 @@
 """SavedModel that maps ids to embeddings and log-probabilities.
 
-The SavedModel needs no code of bigbird-ja. The encoder is the trainer's, which needs static shapes.
-So the graph contains a branch for each of some lengths. Rows of a batch are padded to the length of
-a branch, and encoded one by one. No token attends to padding. With sparse attention the length of
-the branch determines the random blocks, as in training.
+The SavedModel needs no code of bigbird-ja. The encoder has the trainer's code, which needs static
+shapes. So the graph contains one branch for each of several lengths. Rows of a batch are padded to
+the length of the shortest branch that is long enough, and encoded one by one. No token attends to
+padding. In sparse attention the random blocks depend on the padded length, as in training.
 """
 
 from functools import partial
@@ -44,16 +44,28 @@ class ServedModel(tf.Module):
 
     @tf.function(input_signature=[_IDS, _IDS])
     def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `embeddings` float32 [b, n, hidden] of padded ids int32 [b, n]."""
+        """Return `embeddings`, float32 [batch, tokens, hidden], of padded ids.
+
+        Args:
+            input_ids: int32 [batch, tokens], token ids.
+            segment_ids: int32 [batch, tokens].
+        """
         return {"embeddings": self._encode(input_ids, segment_ids)}
 
     @tf.function(input_signature=[_IDS, _IDS, _IDS])
     def fill_mask(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, positions: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return embeddings of ids int32 [b, n] and log-probabilities at positions int32 [b, p].
+        """Return the embeddings of padded ids, and the log-probabilities at some positions.
 
-        `embeddings` float32 [b, n, hidden]; `log_probabilities` float32 [b, p, vocabulary].
+        Args:
+            input_ids: int32 [batch, tokens], token ids.
+            segment_ids: int32 [batch, tokens].
+            positions: int32 [batch, predictions], indices of tokens.
+
+        Returns:
+            `embeddings`, float32 [batch, tokens, hidden], and `log_probabilities`, float32 [batch,
+            predictions, vocabulary].
         """
         hidden = self._encode(input_ids, segment_ids)
         rows = tf.reshape(
@@ -92,7 +104,12 @@ class ServedModel(tf.Module):
 
 
 def list_branch_lengths(config: Config) -> list[int]:
-    """List the lengths of the branches, which double up to the model's maximum length."""
+    """List the lengths of the branches in tokens, ascending.
+
+    Lengths for full attention double from `_SHORTEST` up to the maximum for full attention. Lengths
+    for sparse attention double from the minimum for sparse attention up to the model's maximum
+    length. Both maximum lengths have a branch.
+    """
     model = config.model
     most = model.max_position_embeddings
     assert most is not None

@@ -3,21 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-# Modules without weights of their own.
+# Supported modules. They have no weights besides the encoder's.
 MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def make_module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of sentence-transformers' files by name.
 
-    They state the source's modules, pooling, length limit and prompts, or by default mean pooling.
-    Every version of sentence-transformers since 2 reads these names. A module with its own weights
-    is left out. The source's length limit is left out if this model has more positions.
+    The files state the modules, pooling, length limit and prompts of the source. Without a source
+    of sentence-transformers, they state mean pooling. sentence-transformers 2 and all later
+    versions read these names of files and modules. A module with its own weights is left out. The
+    source's length limit is left out if this model has more positions than the source.
 
     Args:
-        width: size of an embedding.
+        width: number of dimensions of an embedding.
         most: maximum length of the model, in tokens.
-        source: result of `run_log.find_origin_folder`.
+        source: description of the Hugging Face folder that the run started from, or {}.
     """
     stated = source.get("modules", ())
     stated = stated if "Transformer" in stated else MODULES[:2]

@@ -2,13 +2,13 @@
 
 The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it unchanged, because
 `tokenizer_class` names a class that adds nothing. BigBird's class cannot be used. In transformers 5
-it reads only the tokens, and uses another normalizer (without NFKC). In transformers 4 it strips
+that class reads only the tokens, and uses a normalizer without NFKC. In transformers 4 it strips
 spaces before the markers, and does not compose half-width kana with their voicing marks.
 
 The ids are the same for three reasons:
 
-- The whole text is normalized, and then divided at the markers, as SentencePiece does. The model's
-  own rules are followed by NFC, because Hugging Face applies the rules to single characters.
+- The whole text is normalized, and then divided at the markers, as by SentencePiece. NFC follows
+  the model's own normalization rules, because Hugging Face applies the rules to single characters.
 - A space is added only in front of the text, and not after `[MASK]`.
 - `text.model_proto.round_scores` rounds scores, so that float32 and float64 sums are equal.
 
@@ -24,7 +24,7 @@ from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import CONTROL_TOKENS, SentencePieceTokenizer, Tokenizer
 
-# transformers' name for the role of each control symbol.
+# Control symbol of each role, by transformers' name of the role.
 _ROLES = {role: token for token, (role, _) in model_proto.PARTS.items()}
 
 
@@ -107,12 +107,16 @@ def _make_model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSe
 
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
-    """Return whether unknown characters become bytes, as in models of other projects."""
+    """Return whether unknown characters are encoded as bytes, as in some projects' models."""
     return "<0x00>" in tokenizer.tokens
 
 
 def _list_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List the merges in order. SentencePiece's model only contains the rank of each result."""
+    """List the merges of pairs of tokens in the order of their ranks.
+
+    SentencePiece's model contains only the rank of each merge's result. So all pairs of tokens that
+    form the result are listed.
+    """
     merges = []
     for token, i in vocabulary.items():
         for cut in range(1, len(token)):

@@ -37,7 +37,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
         The folder in huggingface_hub's cache, or `path` if nothing is downloaded.
 
     Raises:
-        BadInput: huggingface_hub is not installed, the network fails, or there is no such
+        BadInput: The package huggingface_hub is missing, the network fails, or there is no such
             repository. The message contains a command that downloads the repository.
     """
     if not (advice := advise_download(path)) or path.endswith((".model", ".index")):

@@ -10,7 +10,7 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
 
-# Learning rate for a hidden size of 768. BERT uses 1e-4, ModernBERT 8e-4.
+# Usual learning rate for a hidden size of 768. BERT uses 1e-4, ModernBERT 8e-4.
 _USUAL_RATE = 5e-4
 # Warn about a learning rate that differs from the usual one by at least this factor.
 _FAR_OFF = 30
@@ -80,7 +80,8 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
     """Return the number of sequences per core and micro-batch.
 
     Raises:
-        BadInput: The batch cannot be divided evenly. The message suggests the nearest batch sizes.
+        BadInput: The batch size is not divisible by the number of cores times micro-batches. The
+            message suggests the nearest batch sizes.
     """
     unit = cores * micro_batches
     if global_batch % unit:

@@ -120,7 +120,8 @@ def _read(path: str, source: str, is_ours: bool = False) -> tuple[dict[str, Any]
     Args:
         path: file, on disk or gs://.
         source: name of the file, for messages.
-        is_ours: whether the file must be the `config.yaml` of a run. It contains a format version.
+        is_ours: whether the file must be the `config.yaml` of a run, which contains a format
+            version.
 
     Returns:
         The values by key, and whether the file contains all settings, as a `config.yaml` does.

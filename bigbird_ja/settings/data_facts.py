@@ -13,7 +13,7 @@ from typing import Any
 
 from bigbird_ja.settings import schema
 
-# Key of the padding's token id in `config.yaml`. It is the only fact there that is no setting.
+# Key of the padding's token id in `config.yaml`. All other facts in the file are also settings.
 PAD_ID = "make_data.pad_id"
 
 
@@ -72,6 +72,6 @@ def count_masked(seq_length: int, rate: float) -> int:
 
 
 def get_data_entries(data: Data) -> dict[str, Any]:
-    """Return the facts by their keys in `config.yaml`, which are also used in fingerprints."""
+    """Return the facts by key, for `config.yaml` and for fingerprints of a run's config."""
     values = (data.vocab_size, *(getattr(data, name) for name in _SHARED))
     return {**dict(zip(DATA_KEYS, values, strict=True)), PAD_ID: data.pad_id}

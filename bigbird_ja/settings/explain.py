@@ -1,4 +1,4 @@
-"""The function `config`: explain settings, as YAML that can be used as a file of settings."""
+"""The function `config`, which explains settings, and its result as a valid YAML settings file."""
 
 from __future__ import annotations
 

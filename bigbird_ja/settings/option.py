@@ -31,8 +31,8 @@ class Option:
         default: Default value.
         by: Commands in which a setting has an effect.
         change: Changes that a resumed run accepts (see `schema.about`).
-        only_with: Conditions under which a setting exists: by key of another setting, the values
-            that the other setting must have.
+        only_with: Required values of other settings, by key. The setting exists only if the other
+            settings have such values.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Allowed choices, or () for any text."""
+        """Allowed choices, or () if the type is not a list of choices."""
         return get_choices(self.type)
 
     @property
@@ -92,7 +92,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """Allowed range or choices, or "" for a switch or any text."""
+        """Allowed range or choices, or "" for a switch or a free text."""
         return " | ".join(self.choices) or self._format_range(_ENDLESS)
 
     @property
@@ -115,7 +115,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """Default value as a text. If it is None, the meaning of None."""
+        """Default value as a text, or the meaning of None if the default is None."""
         return (self.none or "none") if self.default is None else format_value(self.default)
 
     def read(self, value: Any, source: str = "") -> Any:
@@ -166,7 +166,7 @@ def collect_details(hint: Any) -> dict[str, Any]:
 
 
 def get_choices(hint: Any) -> tuple[str, ...]:
-    """Return the choices of a type, or () for any text."""
+    """Return the choices of a type, or () if the type is not a `Literal`."""
     bare = _strip_annotations(hint)
     return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 

@@ -91,7 +91,8 @@ def echo_settings(
         config: resolved config.
         overrides: values that were set, in order.
         uses: keys of the settings that the command uses; others are not shown.
-        run: path of a resumed run's `config.yaml`. Its values then replace those of a preset.
+        run: path of a resumed run's `config.yaml`, or None. If it is given, values are compared
+            with this file's values instead of a preset's.
         data: facts of the run's data set, if there is one.
     """
     final = flatten(config, data)

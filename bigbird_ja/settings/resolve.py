@@ -1,8 +1,8 @@
 """Resolution of a command's config from defaults, a file, another model and parameters.
 
 The last source of a setting has priority. If there is a data set, its facts (`Data`) replace the
-settings of `make_data`, and a parameter with another value is an error (`fit_to_data`). If there is
-none, `make_data` describes the data set that will be created (`derive_data`).
+settings of `make_data`, and a parameter that disagrees with a fact is an error (`fit_to_data`). If
+there is no data set, `make_data` describes the data set that will be created (`derive_data`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def resolve_config(
 
 
 def _drop_final_rate(overrides: list[Override]) -> list[Override]:
-    """Drop a preset's final mask rate if the user sets the first one, since they are a pair."""
+    """Drop a preset's final mask rate if another source sets the initial mask rate.
+
+    The two rates of a preset belong together.
+    """
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
     if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
@@ -234,7 +237,8 @@ def fit_to_data(
     return config
 
 
-# Presets' mask rates are used only with dynamic masks, and if the data set has the default rate.
+# Mask rates of training. A preset's rates are used only if the data set has dynamic masks and the
+# default mask rate.
 _RATES = ("training.masked_lm_prob", "training.final_masked_lm_prob")
 _USUAL_MASK_RATE = OPTIONS["make_data.masked_lm_prob"].default
 

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
-# More steps than any run needs, but exact in float64.
+# Maximum number of steps. No run needs more, and float64 represents the number exactly.
 MAX_STEPS = 10**12
 
-# Commands for `by`. Those in `_RUN` train. `preflight` compiles a step, and `plan` uses the number
-# of operations, the steps, and the time between checkpoints.
+# Groups of commands for the parameter `by` of `about`. The commands in `_RUN` train. `preflight`
+# compiles a step. `plan` uses the number of operations, the steps, and the checkpoint interval.
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")

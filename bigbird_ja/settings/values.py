@@ -49,8 +49,7 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
 def get_mask_rates(config: Config) -> tuple[float, float, int] | None:
     """Return the mask rates at the first and last step, and the number of steps.
 
-    Returns:
-        None if training uses the data set's rate.
+    If training uses the data set's mask rate, return None.
     """
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob

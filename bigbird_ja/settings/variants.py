@@ -81,7 +81,7 @@ def find_conditions(section: str, name: str, value: Any = None) -> dict[str, tup
     """Return the conditions under which a setting exists, or accepts a value.
 
     Returns:
-        By key of another setting, the values that this setting must have.
+        Required values of other settings, by key.
     """
     all_choices = SELECTORS[section]
     having = [
@@ -133,7 +133,7 @@ def list_used_settings(command: str) -> tuple[str, ...]:
     return tuple(key for key, option in OPTIONS.items() if command in option.by)
 
 
-# Parameters of commands, by the key of the setting, if their names differ.
+# Names of commands' parameters by key of a setting, if the two names differ.
 PARAMETERS = {"training.global_batch_size": "batch_size", "tpu.name": "tpu_name"}
 
 
