@@ -18,16 +18,18 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     """Return the state with the time and cost since the last poll added.
 
-    A machine that was READY at the last poll or at this one counts as billed between them. A
-    machine in a zone that does not answer counts as READY until its maximum lifetime.
+    If a machine was READY or being deleted at the last poll or at this poll, the time between the
+    two polls counts as billed. A machine in a zone that does not answer counts as billed until its
+    maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
-    # A queued request has no machine yet, so its lifetime has not begun, and it is not billed.
+    # A queued request has no machine yet, so no lifetime is counted, and nothing is billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.silent and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
-    # During a gap between polls, a requested machine may have been READY and deleted.
+    # In a long gap between two polls, a requested machine may have been READY and then deleted. So
+    # the gap counts as billed.
     is_gap = seen.resumed or seen.elapsed > seen.watched
     was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR and not waits)
     billed = seen.elapsed if was_billing or now_billing else 0.0
@@ -55,10 +57,10 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
 
 
 def _bound_unwatched_seconds(state: RunState, seen: Observation) -> float:
-    """Return the maximum billed seconds of a machine that was deleted without a supervisor.
+    """Return an upper bound on the billed seconds of a machine that was deleted between two polls.
 
-    The watcher deletes the machine at most `STALLED_SECONDS` after the last step, or at the
-    machine's maximum lifetime.
+    The watcher, a program on the machine, deletes the machine at most `STALLED_SECONDS` after the
+    last step of training, or at the machine's maximum lifetime.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
     seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf
@@ -91,11 +93,11 @@ def compute_remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
 
 
 def add_progress(view: View) -> View:
-    """Return the view with the trainer's progress on a READY TPU added to its state.
+    """Add the progress of the trainer on a READY TPU to the view's state, and return the view.
 
-    Only a new global step resets `quiet_seconds`, not a newer time stamp. The first heartbeat of
-    this TPU does not count as progress, since it contains the checkpoint's step. Time in which the
-    bucket could not be read is not added to `quiet_seconds`.
+    A new global step resets `quiet_seconds`. A heartbeat with only a newer time stamp does not. The
+    first heartbeat of a TPU does not count as progress, since it contains the step of the restored
+    checkpoint. Time in which the bucket could not be read is not added to `quiet_seconds`.
     """
     if view.is_silent or not view.is_ready or view.is_another or view.is_life_over:
         return view
@@ -105,7 +107,8 @@ def add_progress(view: View) -> View:
     if heartbeat is None or heartbeat.global_step == state.last_step:
         state = replace(state, quiet_seconds=quiet)
     elif state.last_step < 0:
-        # After "starting", the TPU has completed a step, so the shorter timeout applies.
+        # The trainer leaves the state "starting" when the first step begins. From then on, the
+        # shorter timeout applies.
         begun = heartbeat.state != "starting"
         state = replace(
             state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
@@ -162,11 +165,12 @@ _ENDED = (
 def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     """Prepare a stored state to continue the run.
 
-    If the run now requests another machine, earlier refusals are forgotten.
+    If the run's record now requests a machine of another type, service, project or pricing than
+    before (`Machine.is_as`), the stored refusals and the backoff are reset.
 
     Returns:
         The state, and the UNIX time of its last poll by the service's clock. The time is 0 if the
-        run has ended without a billed machine, since the time until now then does not count.
+        run had ended and no machine was billed, since the time after such an ending does not count.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at

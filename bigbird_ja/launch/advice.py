@@ -1,4 +1,4 @@
-"""Meaning and remedy of the services' refusals."""
+"""Explanations of refusals by the services that rent TPUs, with remedies."""
 
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.launch.launched_run import LaunchedRun

@@ -75,7 +75,7 @@ def find_rentals(machine: Accelerator, service: str, queued: bool, table: Prices
         table: rentals of each chip.
 
     Raises:
-        BadInput: No service rents the machine in this way.
+        BadInput: No service that matches `service` and `queued` rents the machine.
     """
     rented: dict[str, Rental] = {}
     for one in table.list_rentals(machine):
@@ -104,7 +104,7 @@ def add_rental(run: LaunchedRun, rental: Rental, image: str | None = None) -> La
     Args:
         run: record with the type of machine and the engine.
         rental: service that rents the machine.
-        image: name of another image, or None for the default.
+        image: name of the VM's image, or None for the default.
     """
     known = f"{compute.IMAGES}/{rental.image}" if rental.service == "compute" else rental.image
     if choose_engine(run.accelerator, run.engine) == "estimator":
@@ -120,7 +120,7 @@ def choose_engine(machine: Accelerator, engine: str) -> str:
 
 
 def check_engine(machine: Accelerator, engine: str) -> None:
-    """Check that the engine is not known to fail on a machine.
+    """Check that an engine supports a machine.
 
     Args:
         machine: slice to rent.

@@ -1,9 +1,9 @@
 """Client of Compute Engine, for machines of one host (v5p, v6e, v7x).
 
-With `maxRunDuration` and `instanceTerminationAction=DELETE`, the cloud enforces the lease: it
-deletes the VM even if the supervisor, the VM's disk or its watcher fail. Sources: Google's pages
-"TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026). This client has not
-been tested on the real service yet.
+With `maxRunDuration` and `instanceTerminationAction=DELETE`, the cloud deletes the VM at its
+maximum lifetime, even if the supervisor, the VM's disk or the watcher on the VM has failed.
+Sources: Google's pages "TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs"
+(2026). This client has not been tested on the real service yet.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ SHORTEST_SECONDS = 30
 BOOT_DISK_GB = 100
 
 # Machine type by number of chips. Types of v5e are in Google's catalog, but requests fail with "not
-# allowed to use the machine type" (users' reports of 2026). They are still known for runs that
-# version 0.1.0 launched.
+# allowed to use the machine type" (users' reports of 2026). This table contains the v5e types only
+# for runs that version 0.1.0 launched.
 MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
     "v5p": {4: "ct5p-hightpu-4t"},
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
     "v7x": {4: "tpu7x-standard-4t"},
 }
-# Ubuntu with the TPU's drivers, without TensorFlow and jax (assumed). The families are in
-# accelerators/prices.yaml, and `runtime_version` chooses another one.
+# Path of the image families: Ubuntu with the TPU's drivers, without TensorFlow and jax (assumed).
+# accelerators/prices.yaml contains the name of each family. `runtime_version` overrides the image.
 IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
-# Any other status counts as GONE.
+# Presence by the status of a VM. Any other status counts as GONE.
 _PRESENCE = {
     **dict.fromkeys(("PROVISIONING", "STAGING", "PENDING", "REPAIRING"), Presence.PENDING),
     "RUNNING": Presence.READY,
 }
-# Kinds by the error code of an operation. Any other code is an INTERNAL fault.
+# Kind of fault by the error code of an operation. Any other code counts as INTERNAL.
 _KINDS = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": Kind.STOCKOUT,
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": Kind.STOCKOUT,
@@ -140,7 +140,7 @@ def make_request(
 
 
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
-    """Return the address at which a machine requests its own deletion (DELETE)."""
+    """Return the addresses to which a machine sends HTTP DELETE requests to delete itself."""
     return [f"{api or API}/projects/{run.project}/zones/{zone}/instances/{run.name}"]
 
 
@@ -172,25 +172,25 @@ class Client:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a VM, which the cloud deletes at its limit."""
+        """Request a VM, which the cloud deletes `limit` seconds later."""
         body = make_request(run, zone, attempt, metadata, limit)
         return self._start("POST", zone, self._format_path(zone), body)
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Return the VM with a name in a zone, of any owner, or None."""
+        """Return the VM with this name in the zone, or None. The VM may have any owner."""
         instance = self._rest.find(f"{self._format_path(zone)}/{name}", _Instance)
         return self._make_tpu(instance) if instance else None
 
     def delete(self, tpu: Tpu) -> str:
-        """Request a deletion, after verifying that the name still belongs to the listed VM."""
+        """Verify that the name still belongs to the listed VM, and request the VM's deletion."""
         return self._start("DELETE", tpu.zone, check_still_there(self, tpu).resource)
 
     def time(self) -> float | None:
-        """Return UNIX seconds by the service's clock."""
+        """Return UNIX seconds by the service's clock, or None without a recent answer."""
         return self._rest.get_time()
 
     def get_operation(self, name: str) -> Operation:
-        """Return the state of an operation, without waiting."""
+        """Return the state of an operation, without waiting for its end."""
         operation = self._rest.call("GET", name, _Operation)
         is_done, errors = operation.status == "DONE", operation.error.errors
         if not is_done or not errors:

@@ -1,4 +1,4 @@
-"""Rules of phase CREATING: a TPU is requested, and has not been READY yet."""
+"""Rules of phase CREATING: a TPU was requested, but has not been READY yet."""
 
 from dataclasses import replace
 
@@ -32,21 +32,22 @@ QUOTA_REFUSALS = 3
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll, by the first condition that is true."""
+    """Return the decision for one poll. The first condition below that is true determines it."""
     state = view.state
-    # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
-    # after the machine's maximum lifetime, assume that the cloud or the watcher has deleted the
-    # machine (next phase: removing).
+    # The zone does not answer: wait, since the machine may exist, and a second one must not be
+    # rented. Stop waiting long after the machine's maximum lifetime, since the cloud or the watcher
+    # must have deleted the machine by then (next phase: removing).
     if view.is_silent:
         return wait_for_answer(view)
-    # The machine is absent, but a machine of this run is in another zone, so the stored state is
-    # too old: adopt that machine (next phases: creating or removing).
+    # The zone in the stored state contains no machine of this run, but another zone does. So the
+    # state is outdated: adopt the machine in the other zone (next phases: creating or removing).
     if view.tpu is None and view.seen.tpus:
         return adopt_or_remove(view)
-    # The machine was absent in only one poll: poll again, since a single answer may be wrong.
+    # The creation is complete, but one poll did not find the machine: poll again, since a single
+    # answer may be wrong.
     if view.is_perhaps_absent and view.is_operation_done:
         return wait(view)
-    # The machine is READY, so it has booted: watch its steps (next phase: running).
+    # The machine is READY: watch the steps of its trainer from now on (next phase: running).
     if view.tpu is not None and view.is_ready:
         fields = {**state.place, "adopted": state.operation_kind != "create"}
         state = replace(
@@ -58,20 +59,20 @@ def decide(view: View) -> Decision:
             in_trouble=False,
         )
         return Decision(state, events=(Event("created", fields),))
-    # The run's record has changed since the request: delete the machine, since it was requested
-    # with other parameters, and does not train yet (next phase: removing).
+    # The run's record has changed since the machine was requested: delete the machine, since it was
+    # requested with the old record, and does not train yet (next phase: removing).
     if state.machine is not None and not state.machine.is_as(view.run):
         return Decision(state.enter(Phase.REMOVING, is_made=False))
     fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
     if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
         fault = None
-    # The creation failed: delete its remains (next phase: removing). The kind of the fault decides
-    # whether the run then uses the next zone, excludes this zone, or ends.
+    # The creation failed: delete any machine that it left (next phase: removing). The kind of the
+    # fault determines whether the run tries the next zone, excludes this zone, or ends.
     if fault is not None:
         return handle_refusal(state, fault, view.run)
     is_made = view.is_operation_done and state.operation_kind == "create"
-    # The creation succeeded, but the machine is absent: it was preempted between two polls (next
-    # phase: removing).
+    # The creation succeeded, but the machine is absent, so it was preempted between two polls:
+    # count a preemption (next phase: removing).
     if view.tpu is None and is_made:
         return count_preemption(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
@@ -79,8 +80,8 @@ def decide(view: View) -> Decision:
     # may appear late. After a timeout, use the next zone (next phase: removing).
     if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return wait_for_creation(view)
-    # The machine is absent, so the request was lost: use the next zone, perhaps after a pause (next
-    # phase: idle).
+    # The machine has not appeared in time, so the request was lost: use the next zone, perhaps
+    # after a pause (next phase: idle).
     if view.tpu is None:
         event = Event("create_lost", state.place)
         return Decision(state.enter(Phase.IDLE).pause_before_next(view.run), events=(event,))
@@ -88,8 +89,8 @@ def decide(view: View) -> Decision:
     # maximum lifetime is reached (next phase: removing).
     if view.is_gone:
         return count_loss(view)
-    # The machine is being created: wait 20 minutes, or 6 hours in a queue. Then use the next zone,
-    # which may have capacity (next phase: removing).
+    # The machine is being created: wait for up to 20 minutes, or up to 6 hours in a queue. After
+    # this timeout, use the next zone, which may have capacity (next phase: removing).
     return wait_for_creation(view)
 
 
@@ -107,7 +108,7 @@ def wait_for_creation(view: View) -> Decision:
 
 
 def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
-    """Return the decision after a refused or failed creation, by the kind of its fault."""
+    """Return the decision after a refused or failed creation, depending on the kind of fault."""
     state = replace(state.enter(Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     advice, zone = advise(fault, run, state.zone), state.zone
@@ -115,34 +116,36 @@ def handle_refusal(state: RunState, fault: ServiceFault, run: LaunchedRun) -> De
     if fault.kind is Kind.PERMISSION and not fault.is_switched_off:
         return end(state, Ending.GAVE_UP, "bad_input", advice, refused)
     if fault.kind in (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND):
-        # The zone does not offer the type or the image. If the API is off, no zone does.
+        # Exclude the zone, since it does not offer the TPU type or the image. If the API is off,
+        # exclude all zones.
         zones = run.zones if fault.is_switched_off else (zone,)
         excluded = {**state.excluded_zones, **dict.fromkeys(zones, advice)}
         state = replace(state, excluded_zones=excluded)
         return Decision(state.pause_before_next(run), events=(refused,))
     if fault.kind is Kind.QUOTA:
         count, excluded = state.quota_refusals.get(zone, 0) + 1, dict(state.excluded_zones)
-        # The quota of a deleted TPU is released with a delay, so a refusal may be temporary.
+        # A zone that has provided a TPU is excluded only after several refusals. There a refusal
+        # may be temporary, since the quota of a deleted TPU is released with a delay.
         if count >= (QUOTA_REFUSALS if zone in state.ready_zones else 1):
             excluded[zone] = advice
         quota_refusals = {**state.quota_refusals, zone: count}
         state = replace(state, quota_refusals=quota_refusals, excluded_zones=excluded)
     event = Event(name, {**state.place, "error": fault.message})
     # After a stock-out, lack of quota, a name in use or a failure of the service, the run requests
-    # again, perhaps after a pause. `decide.SERVICE_TIMEOUT` limits failures of the service. None of
-    # these faults counts as a failure of the run.
+    # another machine, perhaps after a pause. `decide.SERVICE_TIMEOUT` limits the time of failures
+    # of the service. None of these faults counts as a failure of training.
     return Decision(state.pause_before_next(run), events=(event,))
 
 
 def record_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:
     """Return the decision after a creation request.
 
-    The answer to the request is the name of an operation, or a fault.
+    `answer` is the name of the operation that the service started, or the fault.
     """
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="create"))
     if answer.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
-        # The machine may exist or appear. Polls during `SETTLE` seconds will show it.
+        # The machine may exist now, or appear later. Polls in the next `SETTLE` seconds find it.
         event = Event("create_unclear", {"zone": state.zone, "error": str(answer)})
         return Decision(replace(state, in_trouble=answer.is_passing), events=(event,))
     return handle_refusal(state, answer, run)

@@ -7,11 +7,12 @@
 The functions use no clock, no randomness and no I/O: `supervise.py` observes, stores the decision,
 then acts. First, `check_endings` applies the endings that are possible in any phase. Then the
 module of the phase decides: `idle.py`, `creating.py`, `running.py` or `removing.py`. In its
-function `decide`, the first condition that is true decides. The comment above each condition states
-the case, the action with its reason, and in parentheses the phases that may follow.
+function `decide`, the first condition that is true determines the decision. The comment above each
+condition states the case, the action with its reason, and in parentheses the next phases.
 
-- A machine's cost is limited before it is requested. `machine_limit` is its maximum lifetime, after
-  which the cloud or the machine's watcher deletes it, with or without a supervisor.
+- The cost of a machine is limited before the machine is requested. `machine_limit` is its maximum
+  lifetime. At the end of that time, the cloud or the watcher, a program on the machine, deletes the
+  machine, with or without a supervisor.
 - A machine counts as absent after two successive polls that did not find its name.
 """
 
@@ -31,7 +32,8 @@ PHASES = {
     Phase.CREATING: creating.decide,
     Phase.RUNNING: running.decide,
     Phase.REMOVING: removing.decide,
-    # To continue an ended run, the user reruns the command, which changes the phase first.
+    # To continue an ended run, the user reruns the command. Before the first decision,
+    # `account.resume` then resets the phase to IDLE.
     Phase.ENDED: lambda view: Decision(view.state),
 }
 
@@ -40,7 +42,7 @@ def decide(state: RunState, seen: Observation, run: LaunchedRun) -> Decision:
     """Decide on the actions and the pause after one poll.
 
     Args:
-        state: state that includes the time and cost of this poll (`account.accrue`).
+        state: state to which `account.accrue` has added the time and cost since the last poll.
         seen: observation of this poll.
         run: record of the run.
     """
@@ -54,7 +56,10 @@ def decide(state: RunState, seen: Observation, run: LaunchedRun) -> Decision:
 
 
 def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decision | None:
-    """Return the decision that ends the run in any phase, or None if it continues."""
+    """Return the decision to end the run, or None if the run continues.
+
+    The conditions are the same in every phase.
+    """
     if state.ending is not None or state.phase is Phase.ENDED:
         return None
     step = seen.checkpoint_step
@@ -77,6 +82,6 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
 
 
 def is_refused_everywhere(state: RunState, run: LaunchedRun) -> bool:
-    """Return whether a run has ended because every zone refused its first machine."""
+    """Return whether a run has ended because every zone refused to provide its first machine."""
     is_refused = all(zone in state.excluded_zones for zone in run.zones)
     return state.ending is Ending.GAVE_UP and is_refused and not state.ready_zones

@@ -1,4 +1,4 @@
-"""Calls of code that only displays, whose failures must not end the supervisor."""
+"""Calls of display code, whose errors must not end the supervisor."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 def contain(make: Callable[[], T], default: T) -> T:
-    """Return a value that is only displayed, or `default` if an exception is raised.
+    """Return the result of `make`, or `default` if `make` raises an exception.
 
-    If the supervisor's loop ended, a machine would remain billed. So a log's content, a closed
-    terminal or an error in a format must not end it.
+    The supervisor calls display code by this function. If an error in such code, such as a closed
+    terminal, ended the supervisor's loop, the rented machine would remain billed.
     """
     try:
         return make()

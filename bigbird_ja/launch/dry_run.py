@@ -57,9 +57,9 @@ class Cost:
         prices: Age of the price, and the page on which to verify it.
         max_hours: Maximum hours of the run.
         max_cost: Maximum cost of the run.
-        most_hours: Maximum rented hours by both limits.
+        most_hours: Maximum rented hours that `max_hours` and `max_cost` allow.
         most_usd: Cost of `most_hours`.
-        lease_hours: Lifetime of a machine without a supervisor.
+        lease_hours: Maximum lifetime of a machine without a supervisor.
     """
 
     usd_per_hour: float
@@ -74,15 +74,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Needs:
-    """Time and cost of a run by `plan`. None means unknown.
+    """Time and cost of a run, as `plan` estimates them. None means unknown.
 
     Attributes:
         hours: Rented hours.
         hours_range: Minimum and maximum of `hours`.
         cost_usd: Cost of `hours` in US dollars.
         cost_usd_range: Minimum and maximum of `cost_usd`.
-        covered: Rented hours that `max_hours` and `max_cost` allow, divided by `hours`. None also
-            if neither limit is set.
+        covered: Rented hours that `max_hours` and `max_cost` allow, divided by `hours`. It is also
+            None if neither limit is set.
     """
 
     hours: float | None
@@ -176,7 +176,7 @@ def list_requests(run: LaunchedRun, vm: Vm) -> list[dict[str, Any]]:
     """List the requests that rent a machine in each zone, and the request that deletes it.
 
     Args:
-        run: record with the path of its package.
+        run: record of the run, with the path of the code package.
         vm: environment of the machine.
     """
     limit, name = compute_remaining_lifetime(RunState(), run), run.service

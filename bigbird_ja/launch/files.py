@@ -33,7 +33,8 @@ from bigbird_ja.storage.lease import Lease, read_holder
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
-# Seconds without a renewal (six polls by default), after which a lock has no running supervisor.
+# A lock that was not renewed for this many seconds (six polls by default) has no running
+# supervisor.
 STALE_SECONDS = 180.0
 
 _STATUS_REASONS = {
@@ -50,11 +51,11 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     """Read the record of a run.
 
     Returns:
-        The record, with `copy_of` set if the folder was copied or moved; None if no run with this
-        name was launched.
+        The record, or None if no run with this name was launched. The field `copy_of` is set if the
+        run's folder was copied or moved.
 
     Raises:
-        BadInput: The file is damaged, or of another version.
+        BadInput: The file is damaged, or its format version is not supported.
     """
     place = LaunchedRun(bucket, name)
     path = place.supervisor("launch.json")
@@ -106,7 +107,7 @@ def find_projects(bucket: str) -> set[str]:
 def make_lock(
     run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
-    """Return the lock that allows one supervisor per run. It is renewed at each poll."""
+    """Return the lock that allows one supervisor per run. The supervisor renews it at each poll."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " watch the run"
@@ -117,8 +118,8 @@ def make_lock(
 def find_supervisor(run_dir: str, now: float) -> str | None:
     """Return the name of the supervisor that watches the run in BUCKET/NAME, or None.
 
-    A lock that cannot be read, or was not renewed recently, is ignored, since `down` must work with
-    any files on the bucket.
+    A lock that was not renewed recently is ignored. A lock that cannot be read is also ignored,
+    since `down` must work even if files on the bucket are damaged.
 
     Args:
         run_dir: BUCKET/NAME.
@@ -127,7 +128,7 @@ def find_supervisor(run_dir: str, now: float) -> str | None:
     try:
         holder = read_holder(storage.join(run_dir, "supervisor", LOCK))
     except Exception:
-        # The path may be any text, since it comes from a machine's metadata.
+        # `run_dir` comes from a machine's metadata and may be any text, so any error may occur.
         return None
     if holder is None or abs(now - holder.renewed) > STALE_SECONDS:
         return None
@@ -137,7 +138,7 @@ def find_supervisor(run_dir: str, now: float) -> str | None:
 class RunFiles:
     """Files of a run on a bucket, or in a local directory.
 
-    Methods raise the bucket's errors, and BadInput for a damaged file.
+    Methods raise the errors of access to the bucket, and BadInput for a damaged file.
 
     Args:
         run: record of the run; only its bucket and name are used.
@@ -149,7 +150,7 @@ class RunFiles:
         self._version: str | None = None
 
     def prepare(self) -> None:
-        """Create the run's folders, if it is on a disk."""
+        """Create the run's folders on a disk, and register the event log as a file of the run."""
         storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
         storage.make_directory(self._run.model_dir)
         Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
@@ -161,7 +162,7 @@ class RunFiles:
         storage.write_text(self._run.supervisor("launch.json"), text)
 
     def read_heartbeat(self) -> TrainerBeat | None:
-        """Read the trainer's heartbeat, or return None."""
+        """Read the trainer's heartbeat, or return None if there is none."""
         values = run_log.read_heartbeat(self._run.model_dir)
         if values is None:
             return None
@@ -169,9 +170,9 @@ class RunFiles:
         return decode.convert(known, TrainerBeat, self._run.model_dir)
 
     def read_exit_report(self) -> ExitReport | None:
-        """Read the watcher's report, or return None.
+        """Read the exit report of the machine's watcher, or return None if there is none.
 
-        If the report contains no reason, the reason follows from the exit status.
+        If the report contains no reason, the reason is derived from the exit status.
         """
         try:
             report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
@@ -180,7 +181,7 @@ class RunFiles:
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
     def read_log(self, name: str = "training.log") -> str:
-        """Read the end of the trainer's log, as the machine's watcher copied it last."""
+        """Read the end of the trainer's log, from the latest copy by the machine's watcher."""
         try:
             text = _read_end(self._run.supervisor(name), LOG_BYTES)
         except FileNotFoundError:
@@ -189,7 +190,10 @@ class RunFiles:
         return redact(text.decode("utf-8", "replace"))
 
     def read_log_tail(self) -> str:
-        """Read the last lines of the log of the host in the exit report, or of the first host."""
+        """Read the last lines of the log of the host that wrote the exit report.
+
+        If there is no report, the log of the first host is read.
+        """
         report = self.read_exit_report()
         host = report.host if report else 0
         text = self.read_log(f"training-{host}.log" if host else "training.log")
@@ -208,12 +212,13 @@ class RunFiles:
         """Write the supervisor's state, unless another process has changed the file.
 
         Returns:
-            Whether the state was written. After False, the next call overwrites the file.
+            Whether the state was written. After a call that returned False, the next call
+            overwrites the file.
         """
         path = self._run.supervisor("state.json")
         values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
         data = json.dumps(values, ensure_ascii=False).encode()
-        # If a request to the bucket fails, the token stays unknown.
+        # Forget the token before the request: if the request fails, the token is unknown.
         version, self._version = self._version, None
         new = storage.replace_if(path, data, _read_version(path) if version is None else version)
         # If the file was deleted meanwhile, it is created again.
@@ -235,12 +240,12 @@ class RunFiles:
         storage.write_text(self._run.supervisor("lease.json"), text)
 
     def append_event(self, event: Mapping[str, Any]) -> None:
-        """Append a line to the log that trainer and supervisor share."""
+        """Append an event to events.jsonl, the log that trainer and supervisor share."""
         run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
 
 
 def _read_end(path: str, size: int) -> bytes:
-    """Read the last bytes of a file, with one ranged request on a bucket."""
+    """Read the last `size` bytes of a file. On a bucket, this is one ranged request."""
     with storage.open_read(path) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - size))
@@ -259,7 +264,7 @@ def _read_if_there(path: str, kind: type[T]) -> T | None:
     """Read one of the supervisor's files, or return None if it does not exist.
 
     Raises:
-        BadInput: The file is damaged, or of another version.
+        BadInput: The file is damaged, or its format version is not supported.
     """
     try:
         return decode.decode_versioned(storage.read_bytes(path), kind, path, _ADVICE)

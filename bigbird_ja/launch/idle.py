@@ -14,11 +14,11 @@ _REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll, by the first condition that is true."""
+    """Return the decision for one poll. The first condition below that is true determines it."""
     state, seen, run = view.state, view.seen, view.run
-    # Machines of this run exist, since a reply of the service or a supervisor was lost: adopt the
-    # machine that was requested last, and delete the others, which use quota (next phases: creating
-    # or removing).
+    # Machines of this run exist, although none is expected in this phase. A reply of the service
+    # was lost, or a supervisor was killed. Adopt the machine that was requested last, and delete
+    # the others, which use quota (next phases: creating or removing).
     if seen.tpus:
         return adopt_or_remove(view)
     # A machine of another owner has the run's name in one of the zones, so the run cannot use the
@@ -28,12 +28,13 @@ def decide(view: View) -> Decision:
         text = f"{tpu.resource} belongs to another owner ({tpu.owner}): choose another `name`"
         return end(state, Ending.GAVE_UP, "bad_input", text)
     faults = [seen.silent.get(zone) for zone in run.zones]
-    # Before the first request, every zone refuses the poll: end the run with advice, since the user
-    # must correct a permission or a name (next phase: ended). Later refusals may be temporary.
+    # No machine was requested yet, and every zone refuses the poll: end the run with advice, since
+    # the user must correct a permission or a name (next phase: ended). After the first request,
+    # such refusals may be temporary, so they do not end the run.
     if not state.attempt and all(fault and fault.kind in _REFUSALS for fault in faults):
         first = seen.silent[run.zones[0]]
         text = advise(first, run, run.zones[0])
-        # With all zones excluded, `launch` tries another service.
+        # The API is off: exclude all zones, so that `launch` tries another service.
         if first.is_switched_off:
             state = replace(state, excluded_zones=dict.fromkeys(run.zones, text))
         ended = end(state, Ending.GAVE_UP, "bad_input", text)
@@ -45,8 +46,8 @@ def decide(view: View) -> Decision:
     # may have taken the run over, or the run may be finished.
     if not seen.bucket_seen or seen.checkpoint_step is None:
         return wait(view)
-    # The record names a new service or project, and a zone of the former one does not answer: wait,
-    # since a machine may still exist there, and two must not be rented.
+    # The record names a new service or project, and a zone of the old service or project does not
+    # answer: wait, since a machine may still exist there, and two machines must not be rented.
     if state.has_moved(run) and any(zone in seen.silent for zone in state.used_zones):
         return wait(view)
     zones = [zone for zone in run.zones if zone not in state.excluded_zones]
@@ -56,24 +57,26 @@ def decide(view: View) -> Decision:
         why = "; ".join(dict.fromkeys(state.excluded_zones.values()))
         return end(state, Ending.GAVE_UP, "bad_input", why)
     zones = [zone for zone in zones if zone not in seen.silent]
-    # None of the remaining zones answers: wait, since a TPU of this run may exist there.
+    # None of the remaining zones answers: wait, since a TPU of this run may exist in one of them.
     if not zones:
         return wait(view)
     # No machine of this run exists: request one in the next zone that answers (next phase:
-    # creating). Its maximum lifetime is in the state, which is stored before the request.
+    # creating). The state contains the maximum lifetime, and is stored before the request.
     return create(view, zones)
 
 
 def create(view: View, zones: list[str]) -> Decision:
-    """Return the decision to request a TPU, with its maximum lifetime, in one of these zones.
+    """Return the decision to request a TPU, with its maximum lifetime, in one of `zones`.
 
-    The first choice is the zone of the last TPU, or the zone after it if the last request failed.
+    The first choice is the zone of the last TPU. If the last request provided no TPU, the first
+    choice is the run's next zone.
     """
     state, seen, run = view.state, view.seen, view.run
     last = run.zones.index(state.zone) if state.zone in run.zones else -1
     first = (last + 1 if state.misses or last < 0 else last) % len(run.zones)
     zone = next(z for z in run.zones[first:] + run.zones[:first] if z in zones)
-    # `decide` has verified that no machine is left at the former service.
+    # If the run uses a new service or project, forget the zones of the old one. `decide` has
+    # verified that no machine is left in those zones.
     if state.has_moved(run):
         state = replace(state, used_zones=(), ready_zones=())
     state = replace(

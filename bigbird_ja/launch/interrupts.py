@@ -18,7 +18,7 @@ class Interrupts(signals.Listener):
     """Context manager that receives signals. The supervisor calls `stop` once per poll.
 
     Args:
-        policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.
+        policy: `ask`, `delete` or `detach`. Without a terminal, `ask` means `delete`.
         is_terminal: whether standard input is a terminal.
         ask: callback that shows a question and returns the answer.
         log: callback that prints a line.
@@ -44,13 +44,13 @@ class Interrupts(signals.Listener):
         if self._deleting and number != signal.SIGINT:
             return
         self._count += 1
-        # After a shutdown or a closed terminal, the user cannot answer.
+        # Any signal but Ctrl-C means a shutdown or a closed terminal, so the user cannot answer.
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"
         self._wake.set()
 
     def handle_lost_reader(self) -> None:
-        """Act as if the terminal was closed, since the program that reads the log has ended."""
+        """Treat the end of the program that reads the output like a closed terminal."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
@@ -58,7 +58,7 @@ class Interrupts(signals.Listener):
         self._wake.wait(seconds)
 
     def stop(self) -> Stop:
-        """Return the user's choice after a signal, or `Stop.NO` without one."""
+        """Return the user's choice after a signal, or `Stop.NO` if no signal arrived."""
         if not self._count:
             return Stop.NO
         if self._deleting:

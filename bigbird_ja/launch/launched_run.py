@@ -18,18 +18,19 @@ Service = Literal["tpu", "compute"]
 class LaunchedRun:
     """Record of a run, the content of `launch.json`. Times are seconds, costs US dollars.
 
-    `prepare.py` builds it from the parameters of `launch`; all other modules only read it.
+    `prepare.py` builds the record from the parameters of `launch`. Other modules of `launch` add
+    the service, the image, the initial model and the package before the record is stored.
 
     Attributes:
         bucket: gs://BUCKET[/FOLDER] for all files of the run.
         name: Name of the run.
         run_id: Random id of the run.
         project: Id of the Google Cloud project.
-        data_dir: Data set.
+        data_dir: Path of the data set.
         engine: Engine of training.
         init_from: Path of the initial model on the bucket, or "".
         mode: Mode of `pretrain`.
-        target_step: Last step.
+        target_step: Last step of training.
         accelerator_type: Type of the TPU.
         runtime_version: Name of the VM's image.
         zones: Zones to try, in this order.
@@ -44,10 +45,10 @@ class LaunchedRun:
         package: Path of the code on the bucket, a zip.
         package_sha256: Hash of the zip.
         usd_per_hour: Price of the machine; 0 if unknown or free.
-        max_seconds: Maximum time since the first launch, or None.
-        max_usd: Maximum cost, or None.
+        max_seconds: Maximum time since the first launch, or None for unlimited.
+        max_usd: Maximum cost, or None for unlimited.
         poll: Time between polls.
-        lease: Lifetime of a machine without a supervisor.
+        lease: Maximum lifetime of a machine without a supervisor.
         copy_of: BUCKET/NAME of the original run, if the folder is a copy (set by `read_run`).
     """
 
@@ -74,7 +75,7 @@ class LaunchedRun:
     vm_python: str = "python3"
     package: str = ""
     package_sha256: str = ""
-    # --- its limits
+    # --- price and limits of the run
     usd_per_hour: Amount = 0.0
     max_seconds: Amount | None = None
     max_usd: Amount | None = None
@@ -109,7 +110,7 @@ class LaunchedRun:
 
     @property
     def most_hours(self) -> float | None:
-        """Maximum rented hours by both limits, or None if unlimited."""
+        """Maximum rented hours that `max_seconds` and `max_usd` allow, or None if unlimited."""
         limits = [] if self.max_seconds is None else [self.max_seconds / 3600]
         if self.max_usd is not None and self.usd_per_hour:
             limits.append(self.max_usd / self.usd_per_hour)
@@ -144,14 +145,14 @@ class Machine:
 
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
-        """Return the facts of a machine that is requested with a record."""
+        """Return the facts of the machine that a run's record requests."""
         kind, pricing, usd = run.accelerator_type, run.pricing, run.usd_per_hour
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a machine that is requested with a run's record has the same facts.
+        """Return whether a run's record requests a machine with these facts.
 
-        The price may differ.
+        The price and the time of the request are not compared.
         """
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)

@@ -1,4 +1,4 @@
-"""The function `down`: list and delete the machines of `launch`, on both services."""
+"""The function `down`: list and delete the machines that `launch` rented, at both services."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ Clients = Mapping[tuple[str, str], Tpus]
 
 @dataclass(frozen=True)
 class ListedTpu:
-    """Machine of a run that a service lists.
+    """Machine of a run, as a service lists it.
 
     Attributes:
         name: Name of the machine.
@@ -68,12 +68,12 @@ class DownResult:
 
 @dataclass(frozen=True)
 class Listing:
-    """Machines of runs in a listing, which may be incomplete.
+    """Machines of runs that the services listed. The listing may be incomplete.
 
     Attributes:
         tpus: machines that were listed.
         now: UNIX seconds by a service's clock.
-        fault: error for services or zones that did not answer, or None.
+        fault: error if a service or zone refused or did not answer, or None.
     """
 
     tpus: tuple[Tpu, ...]
@@ -89,7 +89,7 @@ def down(
     yes: bool = False,
     confirm: Callable[[Sequence[ListedTpu]], bool] | None = None,
 ) -> DownResult:
-    """Delete the machines of `launch`, and wait until they are absent.
+    """Delete the machines that `launch` rented, and wait until they are absent.
 
     Damaged files on a bucket and zones that do not answer do not prevent the deletion of the listed
     machines.
@@ -97,14 +97,15 @@ def down(
     Args:
         project: id of the Google Cloud project.
         name: run whose machines are deleted; all runs by default.
-        bucket: gs://BUCKET[/FOLDER] of runs whose machines are deleted, in all projects of these
+        bucket: gs://BUCKET[/FOLDER]. Only machines of its runs are deleted, in all projects of the
             runs.
         yes: whether to delete without confirmation.
-        confirm: callback with the machines to delete, which returns whether to delete them.
+        confirm: callback that receives the machines to delete, and returns whether to delete them.
 
     Raises:
-        BadInput: The deletion was not confirmed, no such machine is listed, or a running `launch`
-            watches a machine. A watched machine is not deleted, as it would be created again.
+        BadInput: The deletion was not confirmed, no listed machine matches `name` and `bucket`, a
+            service refuses the listing, or a running `launch` watches a machine. A watched machine
+            is not deleted, since `launch` would create it again.
         StorageError: A machine could not be deleted, or may exist in a zone that did not answer.
     """
     projects = {project, *(find_projects(bucket) if bucket else ())}
@@ -155,7 +156,8 @@ def _find_watcher(tpu: Tpu, now: float) -> str:
 def list_ours(clients: Clients) -> Listing:
     """List the TPUs of `launch` in all zones.
 
-    A service that is off in a project rents no machines, so it is skipped, unless all are off.
+    A service whose API is off in a project rents no machines there, so it is skipped. If the APIs
+    of all services are off, the listing contains an error.
 
     Args:
         clients: clients by service and project.
@@ -200,7 +202,7 @@ def delete_all(
         sleep: callback that waits some seconds.
 
     Returns:
-        The full names of machines that still exist.
+        The full names of machines that may still exist.
     """
     start, pause = clock(), 1.0
     # Number of successive polls that did not find each machine.

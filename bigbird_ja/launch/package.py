@@ -17,7 +17,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.launch.launched_run import LaunchedRun
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
-# Time of every entry, so that the zip is reproducible.
+# Time stamp of every entry. It is constant, so that the zip is reproducible.
 _EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
@@ -34,17 +34,18 @@ def build() -> bytes:
 
 
 def note(run: LaunchedRun, content: bytes) -> LaunchedRun:
-    """Return the record of a run with the hash and the path of a package."""
+    """Return the record of a run, with the hash and the path of a package added."""
     sha256 = hashlib.sha256(content).hexdigest()
     path = storage.join(run.bucket, "packages", f"{sha256}.zip")
     return replace(run, package=path, package_sha256=sha256)
 
 
 def lock(engine: str) -> str:
-    """Return the name of the file of locked packages that the machine installs.
+    """Return the name of the lock file with the packages that the machine installs.
 
-    `scripts/make_locks.sh` writes these files. For TPUEstimator the image's TensorFlow and Python
-    are used, for the engine pjrt the packages with which the tests run.
+    `scripts/make_locks.sh` writes these files. For the engine `estimator`, the machine uses the
+    TensorFlow and the Python of its image. For the engine `pjrt`, it installs the packages with
+    which the tests run.
     """
     return "image.lock" if engine == "estimator" else "machine.lock"
 
@@ -67,11 +68,11 @@ def check_lock() -> None:
 def store(run: LaunchedRun) -> LaunchedRun:
     """Store the installed package on the bucket.
 
-    Every launch uploads the installed code. It never uses code that is on the bucket, since anyone
-    with write access may have changed it.
+    Every launch uploads the installed code. Code that is already on the bucket is never used, since
+    anyone with write access to the bucket may have changed it.
 
     Returns:
-        The record of the run with the package.
+        The record of the run, with the path and the hash of the package.
     """
     content = build()
     noted = note(run, content)

@@ -1,7 +1,7 @@
 """Parameters of `launch`, the record that is built from them, and all checks before a rental.
 
-A machine on which `pretrain` fails is billed until it is deleted. So all checks of `pretrain` are
-done before, by the same functions.
+A machine on which `pretrain` fails is billed until it is deleted. So `launch` makes all checks of
+`pretrain` before the rental, by the same functions.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class Request:
 
 
 def check_request(request: Request) -> None:
-    """Check all parameters that can be checked without credentials and data.
+    """Check all parameters that can be checked without credentials and without the data set.
 
     Raises:
         BadInput: A parameter is missing, out of range, or has no effect.
@@ -121,7 +121,7 @@ def check_request(request: Request) -> None:
         raise BadInput("`max_cost` has no effect with `price_per_hour` 0: remove one of them")
     for name in (*_STORED, "project", "bucket", "data_dir", "runtime_version"):
         _check_plain(name, getattr(request, name))
-    # The path of a local model is not stored, only its hash.
+    # The record contains the path of a remote model, but only the hash of a local model.
     if request.init_from and storage.is_remote(request.init_from):
         _check_plain("init_from", request.init_from)
 
@@ -146,7 +146,7 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, list[str]]:
-    """Build the record of a run, without credentials and data.
+    """Build the record of a run from the parameters of `launch`, without reading the data set.
 
     In a dry run, missing parameters are replaced by placeholders.
 
@@ -156,10 +156,11 @@ def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, 
         vm: environment of the machine.
 
     Returns:
-        The record without service, image, zones and price (see `offer`), and warnings.
+        The record, and warnings. `offer` adds service, image, zones and price to the record later.
 
     Raises:
-        BadInput: A parameter is invalid, or is known not to work.
+        BadInput: A parameter is invalid or does not fit the machine, or the folder of the run is a
+            copy of another run's folder.
     """
     machine = find(request.accelerator_type)
     backends.check_engine(machine, request.engine)
@@ -191,7 +192,7 @@ def check_name(name: str) -> str:
     """Check the name of a run, which is also the name of its TPU, its label and its folder.
 
     Raises:
-        BadInput: The name is not allowed for one of them.
+        BadInput: The name is not allowed for a TPU, a label or a folder.
     """
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
@@ -243,9 +244,9 @@ def offer(
 ) -> Iterator[tuple[LaunchedRun, Rental, list[str]]]:
     """Yield record, rental and warnings for each service that rents the machine.
 
-    If a machine of the run may exist, its service is the first one, else the preferred service. The
-    next service is used if every zone refuses the first request, since only a request shows whether
-    a zone provides the TPU.
+    The first service is the one that rents the run's existing machine. If no machine can exist, it
+    is the preferred service. The caller uses the next service if every zone refuses the first
+    request, since only a request shows whether a zone provides the TPU.
 
     Args:
         run: record without service, image, zones and price.
@@ -269,7 +270,7 @@ def offer(
         found = backends.add_rental(priced, rental, request.runtime_version)
         warnings += [TRC] if found.service == "compute" else []
         yield found, rental, [*warnings, *list_region_warnings(found, near)]
-        # The user's image belongs to this service, so other services cannot use it.
+        # `runtime_version` names an image of this service, which no other service can use.
         if request.runtime_version:
             return
 
@@ -327,7 +328,7 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
         BadInput: A machine of another owner has the name. The message contains its labels.
     """
     for zone in run.zones:
-        # A zone that does not answer is skipped here, since the supervisor handles it.
+        # A zone that does not answer is skipped, since the supervisor checks the name again.
         with contextlib.suppress(ServiceFault):
             tpu = tpus.find(zone, run.name)
             if tpu is not None and not tpu.belongs_to(run):
@@ -345,7 +346,7 @@ def check_data(
     """Check config and data set as `pretrain` does on the machine.
 
     Returns:
-        The config of a run on that data, and the data.
+        The config, with the values that the data set determines, and the facts of the data set.
 
     Raises:
         BadInput: The data set is missing or damaged, a setting contradicts it or the machine, or
@@ -355,10 +356,10 @@ def check_data(
     if run.mode == "train_and_eval":
         data_check.check_held_out(manifest, run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
-    # Raises BadInput if statically masked data has another mask unit or rate.
+    # Raises BadInput if statically masked data has another mask unit or rate than the config.
     manifest.make_rule(fitted.data.mask_unit, count_train_predictions(fitted, manifest))
     check_machine(run, fitted, manifest)
-    # For an existing run, `session.store` compares the config.
+    # For an existing run, `session.store` compares the config with the stored one.
     if read_run(run.bucket, run.name) is None:
         ModelDir(run.model_dir).check_settings(fitted, manifest)
     if run.hosts > 1:
@@ -384,7 +385,8 @@ def check_machine(run: LaunchedRun, config: Config, data: Data) -> None:
             )
     else:
         cores = machine.devices
-        # Kernels require jax, which the machine installs but this computer may lack.
+        # This check of the kernels requires jax. The rented machine installs jax, but this computer
+        # may lack it.
         if importlib.util.find_spec("jax"):
             kernels.resolve_attention(config, data, "tpu", machine.chip)
     check_divides(training.global_batch_size, cores, training.gradient_accumulation_steps)

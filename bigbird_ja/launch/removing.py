@@ -14,41 +14,41 @@ DELETE_POLL = 10.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll, by the first condition that is true.
+    """Return the decision for one poll. The first condition below that is true determines it.
 
-    A zone that does not answer does not delay the others: their machines are deleted, and the
-    silent zone's machine is deleted by its name.
+    A zone that does not answer does not delay deletions in other zones. In the silent zone, the
+    deletion of the run's machine is requested by the machine's name.
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_silent
     limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
     is_asked_for = state.operation_kind == "create" and state.operation
-    # No machine is found, but its creation is pending: wait, since it may still appear.
+    # No machine is found, but a creation is pending: wait, since the machine may still appear.
     if is_absent and is_asked_for and state.phase_seconds < limit:
         return wait(view, DELETE_POLL)
-    # No machine is found, but its deletion was never requested: request the deletion by the full
-    # name, since a single answer may be wrong.
+    # No machine is found, and no deletion was requested yet: request the deletion of the machine
+    # that was requested last, by its name, since a single answer may be wrong.
     if is_absent and state.attempt and not state.delete_tries:
         return delete(view)
-    # No machine was found, but in only one poll: poll again, since a single answer may be wrong.
+    # Only one poll has found no machine: poll again, since a single answer may be wrong.
     if is_absent and state.attempt and view.is_perhaps_absent:
         return wait(view, DELETE_POLL)
-    # No machine has the run's name: request the next one, or end the run (next phases: idle or
+    # No machine of the run exists: request the next machine, or end the run (next phases: idle or
     # ended).
     if is_absent:
         return finish_removal(view)
     is_timeout = state.phase_seconds > DELETE_TIMEOUT
-    # The run is ending, and deletion failed for 30 minutes: end the run, and list the machines, so
-    # that the user can check the console (next phase: ended). Without a supervisor, the machines'
-    # leases expire, and the machines then delete themselves.
+    # The run is ending, and deletion failed for 30 minutes: end the run, and tell the user to check
+    # the console (next phase: ended). Without a supervisor, the machines' leases expire, and the
+    # machines then delete themselves.
     if is_timeout and state.ending is not None:
         return give_up_deleting(view)
-    # The zone has not answered until long after the machine's maximum lifetime, so the cloud or the
-    # watcher has deleted the machine: request the next one (next phase: idle).
+    # The zone does not answer, and the machine's maximum lifetime ended long ago. So the cloud or
+    # the watcher must have deleted the machine: request the next machine (next phase: idle).
     if is_timeout and view.is_certainly_over and not view.seen.tpus:
         return Decision(state.enter(Phase.IDLE), events=(_make_not_deleted(state),))
-    # The deletion failed: log this, and decide as if it had not been requested, since deletion is
-    # retried until no machine has the name.
+    # The deletion failed: log the failure, and decide as if no deletion had been requested, since
+    # deletion is retried until no machine of the run exists.
     if state.operation_kind == "delete" and view.operation_fault is not None:
         event = Event("delete_failed", {"zone": state.zone, "error": str(view.operation_fault)})
         unasked = replace(state, operation="", operation_kind="")
@@ -58,11 +58,12 @@ def decide(view: View) -> Decision:
     # deleted only when it is absent.
     if _is_deletion_under_way(view):
         return wait(view, DELETE_POLL)
-    # The pause after the last request has not ended: wait. The pause grows up to two minutes.
+    # The pause after the last deletion request has not ended: wait. The pause grows with each
+    # request, up to two minutes.
     if state.delete_wait > 0:
         return wait(view, state.delete_wait)
-    # A machine of this run exists, or may exist in a zone that does not answer: delete it. This
-    # requires neither the bucket nor the other zones.
+    # A machine of this run exists, or may exist in a zone that does not answer: delete it. The
+    # deletion requires neither the bucket nor an answer of the other zones.
     return delete(view)
 
 
@@ -76,7 +77,7 @@ def _is_deletion_under_way(view: View) -> bool:
 
 
 def finish_removal(view: View) -> Decision:
-    """Return the decision after the last machine was deleted: IDLE, or ENDED if the run ends."""
+    """Return the decision after all machines were deleted: enter IDLE, or ENDED if the run ends."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
     events = (Event("deleted", state.place),) if was_there else ()
@@ -110,7 +111,10 @@ def _make_not_deleted(state: RunState) -> Event:
 
 
 def delete(view: View) -> Decision:
-    """Return the decision to delete all machines that are not being deleted yet, with a backoff."""
+    """Return the decision to delete all machines that are not being deleted yet.
+
+    The pause until the next deletion request doubles with each request, up to two minutes.
+    """
     state = view.state
     tries = state.delete_tries + 1
     deletions = tuple(view.deletion_targets or view.deletable)
@@ -122,12 +126,12 @@ def delete(view: View) -> Decision:
 def record_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
     """Return the decision after a deletion request.
 
-    The answer to the request is the name of an operation, or a fault.
+    `answer` is the name of the operation that the service started, or the fault.
     """
     if isinstance(answer, str):
         return Decision(replace(state, operation=answer, operation_kind="delete"))
     if answer.kind is Kind.NOT_FOUND:
-        # The next poll will not find the machine.
+        # The machine is already absent, so the next poll will not find it.
         return Decision(state)
     event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
     return Decision(state, events=(event,))

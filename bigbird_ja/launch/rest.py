@@ -46,7 +46,7 @@ class Kind(Enum):
         NOT_FOUND: The resource does not exist.
         EXISTS: A resource with this name exists.
         BAD_REQUEST: The service refuses the request's content.
-        UNAVAILABLE: Service or network failed, and retries failed, too.
+        UNAVAILABLE: The service or the network failed, or a rate limit was exceeded.
         INTERNAL: The operation failed because of an error of the service.
     """
 
@@ -66,7 +66,7 @@ class ServiceFault(Exception):
     Args:
         kind: kind of the fault.
         message: message of the service.
-        listed: machines in a listing that is incomplete.
+        listed: machines of the zones that answered, if a listing is incomplete.
     """
 
     def __init__(self, kind: Kind, message: str, listed: Sequence[Any] = ()) -> None:
@@ -86,8 +86,8 @@ class ServiceFault(Exception):
 
 
 _EXHAUSTED, _PERMISSION, _UNAUTHENTICATED = 8, 7, 16
-# Kinds by google.rpc.Code, in the order of its names: INVALID_ARGUMENT, DEADLINE_EXCEEDED,
-# NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, UNAVAILABLE.
+# Kind of fault by google.rpc.Code. The names of these codes are, in this order: INVALID_ARGUMENT,
+# DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, UNAVAILABLE.
 _KINDS = {
     3: Kind.BAD_REQUEST,
     4: Kind.UNAVAILABLE,
@@ -144,7 +144,7 @@ def parse_fault(status: int, body: Any) -> ServiceFault:
 
 
 class Rest:
-    """Client for signed requests to one API, with a timeout and limited retries.
+    """Client for authenticated requests to one API, with a timeout and limited retries.
 
     Args:
         base: address of the service's API.
@@ -205,7 +205,7 @@ class Rest:
                 max_allowed_time=seconds,
             )
         except (exceptions.TransportError, OSError) as error:
-            # The errors of `requests` are OSErrors.
+            # The exceptions of the library `requests` are subclasses of OSError.
             raise ServiceFault(Kind.UNAVAILABLE, str(error) or type(error).__name__) from error
         except exceptions.GoogleAuthError as error:
             raise ServiceFault(Kind.PERMISSION, f"credentials: {error}") from error
@@ -231,13 +231,13 @@ class Rest:
     def list_items(
         self, path: str, key: str, kind: type[list[T]], query: Mapping[str, str] = {}
     ) -> tuple[list[T], list[str]]:
-        """List resources.
+        """List resources, from all pages of a listing.
 
         Args:
-            path: address of the listing; an `aggregated` listing contains the items by zone.
+            path: address of the listing. An `aggregated` listing groups its items by zone.
             key: key of the items in an answer.
-            kind: type of the items.
-            query: parameters in addition to the page's token.
+            kind: type of the list of items.
+            query: query parameters in addition to the page's token.
 
         Returns:
             The items of all pages, and the zones that did not answer.
@@ -261,7 +261,7 @@ class Rest:
     def get_time(self) -> float | None:
         """Return UNIX seconds by the service's clock, or None without a recent answer.
 
-        The service's clock is used since this machine's clock may be wrong by hours.
+        The service's clock is used, since the clock of this computer may be wrong by hours.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             return None

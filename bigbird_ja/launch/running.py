@@ -25,33 +25,33 @@ from bigbird_ja.launch.transitions import (
 
 # Maximum seconds from a trainer's last heartbeat to its exit report.
 SILENT_EXIT = 60.0
-# Number of successive equal failures after which the run ends.
+# Number of successive failures with the same reason after which the run ends.
 SAME_FAILURES = 3
-# After this many seconds of training, the next failure counts as the first one.
+# If a TPU has trained for this many seconds, its failure counts as the first one in a row.
 HEALTHY = 3600.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll, by the first condition that is true."""
+    """Return the decision for one poll. The first condition below that is true determines it."""
     state = view.state
-    # The zone does not answer: wait, since the machine may exist, and two must not be rented. Long
-    # after the machine's maximum lifetime, the cloud or the watcher has deleted it (next phase:
-    # removing).
+    # The zone does not answer: wait, since the machine may exist, and a second one must not be
+    # rented. Stop waiting long after the machine's maximum lifetime, since the cloud or the watcher
+    # must have deleted the machine by then (next phase: removing).
     if view.is_silent:
         return wait_for_answer(view)
-    # The TPU's creation time has changed, so another machine of the run now has its name: adopt
-    # that machine (next phases: creating or removing).
+    # The TPU's creation time has changed, so another machine of the run now has the TPU's name:
+    # adopt that machine (next phases: creating or removing).
     if view.is_another:
         return adopt_or_remove(view)
-    # The machine was absent in only one poll: poll again, since a single answer may be wrong.
+    # Only one poll did not find the machine: poll again, since a single answer may be wrong.
     if view.is_perhaps_absent:
         return wait(view)
     # The machine is lost, and has reported the end of training: react to the report, since only the
     # report shows whether the machine deleted itself after a failure (next phase: removing).
     if view.is_gone and view.report is not None:
         return handle_exit(view)
-    # The machine is lost, and never becomes READY again: count a preemption, or the end of its
-    # lease if its maximum lifetime is reached (next phase: removing).
+    # The machine is lost without a report: count a preemption, or the end of its lease if its
+    # maximum lifetime is reached (next phase: removing).
     if view.is_gone:
         return count_loss(view)
     # The machine has been in repair or restarting for more than 20 minutes: count a preemption,
@@ -61,8 +61,8 @@ def decide(view: View) -> Decision:
     # The machine is in repair or restarting: wait, since the service may restore it.
     if not view.is_ready:
         return watch_on(view)
-    # The machine has reached its maximum lifetime: delete it now, which saves money (next phase:
-    # removing).
+    # The machine has reached its maximum lifetime: delete it now, since it is billed until it is
+    # deleted (next phase: removing).
     if view.is_life_over:
         return count_lease_over(state, "READY")
     is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
@@ -86,13 +86,15 @@ def handle_exit(view: View) -> Decision:
     state, seen = view.state, view.seen
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"
-    # SIGTERM: the machine is being preempted.
+    # The trainer received SIGTERM, since the machine is being preempted.
     if reason == "interrupted":
         return count_preemption(state, "interrupted")
-    # The machine received no renewal, since this supervisor or the bucket was unavailable.
+    # The machine reached its maximum lifetime, or its lease was not renewed because the supervisor
+    # or the bucket was unavailable.
     if reason == "lease_over":
         return count_lease_over(state, reason)
-    # Training finished before the target step, so `pretrain` ran with another number of steps.
+    # Training finished before the target step, so `pretrain` ran with a smaller number of steps
+    # than the run's record contains.
     if reason == "finished":
         reason = "bug"
     return handle_failure(state, reason, seen.log_tail, view.run)
@@ -102,8 +104,8 @@ def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun
     """Return the decision to request another machine, or to end the run if it would fail again."""
     again = reason == state.last_failure and state.healthy_seconds < HEALTHY
     in_a_row = state.same_failures + 1 if again else 1
-    # Bad input and divergence repeat on any machine, as data order and dropout are functions of the
-    # step. A bug may be caused by the machine, unless it occurs twice at the same step.
+    # Bad input and divergence repeat on any machine, since data order and dropout are functions of
+    # the step. A bug may be caused by the machine, unless it occurs twice at the same step.
     repeats = reason in ("bad_input", "diverged") or (
         reason == "bug" and again and state.failure_step == state.best_step
     )
@@ -128,6 +130,6 @@ def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun
 
 
 def watch_on(view: View) -> Decision:
-    """Return the decision to keep the run's TPU, and to delete its TPUs in other zones."""
+    """Return the decision to keep the run's TPU, and to delete the run's TPUs in other zones."""
     extras = tuple(tpu for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.run.poll)

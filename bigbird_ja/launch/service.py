@@ -9,7 +9,8 @@ from bigbird_ja.launch.launched_run import LaunchedRun, Service
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RUN_LABEL = "bigbird-ja-run"
-# The id is random, so it proves that a machine belongs to a run.
+# Label with the id of a run. The id is random, so the label proves that a machine belongs to the
+# run.
 ID_LABEL = "bigbird-ja-id"
 ATTEMPT_LABEL = "bigbird-ja-attempt"
 # Key in a machine's metadata for BUCKET/NAME of its run.
@@ -17,14 +18,14 @@ RUN_DIR_KEY = "bigbird-ja-run-dir"
 
 
 class Presence(Enum):
-    """State of a TPU, in the categories on which decisions depend.
+    """State of a TPU, in the categories that the supervisor distinguishes.
 
     Attributes:
         WAITING: Queued; no machine exists yet.
         PENDING: Being created, started or repaired.
         READY: Running, and billed.
         DELETING: Being deleted.
-        GONE: Dead but still listed. It uses quota and its name.
+        GONE: Dead, but still listed. Quota and name of the TPU remain in use.
     """
 
     WAITING = "waiting"
@@ -113,17 +114,17 @@ class Tpus(Protocol):
         """List the TPUs of all zones."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Return the machine with a name in a zone, of any owner, or None."""
+        """Return the machine with this name in the zone, or None. It may belong to any owner."""
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a TPU, without waiting.
+        """Request a TPU, without waiting for its creation.
 
         Args:
             run: record of the run.
             zone: zone of the machine.
-            attempt: attempt of the run.
+            attempt: number of the run's attempt.
             metadata: metadata of the machine.
             limit: maximum lifetime in seconds, enforced by the service or by the machine's watcher.
 
@@ -132,14 +133,14 @@ class Tpus(Protocol):
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Request the deletion of a machine, after verifying that it is the listed machine.
+        """Verify that the name still belongs to the listed machine, and request the deletion.
 
         Returns:
             The name of the operation.
         """
 
     def get_operation(self, name: str) -> Operation:
-        """Return the state of an operation, without waiting."""
+        """Return the state of an operation, without waiting for its end."""
 
     def time(self) -> float | None:
         """Return UNIX seconds by the service's clock, or None without a recent answer."""
@@ -151,7 +152,10 @@ def make_labels(run: LaunchedRun, attempt: int) -> dict[str, str]:
 
 
 def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
-    """Verify before a deletion that a name still belongs to the listed machine, and return it.
+    """Verify before a deletion that a name still belongs to the listed machine.
+
+    Returns:
+        The machine in its present state.
 
     Raises:
         ServiceFault: No machine has the name, or it belongs to another run or to a newer machine.

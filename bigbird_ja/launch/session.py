@@ -127,7 +127,7 @@ def launch(
         max_hours: maximum hours from the start of the run to its end.
         max_cost: maximum cost of the TPU in US dollars, at which the run ends.
         price_per_hour: price of the TPU, in place of the table's price; 0 for a grant.
-        lease_hours: lifetime of a TPU without a supervisor.
+        lease_hours: maximum lifetime of a TPU without a supervisor.
         poll_seconds: seconds between polls of the service.
         on_interrupt: reaction to Ctrl-C: `ask`, `delete` or `detach`.
         price_file: YAML file that overrides the package's prices.
@@ -167,7 +167,8 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
         warn([*warnings, *list_config_warnings(config, not model)])
         log(backends.describe(run))
         return result
-    # The data set contains the model's tokenizer, which determines more settings of the model.
+    # Resolve the config again, since model and data set together determine more settings than the
+    # model's own files.
     if model:
         manifest = manifest_lib.load(run.data_dir)
         known = run_settings.adopt_settings(model, manifest, run.data_dir)
@@ -201,7 +202,7 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
 
 
 def _describe_zones(rental: Rental, table: Prices) -> str:
-    """Return the end of the message for a run that every zone refused: zones with the machine."""
+    """Return the end of an error message, which lists the zones that rent the machine."""
     zones, day = ", ".join(rental.zones), rental.as_of
     return f"; the page {rental.zones_by} of {day} lists this machine in {zones}"
 
@@ -300,7 +301,7 @@ def _finish(run: LaunchedRun, state: RunState, advice: str) -> LaunchResult:
     )
     if state.ending is Ending.FINISHED and state.ending_reason == "finished":
         return result
-    # When memory is exhausted, Linux sends SIGKILL.
+    # Linux kills a process that exhausts the memory, so "killed" is reported as lack of memory.
     reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
     reason = reasons.get(state.ending_reason, state.ending_reason)
     error = errors.make_error(reason, f"{run.name}: {state.ending_message}{advice}")
@@ -312,7 +313,7 @@ def store(run: LaunchedRun, config: Config, data: Data) -> LaunchedRun:
     """Store the record, config and package of a run on the bucket.
 
     Returns:
-        The record with its package.
+        The record, with the path and the hash of the package.
 
     Raises:
         BadInput: The run exists with another config, or its state is missing.

@@ -31,9 +31,10 @@ STALL_TIMEOUT = 900.0
 STARTUP_TIMEOUT = 2700.0
 # Maximum lifetime of a machine in seconds, if no limit of the run is shorter.
 MAX_LIFETIME = 7 * 86_400.0
-# Successive polls without a machine after which it counts as absent.
+# A machine counts as absent after this many successive polls that did not find it.
 ABSENT_POLLS = 2
-# This many seconds after a machine's maximum lifetime, the watcher or the service has deleted it.
+# This many seconds after the end of a machine's maximum lifetime, the machine's watcher or the
+# service must have deleted the machine.
 OVERTIME = 900.0
 # Minimum and maximum pause, in seconds, after every zone was tried and none provided a TPU.
 BACKOFF_FIRST, BACKOFF_MAX = 30.0, 900.0
@@ -77,8 +78,8 @@ class Ending(str, Enum):
 class RunState:
     """State of a run, the content of `state.json`.
 
-    Timers are sums of observed seconds, so they do not depend on clocks being set. "The TPU" is the
-    one that was requested last.
+    Timers are sums of observed seconds, so setting a clock does not change them. In this list, "the
+    TPU" is the TPU that was requested last.
 
     Attributes:
         phase: Phase of the run.
@@ -94,9 +95,9 @@ class RunState:
         absences: Successive polls that did not find the TPU.
         stale_heartbeat: Signature of the last heartbeat before the request.
         last_step: Step in the TPU's last heartbeat.
-        has_stepped: Whether the TPU has completed a step.
-        quiet_seconds: Seconds of READY without a new step.
-        healthy_seconds: Seconds with new steps.
+        has_stepped: Whether the TPU has begun its first step.
+        quiet_seconds: Seconds for which the TPU was READY without a new step.
+        healthy_seconds: Seconds in which the TPU completed new steps.
         delete_tries: Number of deletion requests in this phase.
         delete_wait: Seconds until the next deletion request.
         used_zones: Zones in which a TPU of the run may still exist.
@@ -170,13 +171,13 @@ class RunState:
     ending_message: str = ""
 
     def has_moved(self, run: LaunchedRun) -> bool:
-        """Return whether the next machine is rented from another service or project."""
+        """Return whether the next machine has another service or project than the last one."""
         last = self.machine or run
         return (last.service, last.project) != (run.service, run.project)
 
     @property
     def step_timeout(self) -> float:
-        """Maximum seconds of READY without a new step."""
+        """Maximum seconds for which a READY TPU may complete no step."""
         return STALL_TIMEOUT if self.has_stepped else STARTUP_TIMEOUT
 
     @property
@@ -189,8 +190,8 @@ class RunState:
 
         Args:
             phase: next phase.
-            is_made: whether the requested creation is complete. If it is not, REMOVING keeps
-                polling its operation, since a machine may still appear.
+            is_made: whether the requested creation is complete. If it is not, the phase REMOVING
+                keeps polling the creation's operation, since a machine may still appear.
         """
         keeps = phase is Phase.REMOVING and self.operation_kind == "create" and not is_made
         return replace(
@@ -218,7 +219,7 @@ class RunState:
         )
 
     def pause_before_next(self, run: LaunchedRun) -> RunState:
-        """Return the state with the pause before the next request.
+        """Return the state after a creation without a TPU, with the pause before the next request.
 
         The pause is 0 until every zone was tried.
         """
@@ -229,7 +230,10 @@ class RunState:
 
 
 def compute_backoff(rounds: int, run: LaunchedRun) -> float:
-    """Return the pause in seconds after the `rounds`-th round without a TPU."""
+    """Return the pause in seconds after `rounds` successive failures.
+
+    The pause doubles with each failure, up to `BACKOFF_MAX`.
+    """
     return min(BACKOFF_MAX, min(BACKOFF_FIRST, run.poll) * 2.0 ** min(rounds - 1, 16))
 
 
@@ -259,16 +263,16 @@ class TrainerBeat:
 
     @property
     def signature(self) -> str:
-        """Identifier that differs after each write of the file."""
+        """Identifier that changes with each write of heartbeat.json."""
         return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """The watcher's report on the end of training or on the deletion of its TPU.
+    """Report of a TPU's watcher on the end of training or on the deletion of the TPU.
 
     Attributes:
-        attempt: Attempt that requested the TPU.
+        attempt: Number of the run's attempt that requested the TPU.
         status: Exit status of training.
         reason: Reason of the deletion, or "".
         host: Number of the host in its slice.
@@ -286,7 +290,8 @@ class Observation:
 
     Attributes:
         elapsed: Seconds since the last poll.
-        watched: `elapsed`, but at most two poll intervals, since nothing is known about the rest.
+        watched: `elapsed`, but at most two poll intervals, since nothing is known about a longer
+            gap; 0 at a supervisor's first poll.
         service_time: UNIX seconds by the service's clock.
         tpus: Machines of this run in the zones that answered.
         silent: Fault of each zone that did not answer.
@@ -294,11 +299,11 @@ class Observation:
         operation: State of the pending operation.
         heartbeat: Trainer's heartbeat.
         checkpoint_step: Step of the newest checkpoint, or -1 if there is none.
-        bucket_seen: Whether the bucket was read and the lock renewed.
+        bucket_seen: Whether the bucket was read, the lock renewed and the last state stored.
         exit_report: Watcher's report.
         log_tail: Last lines of the trainer's log.
         stop: Whether the user chose deletion.
-        resumed: Whether `elapsed` includes the time without a supervisor.
+        resumed: Whether `elapsed` includes a time without a supervisor.
     """
 
     elapsed: float
@@ -346,7 +351,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class View:
-    """Input of a decision: state, observation and record of the run, with conditions on them."""
+    """Input of a decision: state, observation and record of a run, with derived properties."""
 
     state: RunState
     seen: Observation
@@ -370,7 +375,7 @@ class View:
 
     @property
     def is_perhaps_absent(self) -> bool:
-        """Whether the TPU was not found, but in fewer polls than `ABSENT_POLLS`."""
+        """Whether the TPU was not found, but in fewer than `ABSENT_POLLS` successive polls."""
         return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
@@ -385,7 +390,7 @@ class View:
 
     @property
     def is_another(self) -> bool:
-        """Whether the TPU is not the watched machine, since its creation time differs."""
+        """Whether the TPU's creation time differs from that of the machine that the run used."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
@@ -419,13 +424,16 @@ class View:
 
     @property
     def report(self) -> ExitReport | None:
-        """Report on the end of training on this TPU, or None."""
+        """Report on the end of training on the run's TPU, or None."""
         report = self.seen.exit_report
         return report if report and report.attempt == self.state.attempt else None
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Heartbeat of this TPU's trainer. None before the first one, or while a slice restarts."""
+        """Heartbeat of the trainer on the run's TPU.
+
+        It is None before the trainer's first heartbeat, and while a slice restarts training.
+        """
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
@@ -437,8 +445,8 @@ class View:
     def deletable(self) -> list[Tpu]:
         """Machines that exist or may exist.
 
-        These are the machines that were found. The requested TPU is added if it was not found, and
-        if either its zone does not answer or its deletion was never requested.
+        These are the machines that were found. If the TPU that was requested last was not found, it
+        is added in two cases: its zone does not answer, or its deletion was not requested yet.
         """
         state, run = self.state, self.run
         machine = state.machine or run

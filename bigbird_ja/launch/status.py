@@ -1,4 +1,4 @@
-"""The function `status`: launched runs, by their files on the bucket and the listed machines."""
+"""The function `status`: state of launched runs, from files on the bucket and listed machines."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class RunStatus:
         target_step: Last step of the run.
         tokens_per_second: Rate of training.
         compile_seconds: Seconds to compile or load the step.
-        eta_seconds: Remaining time at this rate, or None if unknown.
+        eta_seconds: Remaining seconds at `tokens_per_second`, or None if unknown.
         preemptions: Number of preempted machines.
         failures: Number of failures of training.
         cost_usd: Cost of all machines.
@@ -70,7 +70,7 @@ class StatusResult:
     tpus: tuple[ListedTpu, ...]
 
     def list_strays(self, bucket: str | None) -> list[ListedTpu]:
-        """List the machines of runs that are not in the result."""
+        """List the machines whose runs are not in the result."""
         shown = {(run.run_id, storage.join(bucket or "", run.name)) for run in self.runs}
         return [tpu for tpu in self.tpus if (tpu.run_id, tpu.run_dir) not in shown]
 
@@ -82,7 +82,7 @@ def status(
 
     Args:
         bucket: gs://BUCKET[/FOLDER] of the runs.
-        name: name of a run; all by default.
+        name: name of a run; all runs by default.
         project: id of a Google Cloud project whose machines are listed, too.
 
     Raises:
@@ -108,7 +108,7 @@ def status(
 
 
 def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> RunStatus:
-    """Return the status of one run, with the error as its message if a file is damaged.
+    """Return the status of one run, or a status with an error message if a file is damaged.
 
     Args:
         bucket: gs://BUCKET[/FOLDER] of the run.
@@ -136,7 +136,7 @@ def _read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> Run
     eta = None
     if rate and target > step and not has_ended:
         eta = (target - step) * _read_tokens_per_step(launched.config_path) / rate or None
-    # A READY TPU is also billed if no supervisor runs.
+    # A READY TPU is billed even if no supervisor runs, so the time since the last poll is added.
     is_ready = any(tpu.presence is Presence.READY for tpu in mine)
     unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
     return RunStatus(
@@ -170,8 +170,8 @@ def _describe_state(state: RunState, heartbeat: TrainerBeat | None) -> str:
 
 
 def _read_tokens_per_step(config_path: str) -> int:
-    """Return the tokens of a step, or 0 if the config cannot be read."""
-    # Imported here, since it imports NumPy, which `--help` does not require.
+    """Return the number of tokens per step, or 0 if the config cannot be read."""
+    # This import is deferred, since the module imports NumPy, which `--help` does not require.
     from bigbird_ja.plan.estimate import count_tokens_per_step
 
     try:

@@ -1,7 +1,8 @@
 """The supervisor's loop: observe, decide, store the decision, act, pause.
 
 Services, files, clocks and the terminal are arguments (`SupervisorIO`), so that tests run the loop
-in virtual time. Code that only displays is called by `display.contain`.
+in virtual time. Display code is called by `display.contain`, so that its errors do not end the
+loop.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ class SupervisorIO:
     """Services, files, clocks and terminal of a supervisor.
 
     Attributes:
-        tpus: Client of the record's service and project.
+        tpus: Client of the service and project in the run's record.
         connect: Callback that returns the client of a service and project.
         files: Files of the run.
         monotonic: Monotonic clock, in seconds.
@@ -112,13 +113,13 @@ class _Supervisor:
         self._saved: RunState | None = None
         # Time of the last renewal of the machine's lease.
         self._renewed_at = -math.inf
-        # Whether the lock was renewed in this poll.
+        # Whether the lock was renewed in the last poll.
         self._is_holder = False
         # Whether the last state was stored.
         self._stores = True
         # Events that could not be stored yet.
         self._unsent: list[dict[str, Any]] = []
-        # For each zone that did not answer: when to poll it again, and the fault.
+        # For each zone that did not answer: the time of its next poll, and the fault.
         self._silent: dict[str, tuple[float, ServiceFault]] = {}
 
     def supervise(self) -> RunState:
@@ -140,7 +141,7 @@ class _Supervisor:
                 self._show(str, "nothing is rented: the decision could not be stored")
                 io.sleep(run.poll)
                 continue
-            # Stored before acting, so that the next supervisor knows the planned action.
+            # Store the decision before acting, so that a later supervisor knows the planned action.
             self._write(decision)
             if decision.rents:
                 self._write(record_creation(self._state, _send(self._create), run))
@@ -153,7 +154,7 @@ class _Supervisor:
         return self._state
 
     def _show(self, make_line: Callable[..., str], *values: object) -> None:
-        """Format and log a line. A failure does not change any decision."""
+        """Format and log a line. Errors are ignored, since no decision depends on the line."""
         contain(lambda: self._io.log(make_line(*values)), None)
 
     # --- observing ---------------------------------------------------------------------------
@@ -163,7 +164,8 @@ class _Supervisor:
         before, self._now = self._now, self._io.monotonic()
         self._keep_lock_and_lease()
         tpus, silent, taken = self._find()
-        # Read after the answers, so that a suspension of this process during the calls counts.
+        # Read the clock after the answers, so that a suspension of this process during the calls
+        # is part of the elapsed time.
         self._now = self._io.monotonic()
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
@@ -172,7 +174,8 @@ class _Supervisor:
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
-            # Both times are by the service's clock, as two supervisors' clocks may differ by hours.
+            # Both times are by the service's clock, since the clocks of the computers on which the
+            # supervisors ran may differ by hours.
             elapsed += max(0.0, (service_time or 0.0) - self._away_since - self._watched)
             self._away_since = 0.0
         seen = Observation(
@@ -193,7 +196,8 @@ class _Supervisor:
     def _keep_lock_and_lease(self) -> None:
         """Renew the lock, and the lease of a machine that the run still needs.
 
-        If the bucket fails, the loop continues, and the machine's lease expires without a renewal.
+        If the bucket fails, the loop continues. If no later renewal succeeds, the machine's lease
+        expires.
         """
         state, io = self._state, self._io
         self._is_holder = False
@@ -208,9 +212,9 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _report_failures(self) -> Iterator[None]:
-        """Context manager: log a failure of the bucket, but raise LeaseLost.
+        """Return a context manager that logs and suppresses all exceptions except LeaseLost.
 
-        Other failures must not end the loop, since a machine may be billed.
+        A failure of the bucket must not end the supervisor's loop, since a machine may be billed.
         """
         try:
             yield
@@ -220,11 +224,11 @@ class _Supervisor:
             self._show(describe_fault, error)
 
     def _find(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
-        """Look up the run's name in its zones.
+        """Look up machines with the run's name in the run's zones.
 
-        In phase RUNNING, only zones that were used are polled, in other phases all zones. A zone
-        that does not answer delays the others, so it is polled again only after `RETRY_ZONE`
-        seconds, unless it is the TPU's zone.
+        In phase RUNNING, only zones that were used are polled. In other phases, all zones are
+        polled. A zone that does not answer delays the poll, so this zone is polled again only after
+        `RETRY_ZONE` seconds, unless it is the TPU's zone.
 
         Returns:
             This run's TPUs, the faults of zones that did not answer, and other owners' machines.
@@ -274,7 +278,8 @@ class _Supervisor:
         try:
             return self._get_client(self._state.machine).get_operation(self._state.operation)
         except ServiceFault as fault:
-            # The service forgets an operation some time after its end.
+            # The service forgets an operation some time after its end. So an unknown operation is
+            # done.
             if fault.kind is Kind.NOT_FOUND:
                 return Operation(done=True)
             return None
@@ -282,8 +287,8 @@ class _Supervisor:
     def _add_files(self, seen: Observation) -> Observation:
         """Add heartbeat, exit report, log tail and checkpoint step to an observation.
 
-        The checkpoint step is read only if training may have ended, since listing a folder costs
-        more than reading a file.
+        The checkpoint step is read only if no READY TPU trains or if training may have ended, since
+        listing a folder costs more than reading a file.
         """
         state, files = self._state, self._io.files
         tail, step, report = "", None, None
@@ -333,10 +338,13 @@ class _Supervisor:
     # --- acting ------------------------------------------------------------------------------
 
     def _may_rent(self, state: RunState) -> bool:
-        """Store the decision to rent, verify that no other supervisor exists, and return success.
+        """Store the decision to rent, and verify that no other supervisor has taken over.
 
-        The result is False if the bucket failed. LeaseLost is raised if another supervisor has
-        taken over.
+        Returns:
+            Whether both succeeded. False means that the bucket failed.
+
+        Raises:
+            LeaseLost: Another supervisor has taken over.
         """
         self._stores = False
         with self._report_failures():
@@ -372,7 +380,7 @@ class _Supervisor:
         """Append the events to the run's log.
 
         If the bucket fails, the events are sent again with the next decision. If an event cannot
-        be appended for another reason, it is dropped, as decisions do not depend on the log.
+        be appended for another reason, it is dropped, since decisions do not depend on the log.
         """
         del self._unsent[:-MAX_UNSENT]
         while self._unsent:
@@ -384,7 +392,7 @@ class _Supervisor:
                 raise
 
     def _save(self, state: RunState) -> None:
-        """Store the state. It raises LeaseLost if another supervisor has taken over."""
+        """Store the state, or raise LeaseLost if another supervisor has taken over."""
         while not self._io.files.save_state(state):
             self._io.renew_lock()
         self._saved = state
@@ -411,6 +419,6 @@ def describe(event: Event) -> str:
 
 
 def describe_fault(error: Exception) -> str:
-    """Format a failure of the bucket, with the exception's type unless it is expected."""
+    """Format a failure of the bucket. The type of an unexpected exception is included."""
     is_for_users = isinstance(error, (CommandError, OSError))
     return f"bucket: {error if is_for_users else repr(error)}"

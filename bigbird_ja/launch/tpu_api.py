@@ -1,10 +1,10 @@
-"""Client of the Cloud TPU API, with nodes and queued resources of all chips except v7x.
+"""Client of the Cloud TPU API, for nodes and queued resources of all chips except v7x.
 
 A slice of several hosts is one node, which exists with all hosts or not at all.
 """
 
-# `make mutants` copies methods inside the class. Without this import, `list[Tpu]` in an annotation
-# would then mean the method `Client.list`.
+# The mutation tests (`make mutants`) copy methods inside their class. Without this import,
+# `list[Tpu]` in the annotation of such a copy would mean the method `Client.list`.
 from __future__ import annotations
 
 import datetime
@@ -32,8 +32,8 @@ API = "https://tpu.googleapis.com/v2"
 # Google documents for v2 and v3. Images for the engine pjrt are in accelerators/prices.yaml.
 ESTIMATOR_IMAGE = "tpu-vm-tf-2.15.0-se"
 
-# Any other state of a node or queued resource counts as GONE. A SUSPENDED queued resource has lost
-# its node and does not get another one.
+# Presence by the state of a node or queued resource. Any other state counts as GONE. So does the
+# state SUSPENDED of a queued resource, which has lost its node and gets no new one.
 _PRESENCE = {
     "READY": Presence.READY,
     "DELETING": Presence.DELETING,
@@ -101,9 +101,9 @@ class _Operation(rest.Answer, frozen=True):
 def make_request(
     run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Json:
-    """Return the request that creates a node, or a queued resource with a node of its name.
+    """Return the request that creates a node, or a queued resource that contains the node.
 
-    The API does not limit the lifetime, so the machine's watcher enforces `limit`.
+    The API cannot limit the lifetime of a node, so the watcher on the machine enforces `limit`.
     """
     node: Json = {
         "acceleratorType": run.accelerator.launch_type,
@@ -128,7 +128,7 @@ def make_request(
 
 
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
-    """Return the addresses at which a machine requests its own deletion (DELETE).
+    """Return the addresses to which a machine sends HTTP DELETE requests to delete itself.
 
     A queued machine also requests the deletion of its node, which stops the bill even if the
     deletion of the queued resource is refused.
@@ -172,14 +172,14 @@ class Client:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a TPU, which its watcher deletes at its limit."""
+        """Request a TPU, which the watcher on its machine deletes after `limit` seconds."""
         body = make_request(run, zone, attempt, metadata, limit)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
         return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Return the TPU with a name in a zone, of any owner, or None."""
+        """Return the TPU with this name in the zone, or None. The TPU may have any owner."""
         parent = f"projects/{self._project}/locations/{zone}"
         queued = self._rest.find(f"{parent}/queuedResources/{name}", _Queued)
         node = self._rest.find(f"{parent}/nodes/{name}", _Node)
@@ -187,18 +187,18 @@ class Client:
         return _convert_queued(queued, tpu) if queued else tpu
 
     def delete(self, tpu: Tpu) -> str:
-        """Request a deletion, after verifying that the name still belongs to the listed TPU."""
+        """Verify that the name still belongs to the listed TPU, and request the TPU's deletion."""
         current = check_still_there(self, tpu)
         # Without `force`, the service refuses to delete a queued resource with nodes.
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
     def time(self) -> float | None:
-        """Return UNIX seconds by the service's clock."""
+        """Return UNIX seconds by the service's clock, or None without a recent answer."""
         return self._rest.get_time()
 
     def get_operation(self, name: str) -> Operation:
-        """Return the state of an operation, without waiting."""
+        """Return the state of an operation, without waiting for its end."""
         operation, fault = self._rest.call("GET", name, _Operation), None
         if operation.error is not None:
             fault = rest.make_fault(operation.error.code, operation.error.message)

@@ -38,7 +38,7 @@ def logs(
     Args:
         name: name of the run.
         bucket: gs://BUCKET[/FOLDER] of the run.
-        poll_seconds: time between polls of the log.
+        poll_seconds: seconds between polls of the log.
         show: callback for each line.
         sleep: callback that waits some seconds.
 
@@ -62,10 +62,12 @@ def find_new_lines(seen: str, window: str) -> tuple[str, list[str]]:
     """Compare two copies of the end of a growing log.
 
     Returns:
-        The complete lines of the later copy for the next comparison, and its new lines.
+        The complete lines of the later copy, which the next call receives as `seen`, and the new
+        lines among them.
     """
     whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
     at = whole.rfind(anchor) if anchor else -1
-    # If the anchor is not found, this is the log of another machine.
+    # If the anchor is not found, all lines count as new: the log belongs to another machine, or has
+    # grown by more than the length of a copy.
     new = whole[at + len(anchor) :] if at >= 0 else whole
     return (whole if new else seen), new.splitlines()

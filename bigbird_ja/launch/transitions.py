@@ -14,7 +14,7 @@ def end(state: RunState, ending: Ending, reason: str, message: str, *before: Eve
         ending: ending of the run.
         reason: exit reason of the run.
         message: description of the ending.
-        before: events to log before the ending.
+        before: events to log before the event of the ending.
     """
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
@@ -29,14 +29,14 @@ def count_preemption(state: RunState, service_state: str) -> Decision:
 
 
 def count_lease_over(state: RunState, service_state: str) -> Decision:
-    """Return the decision to remove a machine at its maximum lifetime, without a failure."""
+    """Return the decision to remove a machine at its maximum lifetime, which is no failure."""
     state = replace(state, leases_over=state.leases_over + 1)
     event = Event("lease_over", {**state.place, "state": service_state})
     return Decision(state.enter(Phase.REMOVING), events=(event,))
 
 
 def count_loss(view: View) -> Decision:
-    """Return the decision to remove a machine that was preempted or reached its lifetime."""
+    """Return the decision to remove a lost machine, and count a preemption or an expired lease."""
     count = count_lease_over if view.is_life_over else count_preemption
     return count(view.state, view.service_state)
 
@@ -49,8 +49,8 @@ def wait(view: View, maximum: float = math.inf) -> Decision:
 def wait_for_answer(view: View) -> Decision:
     """Return the decision for a zone that does not answer.
 
-    The decision is to wait, until the cloud or the watcher must have deleted the TPU. Then the TPU
-    is removed.
+    The run waits, since its TPU may exist there. As soon as the cloud or the watcher must have
+    deleted the TPU, the decision is to enter the phase REMOVING.
     """
     is_over = view.is_certainly_over
     return count_lease_over(view.state, "no answer") if is_over else wait(view)
@@ -60,7 +60,7 @@ def adopt_or_remove(view: View) -> Decision:
     """Return the decision to adopt the TPU that was requested last, and to remove all others.
 
     If that TPU is not alive, all TPUs are removed. Earlier TPUs are not adopted, since the state
-    contains only the service and price of the last one.
+    contains only the service and price of the last TPU.
     """
     state, alive = view.state, view.alive
     tpu = next((t for t in alive if not state.machine or t.attempt == state.attempt), None)

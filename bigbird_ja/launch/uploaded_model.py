@@ -1,4 +1,4 @@
-"""Initial model of a run: on the bucket, or uploaded to it under its checksum."""
+"""Initial model of a run, which is on the bucket or is uploaded there under its checksum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from bigbird_ja.storage import content_addressed
 # Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the model card,
 # parts of which are copied to the exported model's card.
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", "README.md")
-# Config of sentence-transformers.
+# Config file of sentence-transformers for the pooling.
 _POOLING = "1_Pooling/config.json"
 
 
@@ -35,7 +35,7 @@ class UploadedModel:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def upload(self) -> None:
-        """Upload the files to their folder, unless it is complete."""
+        """Upload the files to their folder, unless the folder is complete."""
         if self.files:
             content_addressed.put(self.files, self.folder, self.listing)
 

@@ -35,7 +35,8 @@ def make_terms(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
         state: state with the machine's zone, attempt and limit.
     """
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
-    # Without `max_hours`, time in the queue does not count.
+    # For a queued machine without `max_hours`, the time since the request does not count as part of
+    # the machine's lifetime.
     if run.queued and run.max_seconds is None:
         requested = 0.0
     elif run.queued and run.max_seconds is not None:
@@ -71,7 +72,8 @@ def fill(run: LaunchedRun, vm: Vm, terms: watcher.Terms) -> str:
     }
     words = {name: shlex.quote(str(value)) for name, value in values.items()}
     words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
-    # All placeholders are replaced in one pass, so that a value like a placeholder stays unchanged.
+    # All placeholders are replaced in one pass, so that a value that looks like a placeholder stays
+    # unchanged.
     return _PLACE.sub(lambda match: words[match[1]], read_packaged("machine/startup.sh"))
 
 
@@ -85,6 +87,7 @@ def pretrain_flags(run: LaunchedRun, vm: Vm) -> list[str]:
     flags += [f"--init_from={run.init_from}"] if run.init_from else []
     flags += [f"--mode={run.mode}"] if run.mode != "train" else []
     if run.hosts > 1:
-        # Hosts wait for a rebooting host as long as the supervisor waits for the machine.
+        # Each host of a slice waits for a rebooting host for `CREATE_TIMEOUT` seconds, like the
+        # supervisor.
         flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")
     return flags

@@ -1,10 +1,10 @@
 """Watcher of a rented machine: it deletes the machine at its limits, without the supervisor.
 
 The watcher runs on the machine. The start-up script contains the text of this file and starts it
-before anything is installed. So this file uses only the standard library of Python 3.8. Its first
-argument is a verb, the second one the limits (`Terms`, as JSON):
+before anything is installed. So this file uses only the standard library of Python 3.8. The
+program's first argument is a verb. The second argument contains the limits (`Terms`, as JSON):
 
-    watch            counts every `poll` seconds, and deletes the machine at a limit
+    watch            updates counters every `poll` seconds, and deletes the machine at a limit
     report STATUS    reports the exit status of training to the supervisor
     get URL FILE     downloads one file from the bucket
 
@@ -12,10 +12,10 @@ Since a machine that is not deleted is billed, the watcher follows these rules:
 - Every request has a timeout and a deadline. `gcloud` is not used, as it may hang.
 - Counters are stored in memory (`/run`) and in a file on disk. The file is overwritten in place,
   which also works on a full disk. A restarted watcher continues from the stored counters.
-- Only a new `global_step` is progress, not a newer heartbeat.
-- In each poll, time is counted, stored and compared with the limits before anything is read.
+- Only a new `global_step` counts as progress. A newer heartbeat does not.
+- In each poll, time is counted, stored and compared with the limits before the bucket is read.
 - Code that reads, copies or reports is called by `attempt`, so that no exception ends the watcher.
-- Answers, and the parts of them that are stored, are limited in size.
+- Answers, and the values from them that are stored, are limited in size.
 - Seconds are counted by a monotonic clock.
 """
 
@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-# Timeout of each read of a request.
+# Timeout of each read from the socket of a request.
 CALL_SECONDS = 20.0
 # Deadline of a complete request, and of a download by `get`.
 DEADLINE_SECONDS = 60.0
@@ -51,10 +51,11 @@ GET_BYTES = 256 << 20
 RENEWAL_LENGTH = 32
 # Maximum time without a new step.
 STALLED_SECONDS = 5400.0
-# A reboot counts for at most this time, since the wall clock that measures it may have been set.
+# A reboot counts for at most this many seconds. Its duration is measured by the wall clock, which
+# may have been set meanwhile.
 REBOOT_SECONDS = 900.0
-# The time from request to boot is a difference between two clocks, which may disagree. So this time
-# counts only up to this maximum.
+# The time from the request of a machine to its boot counts for at most this many seconds, since it
+# is a difference between two clocks, which may disagree.
 CREATION_SECONDS = 1800.0
 # Exit status of a stalled command.
 STALLED = 76
@@ -67,12 +68,12 @@ class Terms:
     """Limits of the machine, which the supervisor sets before requesting it. Times are seconds.
 
     Attributes:
-        attempt: Attempt of the run that requested the machine.
+        attempt: Number of the run's attempt that requested the machine.
         limit: Maximum lifetime, which limits the cost.
         lease: Maximum time without a renewal by the supervisor.
         supervisor_dir: Folder of the supervisor on the bucket (a local directory in tests).
         model_dir: Folder of checkpoints and heartbeat.
-        delete: Addresses for the deletion, all of which are requested.
+        delete: Addresses to which the machine sends HTTP DELETE requests to delete itself.
         ended: Maximum lifetime after the end of training.
         stalled: Maximum time without a new step.
         poll: Time between polls.
@@ -110,7 +111,7 @@ class Counters:
         quiet: Time since the last new step.
         ended: Time since the end of training.
         step: Last step.
-        renewal: Last renewal.
+        renewal: Value of the last renewal.
         clock: Seconds since boot at the last poll.
         boot: Id of the boot at the last poll, or "" before the first one.
         wall: UNIX seconds at the last poll.
@@ -137,7 +138,7 @@ class Seen:
 
 
 def update_counters(counters: Counters, seconds: float, seen: Seen) -> Counters:
-    """Return the counters after a poll, `seconds` after the last one."""
+    """Return the counters after a poll that took place `seconds` after the last poll."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
     return replace(
@@ -163,9 +164,9 @@ def must_go(counters: Counters, terms: Terms) -> str:
 def compute_age_at_boot(terms: Terms, wall: float) -> float:
     """Return the age of a machine at its first boot.
 
-    The age includes the time of creation, up to `CREATION_SECONDS`. For a queued machine with
-    --max_hours, the time in the queue reduces `hours_left`. If `limit` exceeds the time that
-    remains, the age is the difference.
+    The age is the time since the request, up to `CREATION_SECONDS`. For a queued machine with
+    --max_hours, the time since the request is subtracted from `hours_left`. The age is the amount
+    by which `limit` exceeds this difference, or 0.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:
@@ -230,11 +231,11 @@ class Host:
         return Seen(step if is_step else None, renewal, self.has_ended())
 
     def has_ended(self) -> bool:
-        """Return whether training has ended, by the existence of a file."""
+        """Return whether training has ended, by a file that the start-up script then creates."""
         return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:
-        """Copy the end of the log to the bucket."""
+        """Copy the last `LOG_BYTES` bytes of the trainer's log to the bucket."""
         host = self._find_host_number()
         name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
@@ -258,8 +259,8 @@ class Host:
     ) -> None:
         """Report the exit status of training, or the reason of a deletion, to the supervisor.
 
-        A status never replaces a reason: after a deletion by the watcher, the trainer exits on
-        SIGTERM with the status of a preemption.
+        A status never replaces a stored reason. If the watcher deletes the machine, the trainer
+        receives SIGTERM and exits with the status of a preemption, which would hide the reason.
         """
         before = {} if reason else self._read_values(self._terms.supervisor_dir, "exit.json")
         if before.get("attempt") == self._terms.attempt and before.get("reason"):
@@ -275,7 +276,7 @@ class Host:
                 time.sleep(pause)
 
     def delete(self) -> None:
-        """Request the deletion of this machine at each of its addresses."""
+        """Request the deletion of this machine at each address in `Terms.delete`."""
         for address in self._terms.delete:
             try:
                 self.request("DELETE", address)
@@ -284,7 +285,7 @@ class Host:
                 say(f"deleting {address} failed and will be retried: {error}")
 
     def request(self, method: str, url: str, data: bytes | None = None) -> bytes:
-        """Send one signed request with a deadline and a maximum size of the answer."""
+        """Send one authenticated request with a deadline and a maximum size of the answer."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._fetch_token()}"
@@ -305,7 +306,8 @@ class Host:
         parts: list[bytes] = []
         until, left = time.monotonic() + self._deadline, self._most_bytes
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
-            # The timeout applies to each read, so a slow server can exceed the deadline.
+            # The timeout limits each read, but not their number. So the deadline is checked after
+            # each read.
             while True:
                 part = answer.read1(1 << 20)
                 if not part:
@@ -381,7 +383,7 @@ def watch(
             continue
         say(f"{reason}: deleting this machine")
         if not is_reported and not counters.ended:
-            # Only one try, so that the deletion is not delayed.
+            # Try only once to send the report, so that it does not delay the deletion.
             attempt(partial(host.report, STALLED, reason, pauses=(0.0,)), None)
             is_reported = True
         attempt(host.delete, None)
@@ -411,12 +413,12 @@ def read_boot_id() -> str:
 
 
 def read_boot_clock() -> float:
-    """Return the seconds of a monotonic clock that also counts while suspended."""
+    """Return the seconds of a monotonic clock that also counts while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the verb of the first argument."""
+    """Run the verb that is the first argument."""
     verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
