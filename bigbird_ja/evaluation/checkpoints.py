@@ -32,7 +32,7 @@ class EvaluationResult:
     masked_lm_accuracy: float
     perplexity: float | None
     by_position: list[PredictionBucket]  # Positions count from the start of the sequence.
-    by_distance: list[PredictionBucket]  # Distances to the nearest visible same token.
+    by_distance: list[PredictionBucket]  # Distances to the token's nearest visible occurrence.
     predictions: int
     sequences: int
     bits_per_character: float | None = None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Maximum batch per core in the search for the largest batch that fits.
 _LARGEST_TRIED = 1024
-# Kind of a folder `dump_hlo` in its ownership manifest.
+# Kind of a `dump_hlo` folder in the folder's ownership manifest.
 DUMP = "compiled programs"
 # Histogram of the lengths of 9,954 Japanese documents, at 1.5 characters per token
 # (docs/lab/kernel.md). Element i is the number of documents with 2**i to 2**(i + 1) - 1 tokens.

@@ -195,8 +195,8 @@ def count_runs(
 
 def _apply(skips: list[_Branch], scalars: Scalars, times: np.ndarray) -> None:
     """Reduce `times`, the number of runs of each bundle, by the runs that branches skip."""
-    # Stack of the skips that contain the current skip. With each of them: whether its bundles run,
-    # for each sampled iteration.
+    # Stack of the skips that contain the current skip. Next to each skip is an array that states
+    # for each sampled iteration whether the skip's bundles run.
     outer: list[tuple[_Branch, np.ndarray]] = []
     for skip in sorted(skips, key=lambda skip: (skip.first, -skip.end)):
         trips = next((loop.trips for loop in reversed(skip.loops)), None)

@@ -34,7 +34,7 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
-# Target of a kernel's custom call.
+# Custom-call target of Pallas kernels.
 KERNEL = "tpu_custom_call"
 # Seconds that each step of a kernel's grid needs in addition to its bundles, to start and await its
 # double-buffered copies. Calibrated on public timings: docs/lab/clock.md.
@@ -152,7 +152,7 @@ def find_uncounted(costs: Iterable[CodeCost]) -> str | None:
 
 
 def find_bottleneck(code: Code, hbm: float, matrix: float) -> str:
-    """Return the resource that an op uses most, or `NONE_FULL` if the op uses all of them little.
+    """Return the resource that an op uses most, or `NONE_FULL` if all uses are below `_MIN`.
 
     Args:
         code: Machine code of the op.

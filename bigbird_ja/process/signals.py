@@ -136,7 +136,7 @@ class CommandSignals:
 
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
-        # Monotonic seconds at the first signal.
+        # Monotonic time of the first signal in seconds, or 0 before the first signal.
         self._first_time = 0.0
         self._leaving = threading.Lock()
         # Whether the command has ended. After that, a signal raises no KeyboardInterrupt. But it

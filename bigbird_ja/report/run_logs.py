@@ -40,7 +40,7 @@ class RunLogs:
 
     @property
     def step(self) -> int:
-        """Newest step in the metrics or in the heartbeat; 0 if there is none."""
+        """Newest step in the metrics or in the heartbeat, or 0 if there is none."""
         logged = self.metrics[-1]["step"] if self.metrics else 0
         return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
