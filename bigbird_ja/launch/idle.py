@@ -69,7 +69,7 @@ def create(view: View, zones: list[str]) -> Decision:
     """Return the decision to request a TPU, with its maximum lifetime, in one of `zones`.
 
     The first choice is the zone of the last TPU. If the last request provided no TPU, the first
-    choice is the run's next zone.
+    choice is the next zone in `run.zones`.
     """
     state, seen, run = view.state, view.seen, view.run
     last = run.zones.index(state.zone) if state.zone in run.zones else -1

@@ -202,7 +202,7 @@ def _launch(request: Request, cloud: Cloud) -> LaunchResult | DryRun:
 
 
 def _describe_zones(rental: Rental, table: Prices) -> str:
-    """Return the end of an error message, which lists the zones that rent the machine."""
+    """Return the end of an error message, which lists the zones that offer the machine."""
     zones, day = ", ".join(rental.zones), rental.as_of
     return f"; the page {rental.zones_by} of {day} lists this machine in {zones}"
 

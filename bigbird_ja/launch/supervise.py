@@ -80,14 +80,14 @@ class SupervisorIO:
 def supervise(run: LaunchedRun, io: SupervisorIO) -> RunState:
     """Supervise a run until it has ended.
 
-    If an earlier supervisor has stopped, this one continues with the run's state and machines.
+    If an earlier supervisor has stopped, the new one continues with the run's state and machines.
 
     Returns:
         The last state.
 
     Raises:
         Detached: The user chose to detach.
-        LeaseLost: Another supervisor has taken over.
+        LeaseLost: Another supervisor has taken the run over.
     """
     return _Supervisor(run, io).supervise()
 
@@ -278,8 +278,8 @@ class _Supervisor:
         try:
             return self._get_client(self._state.machine).get_operation(self._state.operation)
         except ServiceFault as fault:
-            # The service forgets an operation some time after its end. So an unknown operation is
-            # done.
+            # The service forgets an operation some time after its end. So an operation that it does
+            # not find counts as done.
             if fault.kind is Kind.NOT_FOUND:
                 return Operation(done=True)
             return None

@@ -49,8 +49,8 @@ def wait(view: View, maximum: float = math.inf) -> Decision:
 def wait_for_answer(view: View) -> Decision:
     """Return the decision for a zone that does not answer.
 
-    The run waits, since its TPU may exist there. As soon as the cloud or the watcher must have
-    deleted the TPU, the decision is to enter the phase REMOVING.
+    The run waits, since its TPU may exist in this zone. After the time by which the cloud or the
+    watcher must have deleted the TPU, the decision is to enter the phase REMOVING.
     """
     is_over = view.is_certainly_over
     return count_lease_over(view.state, "no answer") if is_over else wait(view)

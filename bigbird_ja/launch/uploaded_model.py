@@ -46,7 +46,7 @@ def find(source: str, bucket: str) -> UploadedModel:
     Args:
         source: Hugging Face folder, MODEL_DIR, or prefix of a TensorFlow checkpoint, on this
             machine or gs://.
-        bucket: bucket of the run. A local model is uploaded to its folder `encoders`.
+        bucket: bucket of the run. A local model is uploaded to the bucket's folder `encoders`.
 
     Raises:
         BadInput: `source` is not a model, or a rented machine cannot read its weights.
