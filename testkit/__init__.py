@@ -1,6 +1,6 @@
-"""Modules that tests and benchmarks share: fake cloud services, small runs, and kills.
+"""Modules that tests and benchmarks share, such as fake cloud services and small training runs.
 
-The package `bigbird_ja` does not import this package, and is installed without it.
+The package `bigbird_ja` does not import `testkit`, and is installed without `testkit`.
 """
 
 from pathlib import Path

@@ -33,9 +33,9 @@ class Results:
 
 
 def work():
-    """Write to both streams, and return results."""
+    """Write to standard output and standard error, and return a result."""
     print("a table")
-    # A C library writes to the descriptor even if the stream is closed.
+    # Write to the descriptor, as a C library does even if `sys.stdout` is closed.
     with contextlib.suppress(OSError):
         os.write(1, b"a line of a C library\n")
     console.log("a warning")
@@ -60,7 +60,7 @@ def workers():
 
 
 def swallow():
-    """Catch every exception during one call, as some libraries do."""
+    """Suppress the exception that interrupts the first sleep, as some libraries do, and wait."""
     with contextlib.suppress(BaseException):
         console.log(READY)
         time.sleep(60)
@@ -68,7 +68,7 @@ def swallow():
 
 
 def translate():
-    """Convert every exception to another one, as some libraries do."""
+    """Replace any exception, also a KeyboardInterrupt, by a RuntimeError, as some libraries do."""
     try:
         console.log(READY)
         time.sleep(60)
@@ -78,14 +78,14 @@ def translate():
 
 
 def native():
-    """Call native code that does not return, with temporary files and a directory open."""
+    """Create a directory and temporary files, and call native code that does not return."""
     with (
         create_scratch_directory() as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as own,
         cleanup.remove_on_exit(own.name),
     ):
         library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
-        # TensorFlow removes its files by `atexit`, too.
+        # Remove this file by `atexit`, as TensorFlow removes its temporary files.
         atexit.register(os.unlink, library.name)
         console.log(f"{directory} {own.name} {library.name}")
         # Another thread logs READY while pbkdf2 already runs. pbkdf2 releases the GIL.
@@ -95,13 +95,13 @@ def native():
 
 
 def chatter():
-    """Print text without end, until the reader closes the stream."""
+    """Print text until the reader of standard output closes the pipe."""
     while True:
         print("東京" * 100)
 
 
 def main():
-    """Run the function as a command."""
+    """Run the function that the first argument names, with the other arguments as flags."""
     function = globals()[sys.argv[1]]
     command = types.SimpleNamespace(
         __doc__="A command.",

@@ -1,4 +1,4 @@
-"""Time limits of `pretrain` that expire at a step, instead of after some minutes."""
+"""Time limits of `pretrain` that expire after a given step, instead of after some minutes."""
 
 import functools
 
@@ -7,13 +7,13 @@ from testkit import instants
 
 
 def end_at_step(number):
-    """Let --max_train_minutes of later calls of `pretrain` expire after `number` steps."""
+    """Let the limit --max_train_minutes of a later `pretrain` expire after `number` steps."""
     limits, marks = instants.Limits(), 0
 
     def mark(phase):
         nonlocal marks
         marks += phase == "step"
-        # The first instant of the phase "step" is before the first step.
+        # The phase "step" is marked once before the first step, and then after steps.
         if marks == 1 + number:
             limits.end()
 

@@ -17,7 +17,7 @@ def resolve_config(config=None, sets=(), adopted=(), **about):
     Args:
         config: name of a preset, path of a file, or a config.
         sets: settings as `section.key=value`.
-        adopted: settings that a run reads from a model, each with its source.
+        adopted: settings that `pretrain` reads from the model of `init_from`, each with its source.
         about: other arguments of `resolve.resolve_config`.
     """
     given = resolve.given_layers(read_sets(sets))
@@ -34,13 +34,13 @@ def resolve_flags(args):
 
 
 def fitted(preset=None, sets=()) -> Config:
-    """Resolve settings, and fit them to the data that `make-data` would build from them."""
+    """Resolve a config, and fit it to the data set that `make-data` would build with it."""
     config, overrides = resolve_config(preset, sets)
     return fit_to_data(config, derive_data(config), overrides)
 
 
 def with_data(config) -> tuple[Config, Data]:
-    """Return the config, and a description of the data that `make-data` would build from it."""
+    """Return the config, and a description of the data set that `make-data` would build with it."""
     return config, derive_data(config)
 
 

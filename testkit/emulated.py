@@ -32,9 +32,9 @@ class EmulatedCloud(Cloud):
 
 
 def describe(*fakes, **terms):
-    """Return the arguments with which `make_cloud` connects to these fakes, which are running.
+    """Return the arguments of `make_cloud` for running fake services.
 
-    `terms` are fields of `watcher.Terms`.
+    `terms` are fields of `watcher.Terms`, such as the time between polls.
     """
     urls = {"compute" if isinstance(one, FakeCompute) else "tpu": one.api for one in fakes}
     terms = {"metadata": fakes[-1].url, "poll": 1.0, **terms} if fakes else terms
@@ -42,14 +42,19 @@ def describe(*fakes, **terms):
 
 
 def make_cloud(urls, terms):
-    """Return a cloud with these services and these terms of the watcher."""
+    """Return a cloud that connects to fake services.
+
+    Args:
+        urls: addresses of the services by name.
+        terms: fields of `watcher.Terms` for the rented machines.
+    """
     vm = Vm("cpu", "none", False, [*urls.values()][-1], terms)
     return EmulatedCloud(tuple(urls), vm, urls)
 
 
 @contextlib.contextmanager
 def serving(*fakes, **terms):
-    """Replace Google's services by the given fakes in this process. Without fakes, do nothing."""
+    """Replace Google's services by fake services in this process. Without `fakes`, do nothing."""
     with contextlib.ExitStack() as stack:
         if fakes:
             cloud = make_cloud(**describe(*fakes, **terms))

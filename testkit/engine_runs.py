@@ -1,9 +1,9 @@
 """Train some steps under an engine in this process, and compare the results.
 
 `python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on DEVICES
-virtual CPU devices. It trains by JAX's runtime and by a reference, and prints the differences of
-losses and weights as one line of JSON. This needs a new process, because JAX sets the number of its
-devices only once.
+virtual CPU devices. It trains with JAX's runtime and with a reference implementation. It prints the
+differences of their losses and weights as one line of JSON. DEVICES requires a new process, because
+a process can set JAX's number of devices only once.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ Run = tuple[dict[str, Any], list[float]]  # Final state, and loss of each step.
 
 
 def compare(devices, cases):
-    """Run the cases in a child process.
+    """Train each case with JAX's runtime and with a reference, in a child process.
 
     Args:
         devices: number of virtual CPU devices.
@@ -60,13 +60,13 @@ def compare(devices, cases):
 
 
 def environment(devices):
-    """Build the environment of a process with some virtual CPU devices and fast compilation."""
+    """Build the environment of a process with virtual CPU devices and fast compilation."""
     ours = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **pods.environ(devices), **ours}
 
 
 def main(devices, path):
-    """Run the cases. This is the program of the child process."""
+    """Run the cases of the JSON file at `path`, and print their results as one line of JSON."""
     with open(path, encoding="utf-8") as file:
         cases = json.load(file)
     with tempfile.TemporaryDirectory() as directory:
@@ -78,9 +78,9 @@ def main(devices, path):
 
 
 def _settings(case):
-    """Merge `TINY` with the settings of a case.
+    """Merge the settings `TINY` with those of a case.
 
-    For full attention and ModernBERT, leave out the settings of blocks, which would be refused.
+    Leave out the settings of blocks for full attention and ModernBERT, which refuse them.
     """
     own = case.get("settings", [])
     is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
@@ -141,7 +141,11 @@ def _difference(ours_and_losses, theirs_and_losses):
 
 
 def apart(ours, theirs, step):
-    """Return the largest relative difference of any variable of two runs' checkpoints."""
+    """Compare the checkpoints of two runs at a step.
+
+    Returns:
+        The largest relative difference of a variable.
+    """
     from bigbird_ja.model_dir.variables import read_variables
 
     left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
@@ -149,11 +153,11 @@ def apart(ours, theirs, step):
 
 
 def _apart(ours, theirs, names):
-    """Measure the difference of each variable, relative to its size.
+    """Measure the difference of each variable, relative to the variable's root mean square.
 
-    A bias of attention keys adds the same number to all scores of a query, which does not change
-    the softmax. Its gradient is therefore only rounding, and its difference is measured relative
-    to the size of similar variables.
+    A bias of attention keys adds the same number to all scores of a query. This does not change
+    the softmax, so that the gradient of the bias consists of rounding errors. The difference of
+    such a bias is therefore measured relative to the root mean square of a typical variable.
     """
     import numpy as np
 
@@ -183,7 +187,7 @@ def _pjrt(config, data, state, batches, count):
 
 
 def run_engine(engine, steps):
-    """Train some steps, and return the state after them and the loss of each."""
+    """Train until step `steps`, and return the final state and the loss of each step."""
     engine.begin()
     try:
         metrics = {}
@@ -201,9 +205,9 @@ def run_engine(engine, steps):
 
 
 def _replicas(config, data, state, batches, replicas, steps):
-    """Run the same steps by plain TensorFlow.
+    """Run the steps in plain TensorFlow, and return the final state and the loss of each step.
 
-    The gradients of the replicas are computed one after the other, and then summed.
+    Compute the gradients of the replicas one after the other, and sum them.
     """
     import tensorflow as tf
 

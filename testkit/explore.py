@@ -1,21 +1,20 @@
-"""Explore every interleaving, within bounds, of two supervisors of a run.
+"""Explore every interleaving, within bounds, of two supervisors of one run.
 
-The supervisors run the real code: `_Supervisor` with all of `decide`, and `Lease`. They share a
-lock, machines and a bucket, which are simulated. A turn (`_Turn`) lasts until the supervisor
-pauses. Each request in a turn is an act. An act may succeed, fail, succeed while its answer is lost
-("late"), or return a wrong answer ("lies"). Before an act that changes what others see, the process
-may fall asleep, perhaps forever. When it wakes up, it repeats the turn with the answers that it
-already got, so that a state contains only plain data. States are hashed, and none is visited twice.
-The search is breadth-first, so that the trace of a violation is as short as possible.
+The supervisors run the real code of `_Supervisor` and `Lease`. Their lock, machines and bucket are
+simulated. A turn (`_Turn`) is the execution of a supervisor up to its next pause. Each request in a
+turn is an act. An act may succeed, fail, succeed although its answer is lost ("late"), or return a
+wrong answer ("lies"). A process may fall asleep before an act that changes shared data, perhaps
+forever. A process that wakes up repeats its turn, and its earlier acts return their recorded
+answers. A state therefore contains only plain data. The search hashes states, and visits each state
+once. It is breadth-first, so that the trace to a violation is as short as possible.
 
-`walk` instead follows a single random path through the same world for days, with any number of
-faults.
+`walk` follows a single random path through the simulation for days, with any number of faults.
 
 Time advances in ticks of one poll. `faults` limits the number of faults on a path. Faults are all
 acts that do not succeed, malformed answers, deletions that are confirmed but not made, interrupts,
 preemptions, lost files, and machines of other owners (also of a copied folder) with the run's name.
-The second supervisor may start at any tick, possibly with another record. Its clocks are wrong by
-hours.
+The second supervisor may start at any tick, possibly with a different record of the run. The clocks
+of the second supervisor are wrong by hours.
 """
 
 import collections
@@ -44,7 +43,7 @@ from testkit.explored import POLL, Cloud
 from testkit.simulated_cloud import InProject, TrainerModel
 
 ZONES = ("zone-a", "zone-b")
-# Labels of machines that have the run's name but another owner.
+# Labels of machines that have the run's name but do not belong to the run.
 FOREIGN = {
     "another's": {"owner": "someone-else"},
     "a copied folder's": make_labels(LaunchedRun("gs://copy", "run", "id-1"), 1),
@@ -57,8 +56,8 @@ _WRITTEN = ("save_state", "renew_machine", "replace_if")
 _ACTS = (*_SERVICE, *_READ, *_WRITTEN)
 _LIES = {"find": None, "time": None, "get_operation": Operation(done=False)}
 _WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "monotonic": ()}
-# A process does not fall asleep before a creation, since no check can detect a request that is
-# already on its way.
+# Acts before which a process may fall asleep. They do not include "create": the process would send
+# an outdated request to create a machine, and no check of the supervisor could prevent this.
 _SLEEPS = ("delete", *_WRITTEN)
 
 
@@ -68,26 +67,26 @@ class Bounds:
 
     faults: int = 1
     ticks: int = 12
-    # The trainer makes one step per second. The budget ends the run long before this step.
+    # Last step. The trainer makes one step per second, so that 600 steps need two polls.
     target_step: int = 600
     polls: float = 6.0  # polls that --max_cost pays for
     processes: int = 2
     service: str = "tpu"
     queued: float = 0.0  # polls for which a request waits in a queue
     hours: float = 12.0  # polls that --max_hours allows
-    # Whether the second supervisor's record differs from the first one's, by its project, machine
-    # type and price.
+    # Whether the second supervisor's record of the run has a different project, machine type and
+    # price than the first supervisor's record.
     changes: bool = False
 
     @cached_property
     def other(self):
-        """Record of the second supervisor."""
+        """Record of the run that the second supervisor uses."""
         changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.25}
         return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property
     def run(self):
-        """Record of the first supervisor. The machine costs a dollar per hour."""
+        """Record of the run that the first supervisor uses. A machine costs a dollar per hour."""
         return LaunchedRun(
             bucket="gs://b",
             name="run",
@@ -114,8 +113,8 @@ class Process:
         status: "away", "runs", "sleeps" or "over".
         memory: variables of the supervisor between two turns, None before it owns the lock.
         token: token of the supervisor's lock.
-        past: answers to the acts of the current turn.
-        has_looked: whether the supervisor has polled in this tick.
+        past: answers to the earlier acts of an interrupted turn.
+        has_looked: whether the supervisor has polled in the current tick.
     """
 
     name: str
@@ -126,7 +125,7 @@ class Process:
     past: tuple[Any, ...] = ()
     has_looked: bool = False
     # Version of the stored state that the process knows: "current", "old" if the other process has
-    # saved the state since, or "" if none.
+    # saved a newer version, or "" if the process knows no version.
     version: str = ""
 
 
@@ -140,12 +139,12 @@ class System:
     faults: int
 
     def changed(self, cost):
-        """Return a copy in which `cost` fewer faults are left."""
+        """Return a copy of the state that allows `cost` fewer faults."""
         processes = [copy.copy(process) for process in self.processes]
         return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
     def key(self):
-        """Return a hash of all values on which the next states depend."""
+        """Return a hash of all values on which the successors of this state depend."""
         names = ("lifetime", "interfere", "trainer", "run", "events")
         cloud = {name: value for name, value in vars(self.cloud).items() if name not in names}
         data = msgspec.msgpack.encode((cloud, self.processes, self.faults), enc_hook=repr)
@@ -167,8 +166,8 @@ class _Turn:
         system: state that the turn changes.
         process: process of this system.
         script: outcomes of the next acts. All later acts succeed.
-        pick: function in place of the script that chooses an outcome. Its arguments are the name of
-            the act and the possible outcomes.
+        pick: function that chooses the outcome of an act, in place of the script. Its arguments are
+            the name of the act and the possible outcomes.
     """
 
     def __init__(self, system, process, script=(), pick=None):
@@ -219,7 +218,7 @@ class _Turn:
         except _TurnOver:
             pass
         except (Detached, StorageError, BadInput) as error:
-            # The error of a lost lease is a StorageError.
+            # A BadInput must be the refusal of a busy lock or of a malformed file.
             is_refusal = str(error) == "busy" or "malformed" in str(error)
             assert not isinstance(error, BadInput) or is_refusal, error
             process.status = "over"
@@ -233,7 +232,7 @@ class _Turn:
         process.token = lease._token
 
     def __getattr__(self, name):
-        """Return the method `name` of the service or the bucket. Its call is an act."""
+        """Return a function that performs the request `name` to the service or the bucket."""
         return partial(self._act, name)
 
     def _act(self, name, *arguments, **more):
@@ -247,7 +246,7 @@ class _Turn:
         return answer
 
     def _choose(self, name, arguments):
-        """Choose the outcome of an act, and record its other possible outcomes."""
+        """Choose the outcome of an act, and record all its possible outcomes."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
         words += ["fails", "late"] if name not in ("stop", "monotonic", "time") else []
@@ -288,7 +287,11 @@ class _Turn:
         return fault if word in ("late", "malformed") else answer
 
     def _has_version(self, name, word):
-        """Return whether the process knows the current version of the state that it saves."""
+        """Update the versions of the stored state that the processes know.
+
+        Returns:
+            False if the process saves a state of which it knows an old version, else True.
+        """
         process, system = self._process, self._system
         if name == "save_state":
             if process.version == "old" and system.cloud.state is not None:
@@ -303,7 +306,7 @@ class _Turn:
         return self._act("monotonic") + self._process.offset
 
     def _wait(self, seconds):
-        """Suspend the process until the next tick, while it acquires the lock."""
+        """Suspend the process, which waits for the lock, until the next tick."""
         if not self._past:
             self._log.append(None)
             raise _Asleep
@@ -314,7 +317,8 @@ class _Turn:
 
     def _stop(self):
         self._looks += 1
-        # The supervisor polls again in this tick, since it did not pause.
+        # On its second call, the supervisor polls again without a pause. Let the process take
+        # another turn in the same tick.
         if self._looks > 1:
             self._process.has_looked = False
             raise _TurnOver
@@ -337,9 +341,9 @@ def _turns(system, index):
 
 
 def _incidents(cloud):
-    """Yield the events that no supervisor causes, each with a function that changes a cloud.
+    """Yield events that no supervisor causes, each with a function that applies it to a cloud.
 
-    These are preemptions, lost files, and machines of other owners with the run's name.
+    The events are preemptions, lost files, and machines of other owners with the run's name.
     """
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
@@ -354,9 +358,9 @@ def _incidents(cloud):
 
 
 def successors(system):
-    """Yield all possible next events, each with the state after it.
+    """Yield all events that are possible in a state, each with the state after the event.
 
-    An event that is a fault reduces the number of faults that are left in this state.
+    After an event that is a fault, the state allows one fault fewer.
     """
     is_ready = True
     for index, process in enumerate(system.processes):
@@ -380,7 +384,7 @@ def successors(system):
 
 
 def begin(bounds):
-    """Return the first state, in which the first supervisor runs and nothing is rented."""
+    """Return the initial state, in which the first supervisor runs and no machine is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_timeout=POLL, run=bounds.run)
     cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
@@ -411,7 +415,7 @@ def walk(bounds, seed):
     def pick(name, words):
         if any(name == act and start <= cloud.now < end for act, start, end in troubles):
             return "fails"
-        # Only the exploration includes these outcomes, one at a time.
+        # `explore` covers these two outcomes. A random path leaves them out.
         words = [word for word in words if word not in ("asleep", "lies")]
         return rng.choice(words) if words and rng.random() < rarely else "ok"
 
@@ -444,9 +448,10 @@ def walk(bounds, seed):
 
 @contextlib.contextmanager
 def _patched():
-    """Do not format log lines, since this is slow.
+    """Skip the formatting of log lines, which is slow.
 
-    `explore` and `walk` replace `lease.storage`. It is restored at the end of the context.
+    At its end, this context manager also restores `lease.storage`, which `explore` and `walk`
+    replace.
     """
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""

@@ -1,4 +1,4 @@
-"""World outside the supervisors for `explore`, and the invariants that it must satisfy."""
+"""Simulated cloud for `testkit.explore`, and the invariants that it must satisfy."""
 
 import copy
 from dataclasses import dataclass, field
@@ -25,12 +25,12 @@ INVARIANTS = (
 
 @dataclass
 class Cloud(SimulatedCloud):
-    """Simulated cloud with the file of the lock, and figures for the invariants.
+    """Simulated cloud that also contains the lock file, and measures values for the invariants.
 
     Attributes:
-        lock: content and token of the lock.
-        tokens: number of tokens that the lock has had so far.
-        two_for: seconds for which there have been two machines.
+        lock: content and token of the lock file, None if it does not exist.
+        tokens: number of writes of the lock file, modulo 8.
+        two_for: seconds since when several machines exist without interruption.
         paused: seconds without billing after the end of a run or before its first poll.
         allowed: maximum lifetime of each machine in seconds, by attempt.
     """
@@ -51,7 +51,7 @@ class Cloud(SimulatedCloud):
     def tick(self):
         state = self.state
         has_ended = state is not None and state.phase is Phase.ENDED and not state.billing
-        # The hours of a run count from the first poll. The first supervisor may die before it.
+        # The time limit of a run starts at its first poll. A supervisor may die before this poll.
         has_begun = state is None or bool(state.saved_at) or bool(self.nodes)
         self.paused += POLL if has_ended or not has_begun else 0.0
         self.advance(self.now + POLL)
@@ -61,7 +61,8 @@ class Cloud(SimulatedCloud):
     def broken(self, run):
         """Return the names of the violated invariants.
 
-        The limits are those of `run`. Later records of the run have no higher price.
+        The limits of `run` apply to all supervisors, since no other record of the run has a higher
+        price.
         """
         hours = run.max_seconds + self.paused + 2 * POLL + SLACK
         is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)
@@ -118,7 +119,7 @@ class Cloud(SimulatedCloud):
         return self.lock
 
     def replace_if(self, path, content, token):
-        there = self.lock[1] if self.lock is not None else ""  # "" is the token of no file.
+        there = self.lock[1] if self.lock is not None else ""  # Token of a missing file: "".
         return self._put(content) if there == token else None
 
     def delete_if(self, path, token):

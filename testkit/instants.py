@@ -1,7 +1,7 @@
-"""Instants of `pretrain` at which a test pauses its process, or lets its time limits expire.
+"""Instants at which a test pauses a `pretrain` process, or lets the run's time limits expire.
 
-An instant is the start or the end of a function of the package. These functions are wrapped in the
-process of the test, so that the package needs no hooks.
+An instant is the start or the end of a call of a function of the package. `watch` wraps these
+functions in the process, so that the package needs no hooks.
 """
 
 import functools
@@ -55,7 +55,7 @@ def watch(mark, limits=None):
 
     Args:
         mark: function that gets the name of the phase.
-        limits: timers in place of those of --max_train_minutes.
+        limits: `Limits` whose timers replace the timers of --max_train_minutes, or None.
     """
     for phase, calls in _CALLS.items():
         for module, path, when in calls:

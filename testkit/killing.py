@@ -38,7 +38,7 @@ def write_inputs(directory, seq_length=64):
 
 
 def digest(model_dir):
-    """Return a hash of the newest checkpoint: its step and files, which include the slots."""
+    """Return a hash of the newest checkpoint's step, weights and optimizer state."""
     from bigbird_ja.model_dir.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)
@@ -51,7 +51,7 @@ def interrupt_storage(patch, kill):
     """Let the first `kill` changes of files succeed, and raise KeyboardInterrupt in all later ones.
 
     Returns:
-        The list of the changes, to which each change is added.
+        A list to which the function name of each change is appended.
     """
     changes: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Generated text in a language with spaces between words (en) and in one without (zh)."""
+"""Generated texts in English (spaces between words) and in Chinese (no spaces)."""
 
 import random
 
@@ -18,7 +18,7 @@ _SPACE = {"en": (" ", ", ", ". "), "zh": ("", "，", "。")}
 
 
 def sentences_of(language, count, seed=3):
-    """Yield sentences of random words, some of which contain a comma."""
+    """Yield sentences of random words. Some sentences contain a comma."""
     draw = random.Random(seed)
     space, comma, end = _SPACE[language]
     for _ in range(count):

@@ -9,9 +9,10 @@ _ENGINES = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_c
 
 
 class PretendedMachine:
-    """Machine on which only the given packages (name to version) and devices are found.
+    """Machine that seems to have only the given engine packages and device files.
 
-    Lookups of other packages and files have their real results.
+    `packages` maps the names of packages to versions. Modules that belong to no engine are found
+    as on the real machine.
     """
 
     def __init__(self, monkeypatch, packages, files):

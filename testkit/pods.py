@@ -2,12 +2,13 @@
 
 import socket
 
-# Seconds that a process may take to end, which exceeds `pod.HEARTBEAT_SECONDS` on a busy machine.
+# Timeout in seconds for the end of a process. A process whose peer was killed ends only after
+# `pod.HEARTBEAT_SECONDS`, and later on a busy machine.
 TIMEOUT = 150.0
 
 
 def environ(devices=2):
-    """Build the environment of a process with virtual CPU devices."""
+    """Build the environment variables that give a process `devices` virtual CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return {"XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
 
@@ -43,7 +44,7 @@ def place(address, processes, index):
 def wait(commands, *statuses):
     """Wait until all processes end, and compare their exit statuses with `statuses`, if given.
 
-    A process that does not end is killed, and its status is None.
+    A process that does not end before `TIMEOUT` is killed, and its status is None.
     """
     ended = [command.wait(TIMEOUT) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]

@@ -4,10 +4,10 @@ import sys
 
 
 def python(setup):
-    """Return a command line that runs the statements `setup`, and then Python with its arguments.
+    """Return the start of a command line. It runs the statements `setup`, and then Python.
 
-    `preexec_fn` would run them between fork and exec. There they may deadlock or abort, because
-    gRPC's threads, which do not exist in the child, may hold locks.
+    The caller appends the arguments of Python. `preexec_fn` is not used, because its code may
+    deadlock: between fork and exec, a lock may belong to a thread of gRPC in the parent process.
     """
     program = f"import os, sys; {setup}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", program]

@@ -30,7 +30,7 @@ def python(version=""):
         version: version such as "3.10", or "" for any.
 
     Returns:
-        Its path, or None if there is none.
+        The path of the interpreter, or None if no such Python exists.
     """
     pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     names = [shutil.which("python3", path=PATH), f"{sys.base_prefix}/bin/python3"]
@@ -47,7 +47,7 @@ def python(version=""):
 
 
 def install(folder, python, *packages):
-    """Install packages for a Python into a folder, and return the folder."""
+    """Install packages for the interpreter `python` into a folder, and return the folder."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     words = [uv, "pip", "install", "--quiet", "--python", python, "--target", folder, *packages]
     subprocess.run(words, check=True)
@@ -67,7 +67,7 @@ def archive_python(folder):
     """Pack this computer's Python as an archive that uv can install.
 
     Returns:
-        The path of a file like cpython.json, which names the archive.
+        The path of a file in the format of `locks/cpython.json` with the address of the archive.
     """
     version, base = f"python{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.base_prefix)
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
@@ -103,8 +103,9 @@ class Machine:
     Args:
         root: empty folder for the machine's files.
         script: startup script.
-        cpython: content of cpython.json, in place of the one in the package.
-        installed: machine whose installation this one shares.
+        cpython: path of the file that `archive_python` returns. The installation uses it in place
+            of `locks/cpython.json`.
+        installed: machine whose installed package and environment this machine shares.
         packages: folder with the packages of the image's Python 3.10.
     """
 
@@ -142,7 +143,7 @@ class Machine:
         return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=900)
 
     def boot(self, **environ):
-        """Start the script, after a removal of the file that reports the end of the last boot."""
+        """Start the script. First remove the file in which an earlier boot reported its end."""
         (self.disk / "ended").unlink(missing_ok=True)
         self._process = subprocess.Popen(
             ["bash", str(self.root / "script")],
@@ -176,6 +177,6 @@ class Machine:
 
 
 def make_vm(metadata_url, storage_url):
-    """Return the description of this machine for `launch`: a CPU without a service manager."""
+    """Describe a simulated machine for `launch`: a CPU without a service manager."""
     terms = {"metadata": metadata_url, "storage": storage_url, "poll": 1.0}
     return Vm("cpu", "none", True, metadata_url, terms)

@@ -1,4 +1,4 @@
-"""Small finished runs. The commands create them once for all tests that only read them."""
+"""Small finished runs, created by the real commands. Tests that only read a run share it."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from testkit import command_line
 
-# If TPUEstimator is installed, tests that do not test an engine use it, since it starts faster.
+# Engine of tests that do not test an engine. TPUEstimator starts faster than JAX.
 ENGINE = "--engine=" + (
     "estimator" if importlib.util.find_spec("tensorflow_estimator") is not None else "auto"
 )
@@ -62,7 +62,10 @@ def make(directory, corpus, tokenizer, *sets):
 
 
 def copy_inputs(run, place):
-    """Copy a small run to a folder, with its corpus, tokenizer, config and preflight's figures."""
+    """Copy a small run to a folder, with its corpus, tokenizer and config.
+
+    Add a `preflight.json` with results for one chip.
+    """
     shutil.copytree(run.data_dir, place / "data")
     shutil.copytree(run.model_dir, place / "model")
     shutil.copy(run.corpus, place / "corpus.jsonl")

@@ -53,7 +53,7 @@ class Node:
         is_mute: whether the trainer is killed after its last checkpoint, but before the last
             heartbeat.
         frozen_at: time at which the trainer hangs.
-        exit_status: status with which the trainer exits when it starts.
+        exit_status: status with which the trainer exits as soon as it has started.
         in_line_until: time until which a queued resource waits (math.inf for forever).
         fault: fault of a queued resource that is FAILED.
         used: seconds of the maximum lifetime that are used up before the boot.
@@ -108,14 +108,15 @@ class SimulatedCloud:
     queue_seconds: float = 0.0  # seconds for which a queued resource waits for capacity
     delete_seconds: float = 30.0
     fast: bool = False
-    # With "compute", the cloud itself deletes a machine at its limit and after a preemption.
+    # API of the cloud. "compute" deletes a machine at its maximum lifetime and after a preemption.
     service: str = "tpu"
     lease: float = 12 * 3600.0  # seconds after which the watcher deletes a machine without renewal
     ended_timeout: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
-    # Function that is called before each act with its name (find, create, delete, operation, read,
-    # write or renew_lock) and its zone ("" for the bucket). If it raises, the act fails.
+    # Function that is called before each request. Its arguments are the kind of the request (find,
+    # create, delete, operation, read, write or renew_lock) and the zone, or "" without a zone. If
+    # the function raises an exception, the request fails.
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes
     # Outcomes of the next creations, in order: "stockout", "quota", "permission", "internal",
@@ -146,7 +147,7 @@ class SimulatedCloud:
     last_heartbeat: TrainerBeat | None = None
 
     def __post_init__(self):
-        # The outcomes are removed from the script, so copy the test's parameter.
+        # Copy the parameter of the test, since each request removes an outcome from the script.
         self.script = [*self.script]
 
     def io(self, project=None, **more):
@@ -208,7 +209,8 @@ class SimulatedCloud:
     def _goes_at(self, node):
         """Return the time at which the cloud or the watcher deletes a machine.
 
-        A preempted machine of the Cloud TPU API is not deleted, but it is not billed, either.
+        The time is math.inf for a preempted machine of the Cloud TPU API, which neither deletes
+        nor bills it.
         """
         ready = node.ready_at
         ends = min(
@@ -376,7 +378,7 @@ class SimulatedCloud:
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
         if word == "ignored":
             return self._operation(10.0, None)
-        # Our clients check the owner before they delete a machine. Here the requests are counted.
+        # A client must check the owner before it deletes a machine. Count the wrong deletions.
         self.foreign_touched += not tpu.belongs_to(self.run)
         there = self._in(tpu.zone, project)
         if not there:

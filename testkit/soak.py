@@ -14,10 +14,10 @@ from bigbird_ja.model_dir import log as run_log
 from bigbird_ja.storage.ownership import MANIFEST_NAME
 from testkit import killing, pods
 
-# For each phase of `testkit.instants`, numbers (N, S): the kill comes at one of the first N
-# occurrences of the phase, after at most S seconds.
+# Numbers (N, S) for each phase of `testkit.instants`. A process is killed at most S seconds after
+# one of the first N occurrences of the phase.
 PHASES = {
-    "start-up": (1, 6.0),  # In a pod this includes the comparison of the hosts.
+    "start-up": (1, 6.0),  # A pod also compares its hosts in this phase.
     "compile": (1, 4.0),
     "input": (1, 0.5),
     "step": (8, 0.2),
@@ -35,8 +35,8 @@ class Tally:
 
     Attributes:
         kills: number of kills by phase.
-        survived: number of processes that ended before their kill.
-        rounds: number of runs.
+        survived: number of kills after which the run ended with the expected weights.
+        rounds: number of runs that ended with the expected weights.
         failure: description of the first failure, or "".
     """
 
@@ -47,7 +47,7 @@ class Tally:
 
 
 def soak(zygote, arguments, place, processes, kills, rng):
-    """Train run after run, and kill one of the processes repeatedly.
+    """Train runs one after the other, and repeatedly kill one of their processes.
 
     Args:
         zygote: object that starts the processes.

@@ -20,7 +20,7 @@ def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
         directory: folder of the data set.
         train_counts: number of records of each training shard.
         eval_counts: number of records of each held-out shard.
-        changed: fields of the manifest with other values than the defaults here.
+        changed: fields of the manifest. Other fields get the defaults of this function.
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = {
@@ -57,7 +57,7 @@ def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
 
 
 def save(manifest, directory):
-    """Write `manifest.json`."""
+    """Write the manifest of a data set to `manifest.json` in the folder."""
     path = storage.join(directory, manifest_lib.FILE_NAME)
     storage.write_text(path, manifest_lib.to_json(manifest))
 
@@ -66,7 +66,7 @@ def random_records(rng, count, seq_length, vocab_size):
     """Draw records that contain two documents and padding.
 
     Returns:
-        Token ids int32 [count, S], and word starts bool [count, S].
+        Token ids int32 [count, seq_length], and word starts bool [count, seq_length].
     """
     tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
     ids = np.arange(count)

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
-SHARD_SIZE = 7  # documents of a shard
+SHARD_SIZE = 7  # maximum number of documents in a shard
 
 
 def write(data_dir, documents, split_sizes):

@@ -69,12 +69,15 @@ def roberta_bpe(folder, texts):
     backend.train_from_iterator(texts, trainer)
     ends = [(token, backend.token_to_id(token)) for token in ("</s>", "<s>")]
     backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=True)
-    # transformers 4 needs `add_prefix_space` here, too. Otherwise it removes the space.
+    # Without this `add_prefix_space`, transformers 4 turns off the option of the pre-tokenizer.
     _save(backend, folder, add_prefix_space=True, **_ROBERTA)
 
 
 def wordpiece(folder, texts):
-    """Save a tokenizer like multilingual BERT's, with kanji as words and `##` for later tokens."""
+    """Save a tokenizer like multilingual BERT's.
+
+    Each kanji is a word, and `##` marks the tokens after the first token of a word.
+    """
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -90,7 +93,7 @@ def wordpiece(folder, texts):
 def gemma_bpe(folder, texts):
     """Save a tokenizer like mmBERT's (Gemma 2's): BPE with "▁" for spaces and byte fallback.
 
-    The template adds <bos> and <eos> to a text. No token is named cls or sep.
+    It adds <bos> and <eos> to a text, and defines no `cls_token` and no `sep_token`.
     """
     parts = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -107,9 +110,9 @@ def gemma_bpe(folder, texts):
 
 
 def _without_added_bytes(backend):
-    """Move the byte tokens from the added tokens into the vocabulary.
+    """Remove the byte tokens from the added tokens.
 
-    Published tokenizers contain the byte tokens there.
+    Published tokenizers contain the byte tokens only in the vocabulary.
     """
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
@@ -122,7 +125,7 @@ def _without_added_bytes(backend):
 def unigram_with_bytes(folder, texts):
     """Save a tokenizer like llm-jp's and ModernBERT-Ja's: Unigram with byte fallback.
 
-    The tokens that it adds to a text are neither cls nor sep.
+    It adds <s> and </s> to a text, although its `cls_token` is <cls> and its `sep_token` is <sep>.
     """
     parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
     backend = tokenizers.Tokenizer(models.Unigram())
@@ -138,8 +141,8 @@ def unigram_with_bytes(folder, texts):
 def xlm_roberta(folder, texts):
     """Save a tokenizer like those of XLM-R and E5.
 
-    transformers 5 replaces the normalizer and pre-tokenizer in its tokenizer.json, but
-    transformers 4 does not.
+    When transformers 5 loads this tokenizer, it replaces the normalizer and the pre-tokenizer of
+    `tokenizer.json` by its own. transformers 4 keeps them.
     """
     parts = {**_ROBERTA, "cls_token": "<s>", "sep_token": "</s>"}
     backend = tokenizers.Tokenizer(models.Unigram())
@@ -155,7 +158,10 @@ def xlm_roberta(folder, texts):
 
 
 def mecab_wordpiece(folder, texts):
-    """Save a tokenizer like tohoku-nlp's: words by MeCab (unidic-lite), then WordPiece."""
+    """Save a tokenizer like tohoku-nlp's.
+
+    MeCab with unidic-lite splits a text into words, and WordPiece splits the words into tokens.
+    """
     import fugashi
 
     words = [" ".join(word.surface for word in fugashi.Tagger()(text)) for text in texts]
@@ -185,8 +191,8 @@ KINDS = {
 }
 
 
-# For each type of model, the embeddings and the weights of the masked-LM head that have one row for
-# each token.
+# Names of two arrays for each model type: the word embeddings, and a weight of the masked-LM head.
+# Both arrays have one row for each token.
 WORDS = {
     "modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.bias"),
     "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"),
@@ -196,9 +202,9 @@ WORDS = {
 
 
 def add_weights(folder, model_type, width=8):
-    """Add a config.json and weights to a tokenizer's folder, and return the weights.
+    """Add a config.json and three weights to a tokenizer's folder, and return the weights.
 
-    Most of the weights have a row for each token.
+    Two of the weights have one row for each token.
     """
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     rows = max(tokenizer.get_vocab().values()) + 1

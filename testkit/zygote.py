@@ -79,7 +79,7 @@ class Command:
 
 
 class Zygote:
-    """Starts commands as forks of a process that has imported TensorFlow.
+    """Starter of commands, which are forks of a process that has imported TensorFlow.
 
     Args:
         directory: folder for the output of the commands.
@@ -98,10 +98,11 @@ class Zygote:
 
         Keyword arguments:
             hang_at: with `["step", 5]`, `pretrain` creates the file `hung` at the fifth instant of
-                this name (see `testkit.instants`), and pauses until the file is removed. At the
-                same instant its --max_train_minutes expire. The file `marks` lists all instants.
-            limits: resource limits, such as `{"FSIZE": bytes}`. "AS" is added to the address space
-                that the process has when it starts.
+                this name (see `testkit.instants`), and pauses until the file is removed. The time
+                limit of --max_train_minutes expires at this instant. The file `marks` lists all
+                instants.
+            limits: resource limits, such as `{"FSIZE": bytes}`. The limit "AS" does not include the
+                address space that the process has when it starts.
             cwd: working directory.
             environ: additional environment variables.
         """
@@ -147,7 +148,10 @@ def _run(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None
 
 
 def _hang(directory, name, times):
-    """Pause `pretrain` at an instant while the file `hung` exists."""
+    """Let `pretrain` create the file `hung` at an instant, and pause until the file is removed.
+
+    The instant is the `times`-th one of the phase `name`.
+    """
     count, limits, hung = 0, instants.Limits(), directory / "hung"
 
     def mark(phase):

@@ -1,7 +1,7 @@
 """Fake of Compute Engine's REST API on loopback, whose VMs are real processes.
 
-It implements only the requests of `launch`. The texts of errors are taken from Google's pages.
-`testkit.simulated_cloud` simulates that the service deletes a VM at its limit.
+It implements only the requests of `launch`. The texts of errors are taken from Google's pages. It
+does not delete a VM at the VM's maximum lifetime. `testkit.simulated_cloud` does.
 """
 
 from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
@@ -40,7 +40,7 @@ class FakeCompute(Service):
     # --- the API -----------------------------------------------------------------------------
 
     def answer(self, method, path, body):
-        """Answer one request."""
+        """Return the status and the JSON value of the answer to a request."""
         path = path.partition("?")[0]
         parts = path.strip("/").split("/")[4:]  # path relative to the project
         self.requests.append(f"{method} {'/'.join(parts)}")

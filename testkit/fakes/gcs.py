@@ -1,13 +1,14 @@
 """Fake Google Cloud Storage on loopback, for google-cloud-storage and for TensorFlow.
 
 The server accepts two protocols on one port. google-cloud-storage uses plain HTTP, by
-STORAGE_EMULATOR_HOST. TensorFlow uses the server as an HTTPS proxy, by `https_proxy`. Its requests
-`CONNECT *.googleapis.com` switch the connection to TLS. CONNECT to any other host is refused, so
-that no test can connect to another machine. POST /_fake/ACT calls the method ACT of `FakeServer`
-with the JSON object in its body. Tests use it to add faults, and to read the log and names.
+STORAGE_EMULATOR_HOST. TensorFlow uses the server as an HTTPS proxy, by `https_proxy`. A request
+`CONNECT *.googleapis.com` switches the connection to TLS. CONNECT to any other host is refused, so
+that no test can connect to a remote machine. POST /_fake/ACT calls the method ACT of `FakeServer`
+with the JSON object in the body. By such requests, tests add faults, and read the log and names.
 
-`python -m testkit.fakes.gcs CA_FILE` prints its port. It ends when its standard input closes, so
-that it does not outlive a killed test. `gcs_process.FakeGcs` starts it.
+`python -m testkit.fakes.gcs CA_FILE` starts the server, and prints its port. The server ends when
+its standard input closes, so that it does not outlive a killed test. `gcs_process.FakeGcs` runs
+this command.
 """
 
 import contextlib
@@ -59,11 +60,11 @@ class Rule:
 
 
 class _Abort(Exception):
-    """Raised when the connection is closed."""
+    """Raised to end the handling of a connection that is interrupted."""
 
 
 class FakeServer(ThreadingHTTPServer):
-    """State that all connections share, and the methods that tests call."""
+    """Server with the state that all connections share, and with methods that tests call."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -189,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(reply, rule)
 
     def _read_body(self, rule, start):
-        """Return the request's body, and whether the connection broke before its end."""
+        """Return the request's body, and whether the connection broke before the body's end."""
         body = bytearray()
         limit = rule.bytes - start if rule and rule.do in ("reset", "stall") else None
         try:
@@ -207,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
     def _chunks(self):
         """Yield the parts of the body.
 
-        TensorFlow sends Transfer-Encoding and Content-Length, of which the former is valid.
+        TensorFlow sends both Transfer-Encoding and Content-Length. Only Transfer-Encoding is valid.
         """
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -275,7 +276,10 @@ def _bytes_moved(headers):
 
 
 def _damaged(data, rule, start):
-    """Return content that starts at byte `start` of an object, after the effect of a fault."""
+    """Return the bytes `data`, shortened or changed by the fault of `rule`, if any.
+
+    `start` is the position of `data` in the object.
+    """
     at = rule.bytes - start if rule else -1
     if rule and rule.do == "short":
         return data[:at]

@@ -1,4 +1,4 @@
-"""Start the fake Google Cloud Storage in a new process, and give its address to others."""
+"""Start the fake Google Cloud Storage in a new process, and configure clients to use it."""
 
 import json
 import os
@@ -19,13 +19,13 @@ TOKEN = "ya29." + "the-token-of-the-fake"
 class FakeGcs:
     """Context manager of a running fake Google Cloud Storage.
 
-    Its methods request faults, and read and write objects as another program would.
+    Its methods request faults, and read and write objects as a concurrent program would.
 
     Attributes:
         url: address for plain HTTP.
-        env: environment variables that a process needs in addition to `os.environ`. With them
-            google-cloud-storage, `bigbird_ja.storage` and TensorFlow use the fake, with short
-            timeouts. TensorFlow reads them when it is imported, so give them to a new process.
+        env: environment variables with which google-cloud-storage, `bigbird_ja.storage` and
+            TensorFlow use the fake, with short timeouts. A process needs them in addition to
+            `os.environ`. It must be a new process, since TensorFlow reads them when it is imported.
     """
 
     def __enter__(self):
@@ -102,7 +102,7 @@ def environment(url, ca_file):
         "NO_GCE_CHECK": "true",
         "STORAGE_EMULATOR_HOST": url,
         "GOOGLE_CLOUD_PROJECT": "test",
-        # With 0, TensorFlow retries at once. Other values add up to a second to each retry.
+        # With 0, TensorFlow retries at once. Any other value delays each retry by up to a second.
         "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
         "GCS_RETRY_CONFIG_MAX_RETRIES": "4",
         "GCS_REQUEST_IDLE_TIMEOUT_SECS": "3",

@@ -1,7 +1,7 @@
 """Objects of the fake Google Cloud Storage, and its JSON and XML interfaces.
 
-They support generations, preconditions, pages of listings, and resumable uploads. `gcs` implements
-the connections.
+The interfaces support generations, preconditions, pages of listings, and resumable uploads.
+`testkit.fakes.gcs` implements the connections.
 """
 
 import base64
@@ -29,7 +29,7 @@ class HttpError(Exception):
 
 @dataclass
 class Reply:
-    """Answer to a request. The content of an object starts at its byte `first_byte`."""
+    """Answer to a request. If `body` is content of an object, it starts at byte `first_byte`."""
 
     status: int
     body: bytes = b""
@@ -69,7 +69,7 @@ def _glob_to_regex(pattern):
 
 @dataclass
 class StoredObject:
-    """Generation of an object."""
+    """One generation (version) of an object."""
 
     bucket: str
     name: str
@@ -112,7 +112,7 @@ class Store:
         self._generations = itertools.count(int(time.time() * 1e6))
 
     def serve(self, request):
-        """Answer one request."""
+        """Return the answer to a request."""
         try:
             with self.lock:
                 return self._route(request)
@@ -224,9 +224,10 @@ class Store:
         return json_reply(self._put(bucket, name, data, resource, query).resource())
 
     def _continue_upload(self, upload_id, request):
-        """Add a chunk to an upload, or report its size, and complete it when its size is reached.
+        """Add a chunk to an upload, or report the number of uploaded bytes.
 
-        A broken request keeps a multiple of 256 KiB of the received bytes.
+        The last chunk completes the upload. After a broken request, the upload keeps a multiple of
+        256 KiB of the received bytes.
         """
         upload = self.uploads.get(upload_id)
         if upload is None:

@@ -27,7 +27,7 @@ class FakeHub:
         self.asked = []
 
     def environ(self, folder):
-        """Return variables with which a client uses this fake, and a cache in `folder`."""
+        """Return environment variables for a client of this Hub, with a cache in `folder`."""
         home = {"HF_HOME": f"{folder}/hf_home", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_test"}
         return {"HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", **home}
 

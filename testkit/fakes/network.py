@@ -1,4 +1,4 @@
-"""Connection between a client and a server that a test can interrupt."""
+"""Proxy between a client and a server. A test can interrupt the connections."""
 
 import contextlib
 import socket

@@ -1,6 +1,6 @@
-"""HTTP server and machine processes that both fake services share.
+"""HTTP server and machine processes of the fake Compute Engine and of the fake Cloud TPU API.
 
-A machine is a `bash` process that runs its startup script in a new process group. A preemption
+A machine is a `bash` process that runs the startup script in a new process group. A preemption
 sends SIGTERM, and SIGKILL some seconds later. The HTTP server is also the machines' metadata
 server.
 """
@@ -52,12 +52,12 @@ class Service:
 
     Args:
         work_dir: folder in which each machine gets a folder for its disk and its output.
-        environ: environment of the machines' processes. None: scripts are not run.
+        environ: environment of the machines' processes. If it is None, machines run no script.
         keep_disk: whether all machines share one disk, as if the image contained the package.
     """
 
     path: str  # Path of the API in the URL.
-    # Prefix of the names of operations, fields of an operation that runs, and of one that is done.
+    # Prefix of an operation's name, its fields while it runs, and its fields when it is done.
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]
@@ -73,7 +73,7 @@ class Service:
         self.delete_script = []
         self.unread = ""  # key of REFUSALS with which all lookups of a machine are refused
         self.requests = []
-        self.machines = {}  # all listed machines by full name, also preempted ones
+        self.machines = {}  # all listed machines by full name, including preempted machines
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -107,18 +107,21 @@ class Service:
             return named[-1] if named else None
 
     def answer(self, method, path, body):
-        """Answer one request."""
+        """Return the status and the JSON value of the answer to a request."""
         raise NotImplementedError
 
     def refusal(self, script):
-        """Return the next outcome of a script as an answer if it is a refusal, else None."""
+        """Return the answer for the next outcome of a script if it is a refusal, else None.
+
+        Remove a refusal from the script.
+        """
         if not script or script[0] not in REFUSALS:
             return None
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
     def get_operation(self, work=None, **values):
-        """Create an operation. It is done at once, or after `work` in the background."""
+        """Create an operation. It is done at once, or when `work` returns in a new thread."""
         name = f"{self.operation_prefix}{len(self._operations)}"
         operation = self._operations[name] = {"name": name, **self.over, **values}
 
@@ -156,13 +159,13 @@ def in_background(work):
 
 
 def now():
-    """Return the current time in the format of both services."""
+    """Return the current time in the format of Google's APIs."""
     moment = datetime.datetime.now(datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def error(code, message, status=""):
-    """Return the JSON of a refusal."""
+    """Return the JSON value of an answer that reports an error."""
     details = {"code": code, "message": message, "errors": [{"message": message}]}
     return {"error": {**details, **({"status": status} if status else {})}}
 
@@ -205,7 +208,7 @@ def _door(service):
             if re.fullmatch("/computeMetadata/.*/token", self.path):
                 is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
                 return (200, {"access_token": TOKEN}) if is_asked_well else (403, {})
-            # A machine sent this request about itself, with its own token.
+            # Only a machine sends a token. It got this token from the metadata server.
             if (token := self.headers.get("Authorization")) is not None:
                 service.requests.append(f"machine {self.command}")
                 if token != f"Bearer {TOKEN}":

@@ -1,7 +1,7 @@
 """Fake `bigbird-ja pretrain` without TensorFlow, which writes heartbeats and checkpoints.
 
-`python(directory)` writes a program in place of the VM's Python. It starts this module instead of
-`pretrain`, and the real Python in all other cases, so that the startup script runs unchanged.
+`python(directory)` writes a program that replaces the VM's Python. For `pretrain`, this program
+runs this module. Otherwise it runs the real Python. The startup script therefore runs unchanged.
 """
 
 import json
@@ -64,7 +64,7 @@ def beat(model_dir, step, state, reason=None):
 
 
 def _save(model_dir, step):
-    """Write the metadata of a checkpoint, which mark it as complete."""
+    """Write the metadata files that mark a checkpoint as complete."""
     _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
     _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 
