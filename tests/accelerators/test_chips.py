@@ -1,4 +1,4 @@
-"""Names and sizes of rentable slices, and their links."""
+"""Names and sizes of TPU slices, and predicted times of transfers over a slice's links."""
 
 import pytest
 

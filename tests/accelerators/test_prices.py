@@ -1,4 +1,4 @@
-"""The table of prices: form, age, zones, overrides."""
+"""The table of prices: content, dates, zones, and changes by a user's file."""
 
 import datetime
 
@@ -48,9 +48,9 @@ def test_an_unknown_price_is_refused(name, zones):
 
 
 def test_usual_zones_are_offered_near_the_bucket_and_cheap():
-    """Skip us-central1-a and us-west1-c, which have a price for v6e but do not offer it.
+    """Leave out us-central1-a and us-west1-c, which have a price for v6e but do not offer it.
 
-    us-east5 is skipped because its price is twice as high.
+    us-east5 is left out because its price is twice the price of the chosen zones.
     """
     zones = ("us-central1-b", "us-east1-d")
     assert TABLE.choose_zones(find("v6e-8"), "spot") == zones
@@ -65,7 +65,7 @@ def test_usual_zones_are_offered_near_the_bucket_and_cheap():
     )
     assert len(TABLE.choose_zones(find("v5e-8"), "on_demand")) == USUAL_ZONES
     assert TABLE.choose_zones(find("v4-8"), "spot") == ("us-central2-b",)
-    # Slices of several hosts are offered in fewer zones.
+    # Slices of several hosts are offered in fewer zones than slices of one host.
     assert TABLE.choose_zones(find("v3-32"), "spot") == ("europe-west4-a",)
 
 

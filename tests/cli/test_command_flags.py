@@ -1,7 +1,7 @@
 """Declarations of flags: types, ranges, required flags, and flags that need other flags.
 
-Every flag and setting refuses every kind of invalid value in one line. The values are generated
-from the declarations, so that a new flag or setting needs no test here.
+Every flag and setting refuses every kind of invalid value with a message of one line. The values
+are generated from the declarations, so that a new flag or setting needs no new test.
 """
 
 import json
@@ -80,8 +80,8 @@ def test_a_flag_that_needs_another_is_refused_without_it(command, flag):
     value = option.choices[0] if option.choices else option.span[1] if option.span else "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
     name, equals, needed = option.needs.partition("=")
-    # With `needs="name=value"`, set the other flag to a different value, since its default may be
-    # `value`.
+    # If the flag needs `name=value`, set the flag `name` to a different value. Its default may be
+    # `value`, which would satisfy the need.
     if equals:
         others = command_flags.declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(other for other in others if other != needed)}")

@@ -1,4 +1,4 @@
-"""The help of a command lists required flags first, with range, unit and default."""
+"""The help of a command lists required flags first, and shows range, unit and default of flags."""
 
 import types
 

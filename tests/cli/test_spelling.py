@@ -1,4 +1,4 @@
-"""Only the command line prints parameters in messages as flags, such as `--model_dir`."""
+"""Messages name parameters in backticks. Only the command line prints them as flags."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.spelling import spell_flags
 from testkit import ROOT
 
-# Modules that write command lines: for the machine's trainer, in the demo, and as plan's advice.
+# Modules that contain command lines with flags: startup script, demo, and advice of `plan`.
 COMMAND_LINES = {"launch/machine/startup.py", "demo/demo.py", "demo/run_command.py", "plan/show.py"}
 OTHER_PROGRAMS = ("gcloud", ".googleapis.com")
 

@@ -15,11 +15,11 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine():
-    """Return the name of the engine that `runs` uses."""
+    """Return the name of the engine that the fixture `runs` uses."""
     return "pjrt"
 
 
 @pytest.fixture(scope="module")
 def runs(engine, zygote, inputs, once):
-    """Return an object that starts runs with the engine. It also contains a finished run."""
+    """Return a `Runs` object, which starts runs with the engine and contains a finished run."""
     return Runs(zygote, inputs, engine, once)

@@ -1,4 +1,4 @@
-"""Runs of a tiny model for the tests of `pretrain`, with a finished run for each engine."""
+"""Runs of a tiny model for the tests of `pretrain`. For each engine, one of them is finished."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"
 
 
 def take_programs(finished, model):
-    """Copy the compiled programs of the finished run to a new MODEL_DIR."""
+    """Copy the compiled programs of a finished run to a new MODEL_DIR."""
     model.mkdir()
     names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
     made = {str(p.relative_to(finished)): FileVersion.from_file(str(p)) for p in names}
@@ -22,12 +22,12 @@ def take_programs(finished, model):
 
 
 class Runs:
-    """Starts `pretrain` with one engine.
+    """Starter of `pretrain` processes with one engine.
 
     Attributes:
         flags: flags of all runs.
-        finished: MODEL_DIR of an uninterrupted run with evaluations.
-        ended: outcome of the process that trained this run.
+        finished: MODEL_DIR of a finished, uninterrupted run with evaluations.
+        ended: outcome of the process that trained the finished run.
 
     Args:
         zygote: process that forks the trainers.
@@ -51,7 +51,7 @@ class Runs:
         self.ended = Ended(**json.loads((folder / "ended.json").read_text()))
 
     def new(self, directory):
-        """Return the command for a new run, which starts with the finished run's programs."""
+        """Return the command for a new run, which reuses the finished run's compiled programs."""
         model = directory / "model"
         if (self.finished / "compiled").exists():
             take_programs(self.finished, model)
@@ -82,7 +82,7 @@ def events(model):
 
 
 def refused(flags, capsys, *words, status=2):
-    """Check that a command exits with `status`, and prints one error that contains `words`."""
+    """Check that a command exits with `status`, and prints one error line that contains `words`."""
     assert cli.run_command_line(flags) == status
     err = capsys.readouterr().err
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]

@@ -22,7 +22,7 @@ def test_each_setting_has_its_meaning_and_source(run):
     text = run("config", "tiny-cpu", "--set=model.num_layers=3").stdout
     assert all(len(line) < 80 for line in text.splitlines())
     stated = " ".join(text.replace("\n#", "").split())
-    text = " ".join(text.replace("\n  #", "").split())  # Join the comments of several lines.
+    text = " ".join(text.replace("\n  #", "").split())  # Join comments that span several lines.
     settings = [OPTIONS[key] for key in flatten(resolve_config("tiny-cpu")[0])]
     assert [option.key for option in settings if option.meaning not in text] == []
     assert "Layers of the encoder. [layers, 1 to 1000] (--set) num_layers: 3" in text

@@ -46,7 +46,7 @@ def test_nodes_and_queued_resources_of_all_zones_are_deleted(fake):
 def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert support.run([*DOWN, "--name=b"], fake)[0] == 0
     assert fake.node_names() == [NODE_A]
-    # No machine has this name, so it may be misspelled.
+    # `b` is deleted, but machine `a` exists. The name may be a misspelling, so the status is 2.
     status, result = support.run([*DOWN, "--name=b"], fake)
     assert status == 2
     assert f"b: no TPU is listed for this; TPUs exist for a in {ZONE}" in result["error"]
@@ -54,13 +54,13 @@ def test_only_the_tpus_of_the_named_run_or_bucket_are_deleted(fake):
     assert status == 2 and "gs://other: no TPU is listed" in result["error"]
     flags = [f"--bucket={Path(fake.work_dir).parent}/bucket"]
     assert support.run([*DOWN, *flags], fake)[1]["deleted"] == [NODE_A]
-    # No TPU is left that a misspelled name could mean, so the status is 0.
+    # No machine is left, so that the name cannot be a misspelling. The status is therefore 0.
     status, result = support.run([*DOWN, "--name=a"], fake)
     assert (status, result["left"]) == (0, [])
 
 
 def test_only_the_listed_machine_is_deleted_and_not_its_namesakes(tmp_path):
-    """Keep two nodes of another owner in the same zone, one of which has the same name."""
+    """Keep two nodes of another owner in the machine's zone. One of them has the machine's name."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):
@@ -83,7 +83,7 @@ def test_a_machine_is_found_in_the_project_that_its_run_had(fake):
 def watch(bucket, renewed):
     """Acquire the lock of run `a` as a running `launch` does.
 
-    `renewed` is the time that the lock contains.
+    `renewed` is the time of the last renewal that the lock file states.
     """
     run = support.make_run(bucket, "a")
     watching = make_lock(run, print, wall=lambda: renewed)
@@ -92,9 +92,9 @@ def watch(bucket, renewed):
 
 
 def test_a_machine_that_a_running_launch_watches_is_kept(fake):
-    """Keep the machine, since the running `launch` would create it again.
+    """Keep a machine whose run is supervised by a running `launch`, which would create it again.
 
-    The machine's metadata name its run.
+    The machine's metadata contain the folder of the run.
     """
     watching = watch(f"{Path(fake.work_dir).parent}/bucket", time.time())
     status, result = support.run(DOWN, fake)

@@ -1,4 +1,4 @@
-"""`evaluate` with --json."""
+"""Tests of `evaluate`: results, their records, and a MODEL_DIR without an ownership manifest."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ def model_dir(small_run, tmp_path):
 
 @pytest.fixture
 def evaluate(small_run, model_dir, run):
-    """Return a function that evaluates the small run on its own data with the given flags."""
+    """Return a function that runs `evaluate` on a copy of the small run with the given flags."""
     places = (f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}")
     return functools.partial(run, "evaluate", *places, "--json")
 

@@ -1,4 +1,4 @@
-"""`export` writes a folder, detects a finished one, and refuses to overwrite others."""
+"""`export` writes a folder, accepts a finished export, and refuses to overwrite other folders."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_exported_folder_names_no_local_path(small_run, tmp_path, run):
 
 
 def test_a_folder_that_disagrees_ends_with_status_1(small_run, tmp_path, run, monkeypatch):
-    """Exit with status 1 and warn in the card if the outputs differ from transformers'.
+    """Exit with status 1, and warn in the card, if outputs in transformers differ from the run's.
 
     An earlier version exited with status 0, and its card had no warning.
     """

@@ -194,7 +194,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
         assert (fake.node_names(), fake.most_at_once, len(fake.created)) == ([], 1, 4)
         events = [event["event"] for event in support.events_of(root)]
         assert events.count("preempted") == 3 and events[-1] == "ended"
-        # A rerun of the command costs nothing, and the run keeps its id.
+        # A rerun of the command creates no machine, and the run keeps its id.
         run_id = support.read(root, "supervisor/launch.json", "run_id")
         status, result = support.run(command, fake)
         assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
@@ -228,8 +228,8 @@ def test_a_second_supervisor_is_refused_unless_the_first_one_was_killed(root, fa
 
 
 def test_a_detached_machine_finishes_its_run_and_deletes_itself(root, fake_tpu):
-    # With these numbers, even on a busy computer the supervisor detaches before the run ends, and
-    # the watcher reports the result before it deletes the machine.
+    # `steps` and `ended` are large enough for a busy computer: the supervisor detaches before the
+    # run ends, and the watcher reports the result before it deletes the machine.
     process = support.start(root, fake_tpu, "--on_interrupt=detach", steps=1000, ended=5)
     support.wait_for_step(root, 5)
     process.send_signal(signal.SIGINT)
@@ -246,7 +246,7 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
     support.wait_for_step(root, 10)
     assert process.stdout is not None and process.stderr is not None
     process.stderr.close()
-    # A preemption makes the supervisor write to its log, which nobody reads now.
+    # A preemption makes the supervisor write to its log, whose reader has closed the pipe.
     fake_tpu.preempt("run-1")
     out = process.stdout.read()
     assert process.wait(timeout=120) == 75
@@ -255,9 +255,9 @@ def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
 
 
 def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu):
-    """Send a config that fits the data's static masks.
+    """Send the machine a config that fits a data set with static masks.
 
-    The preset's settings for dynamic masks would be refused after a machine is rented.
+    The trainer on the rented machine would refuse the preset's settings for dynamic masks.
     """
     arguments = support.command(root, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")

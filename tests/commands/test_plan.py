@@ -87,7 +87,7 @@ ENCODER = {
 
 
 def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path):
-    """Price the layers, width and vocabulary that `pretrain --init_from` reads from the folder."""
+    """Price a model with the layers, width and vocabulary in the `config.json` of --init_from."""
     folder = tmp_path / "e5"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(ENCODER))

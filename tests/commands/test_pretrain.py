@@ -63,7 +63,7 @@ def test_a_log_without_a_reader_saves_and_ends_with_75(runs, tmp_path):
 
 
 def test_second_ctrl_c_ends_without_waiting_for_the_save(runs, tmp_path):
-    """Exit at once, and lose the checkpoint of step 10 that is being saved."""
+    """Exit at once on a second Ctrl-C, and lose the checkpoint of step 10 that is being saved."""
     running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
     running.wait_for(running.hung.with_name("err"), "press Ctrl-C again to exit now")
@@ -86,7 +86,10 @@ def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
 
 
 def test_second_trainer_on_a_model_dir_is_refused(runs, tmp_path):
-    """Refuse the second trainer, with --overwrite, too. Take over the lock after a kill."""
+    """Refuse a second trainer while the first one runs, even with --overwrite.
+
+    After the first trainer was killed, a third one takes over the lock.
+    """
     start = runs.new(tmp_path)
     first = runs.hung(*start, at=("save", 2))
     for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
@@ -193,7 +196,10 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, ca
 
 
 def test_num_cores_in_a_users_file_are_refused_under_pjrt(runs, tmp_path, capsys, monkeypatch):
-    """Refuse `tpu.num_cores` in a file with one setting. Accept it in a preset and in a copy."""
+    """Refuse `tpu.num_cores` in a user's file that contains only this setting.
+
+    Accept it in a preset, and in a file with all settings of a preset.
+    """
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")
@@ -242,14 +248,14 @@ def test_resume_on_a_bucket_lists_the_folder_once_and_reads_each_file_once(
 def test_a_trainer_that_was_cut_off_changes_nothing_of_the_run_that_another_finished(
     runs, bucket, fake_gcs, instant
 ):
-    """Disconnect the first trainer during its second save, for longer than its lease is valid.
+    """Disconnect the first trainer during its second save, until after its lease has expired.
 
-    Meanwhile a second trainer finishes the run.
+    A second trainer finishes the run before the first one is connected again.
     """
     model, lease = f"{bucket}/model", {"BIGBIRD_JA_LEASE_SECONDS": "2"}
     command = [*runs.flags, f"--model_dir={model}"]
     with Network(fake_gcs.url) as network:
-        # With this limit, the first trainer still retries when the second one has finished.
+        # With this timeout, the first trainer still retries when the second one has finished.
         apart = {"STORAGE_EMULATOR_HOST": network.url, "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "300"}
         first = runs.zygote.start(*command, hang_at=instant, environ=lease | apart)
         first.wait_for(first.hung)

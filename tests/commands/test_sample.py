@@ -1,4 +1,4 @@
-"""`sample` in every format. It leaves no incomplete files, and replaces no file of others."""
+"""`sample` writes every format, and replaces no file that it did not create."""
 
 import functools
 import gzip

@@ -1,4 +1,4 @@
-"""`status` lists the runs on a bucket and the TPUs of a project, and draws their history."""
+"""`status` lists the runs on a bucket and the TPUs of a project."""
 
 import time
 

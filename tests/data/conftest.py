@@ -11,7 +11,7 @@ def made(sample_corpus, tokenizer_path, tmp_path_factory):
     """Build a data set with dynamic masks from the sample corpus, in several blocks.
 
     Returns:
-        Its manifest and its folder.
+        The manifest and the folder of the data set.
     """
     output = str(tmp_path_factory.mktemp("made") / "data")
     with making.small_blocks():

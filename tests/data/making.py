@@ -25,7 +25,7 @@ def write_corpus(path, texts):
 def request(
     corpus, tokenizer_path, output, num_workers=1, overwrite=False, input_mask=False, **changes
 ):
-    """Return the request of `make-data` for these settings."""
+    """Build a `build.Request` for a corpus, with `changes` of the settings `SMALL`."""
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = read_tokenizer(tokenizer_path)
@@ -37,7 +37,7 @@ def request(
 
 @contextlib.contextmanager
 def small_blocks():
-    """Reduce the size of blocks, so that a small corpus fills several."""
+    """Reduce the size of blocks, so that a small corpus fills several blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
         patch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)

@@ -25,9 +25,9 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def pack(tokenizer_path, sample_corpus):
-    """Return a function that packs texts with given settings.
+    """Return a function that packs texts into a block with given settings.
 
-    It returns the tokens of the block's rows, its counts, and the tokenizer.
+    The function returns the ordinary tokens of the block, the block's counts, and the tokenizer.
     """
     tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)

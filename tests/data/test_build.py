@@ -88,7 +88,7 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
     assert parsed["masked_lm_weights"].sum() == manifest.train.predictions
     assert set(parsed["next_sentence_labels"].ravel()) == {0, 1}
     different = {row.tobytes() for row in parsed["input_ids"]}
-    assert len(different) > 0.99 * manifest.train.sequences  # Each copy gets other masks.
+    assert len(different) > 0.99 * manifest.train.sequences  # Each copy has different masks.
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -155,7 +155,7 @@ def records_of(manifest, output, split, names):
             for row in parsed["tokens" if is_dynamic else "input_ids"].numpy():
                 text = "".join(names[token] for token in row)
                 counts = [sum(map(text.count, each)) for each in (HIRAGANA, KATAKANA)]
-                # A static mask may replace a token by one of the other corpus.
+                # Static masking may replace a token by a random token of the other corpus.
                 assert not is_dynamic or min(counts) == 0
                 times[int(counts[1] > counts[0])][tuple(row)] += 1
     return times

@@ -1,4 +1,4 @@
-"""`make-data` resumes interrupted work with the same bytes, and keeps files of others."""
+"""`make-data` resumes interrupted work to the same bytes, and keeps files that it did not write."""
 
 import contextlib
 import dataclasses
@@ -58,7 +58,7 @@ def make_until(after, request, *functions):
     """Build a data set, and raise `Killed` after `after` calls of the given functions.
 
     Returns:
-        The paths that these calls wrote.
+        A list of the paths that were passed to each call.
     """
     calls = []
 
@@ -125,10 +125,10 @@ def test_make_data_resumes_after_any_file_with_the_same_bytes(
 def test_a_kill_during_a_replacement_loses_no_data_set(
     tmp_path, output, request_of, monkeypatch, function, after, overwrite_again
 ):
-    """Keep the old data set until the new text is packed, then rename the old one aside.
+    """Keep the old data set until the new text is packed, and then rename the old data set aside.
 
-    Each case consists of the place of the output (disk or bucket), a function, the number of its
-    calls before the kill, and whether a rerun needs --overwrite again.
+    Each case consists of the place of the output (disk or bucket), a function, the number of calls
+    of this function before the kill, and whether a rerun needs --overwrite again.
     """
     monkeypatch.setattr(files, "run_all", lambda tasks, *_: [task() for task in tasks])
     old = make(request_of(output, num_shards=4))

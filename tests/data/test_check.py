@@ -1,4 +1,4 @@
-"""Checks find data sets that differ from their manifest, or change while a run reads them."""
+"""Checks find shards, records and tokenizers that differ from the manifest of a data set."""
 
 import dataclasses
 import hashlib
@@ -29,7 +29,7 @@ def problems_of(directory):
 def test_a_whole_data_set_has_no_problems_unless_the_manifest_states_other_totals(data):
     manifest, directory = data[0], str(data[1])
     read = []
-    # The manifest of a synthetic data set with static masks states too many predictions.
+    # A synthetic data set with static masks contains fewer predictions than its manifest states.
     has_targets = manifest.masking == "static"
     problems = check.check(manifest, directory, read.append)
     assert [each for each in problems if not (has_targets and "predictions" in each)] == []
@@ -93,7 +93,7 @@ def test_invalid_records_are_found(tmp_path, spoil, what):
 
 @pytest.fixture
 def made(tmp_path):
-    """Write a data set of two train shards to `tmp_path`."""
+    """Write a data set with two training shards to `tmp_path`."""
     return synthetic.write(tmp_path, (4, 4))
 
 

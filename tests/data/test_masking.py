@@ -72,7 +72,7 @@ def test_targets_follow_the_rule(data):
         longest = max((len(w) for w in words), default=1)
         assert count > wanted - longest
         split = [w for w in words if 0 < len(set(w) & set(positions.tolist())) < len(w)]
-        # A word may be masked in part only if it exceeds the budget of predictions.
+        # Only a word that exceeds the remaining number of predictions may be masked in part.
         assert not split or (len(split) == 1 and count == wanted)
 
 

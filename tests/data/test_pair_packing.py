@@ -25,15 +25,16 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
             assert pair.b[0].start == pair.a[-1].end
     alone = [pair for pair in pairs if not pair.b]
     singles = [fragment for pair in alone for fragment in pair.a]
-    # Sequences without B contain only single tokens of one document, which are too short for a
-    # pair. A pair that contains tokens of this document leaves at most two single tokens: one
-    # before a random B, and one where A or B is cut.
+    # In sequences without a segment B, each fragment is one token, which is too short for a pair.
+    # All these tokens come from one document. Each pair that contains text of this document leaves
+    # at most two single tokens: one before a random B, and one at the cut of A or B.
     assert all(fragment.end - fragment.start == 1 for fragment in singles)
     left = {fragment.document for fragment in singles}
     assert len(left) <= 1
     others = [p for p in pairs if p.b and any(x.document in left for x in (*p.a, *p.b))]
     assert len(singles) <= 1 + 2 * len(others)
-    # All of these sequences except the last are full. Each single token is followed by [SEP].
+    # All sequences without a segment B are full, except the last one. In them, [SEP] follows each
+    # token.
     assert all(len(pair.a) >= (seq_length - 3) // 2 for pair in alone[:-1])
 
 
@@ -46,7 +47,7 @@ def test_b_leaves_no_single_token_behind():
         for each in pair.b:
             after = np.flatnonzero(taken[each.document][each.end :])
             left = after[0] if len(after) else lengths[each.document] - each.end
-            # Only a B of one token may leave a single token, since it cannot be shortened.
+            # A segment B leaves a single token only if B has one token and cannot be shortened.
             assert left != 1 or each.end - each.start == 1
 
 

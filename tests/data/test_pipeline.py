@@ -66,7 +66,7 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
 
 
 def test_autotuning_is_off_so_that_iterators_end_at_once(data):
-    """Check the option of tf.data. With autotuning, an iterator may take a minute to end."""
+    """Check an option of tf.data, because an iterator with autotuning may take a minute to end."""
     manifest, directory = data
     train = pipeline.read_batches(config_of(), manifest, directory)
     held_out = pipeline.read_eval_batches(manifest, directory, batch_size=4)

@@ -1,4 +1,4 @@
-"""`make-data` on Ray, with threads in place of Ray and on a local cluster."""
+"""`make-data` with Ray, tested with threads in place of Ray and with a local cluster of Ray."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ def test_ray_makes_the_same_bytes_as_one_machine(
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
-    """Return a function that starts `make-data` with one actor, a folder and given flags."""
+    """Return a function that starts `make-data` for an output folder with given flags."""
     pytest.importorskip("ray", reason="needs the ray extra")
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]

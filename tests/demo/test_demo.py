@@ -1,4 +1,4 @@
-"""Parts of the demo. The test of the whole demo, which kills its training, is `slow`."""
+"""Parts of the demo. The test of the whole demo, which kills a training process, is `slow`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The page of the Python interface lists every function, and its examples run."""
+"""`docs/api.md` lists every function of the Python interface, and the page's examples run."""
 
 import re
 import sys
@@ -38,6 +38,6 @@ def test_the_examples_run_on_a_toy_corpus(tmp_path):
 
 
 def indent(program):
-    """Put a program into `if __name__ == "__main__"`, which its child processes need."""
+    """Indent a program below `if __name__ == "__main__"`, since child processes import its file."""
     body = "\n".join(f"    {line}" for line in program.splitlines())
     return f'if __name__ == "__main__":\n{body}\n'

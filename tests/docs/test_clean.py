@@ -1,4 +1,4 @@
-"""The cleaning example on a few good texts, duplicates, and texts that each rule removes."""
+"""`docs/examples/clean.py` keeps good texts, and removes duplicates and texts that break a rule."""
 
 import gzip
 import importlib
@@ -66,7 +66,7 @@ def test_one_of_each_good_text_stays_and_junk_is_filed_under_its_rule(
         "words": {KEYWORDS},
         "duplicates": {LAKE, NEARLY, DIARY} - {lake},
     }
-    clean.main()  # A rerun reports the same, and does not process finished files again.
+    clean.main()  # A rerun prints the same report, and does not process finished files again.
     assert capsys.readouterr().out == printed
     (web / "a.jsonl").write_text('{"text": "別の文書"}\n', "utf-8")
     with pytest.raises(SystemExit, match="begun with other files"):

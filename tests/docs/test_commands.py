@@ -1,7 +1,7 @@
-"""Commands in pages can be parsed, and everything that they name exists.
+"""Commands in documentation pages can be parsed, and all names in them exist.
 
-These are flags, settings, presets, make targets, scripts and extras. test_guide.py also runs the
-commands of the guide.
+These are names of flags, settings, presets, make targets, scripts and extras. test_guide.py also
+runs the commands of the guide.
 """
 
 import re
@@ -27,7 +27,7 @@ for path in EXAMPLES:
     )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"].keys()
-# Commands of other programs: the shell, Linux, `make install`, and Google's SDK.
+# Programs of other projects that the commands of pages call.
 OTHERS = {"pip", "cd", "export", "git", "hf", "gcloud", "kaggle", "tensorboard", "uvicorn"}
 
 
@@ -49,7 +49,7 @@ def commands(page):
 
 
 def check(words):
-    """Fail if a command cannot be parsed, or names something that does not exist."""
+    """Fail if a command cannot be parsed, or names a missing flag, setting, target or script."""
     program, *rest = words
     if program.rpartition("/")[2] == "bigbird-ja":
         args = command_flags.parse(cli.load_command(rest[0]), rest[0], rest[1:])
@@ -97,7 +97,7 @@ def test_flags_settings_and_targets_in_sentences_exist():
                 own = {flag.name for flag in collect_flags(command)}
                 for flag in re.findall(r"(?<!\S)--(?:no)?([\w-]+)", rest):
                     assert flag.replace("-", "_") in own | {f"no{flag}"}, f"{page}: {code}"
-            elif re.match("--(?!xla_)[a-z]", code):  # Flags of XLA are not ours.
+            elif re.match("--(?!xla_)[a-z]", code):  # This project does not declare XLA's flags.
                 flag = re.match(r"-[\w-]+", code)[0]
                 assert flag in flags or flag.replace("--no", "--", 1) in flags, f"{page}: {code}"
 

@@ -1,4 +1,4 @@
-"""The fine-tuning examples on an exported model."""
+"""The examples finetune.py and benchmark.py, with an exported model and invented data."""
 
 import importlib
 import json
@@ -136,7 +136,7 @@ def test_fine_tuning_learns_a_target_that_one_token_determines(exported):
 
 
 def downstream(folder):
-    """Write a few invented rows for each task."""
+    """Write a few invented rows for each task of the benchmark."""
     folder.mkdir()
     for name, task in benchmark.TASKS.items():
         for file in (task.train, *task.tests.values()):
@@ -176,7 +176,7 @@ def test_the_benchmark_continues_after_an_interruption_with_the_same_scores(
 
 
 def published(folder):
-    """Write the tasks' files under the names of their repositories, with unused columns."""
+    """Write files with the names and columns that the publishers of the benchmark's tasks use."""
     glue, acceptability, inference = (folder / name for name in ("JGLUE", "JCoLA", "JSICK"))
     pair = {"sentence1": "犬が走る", "sentence2": "猫", "label": 1.5, "yjcaptions_id": "1"}
     choices = {f"choice{i}": text for i, text in enumerate("一二三四五")}

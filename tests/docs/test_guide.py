@@ -1,8 +1,8 @@
 """Commands of the README and of the guides can be executed as they are printed.
 
 Blocks of the guide with the mark "runs here" are executed, both as commands and in Python. Commands
-in other blocks are only parsed, except `plan` without --data_dir, and `launch`. These are executed,
-`launch` with --dry_run.
+in other blocks are only parsed, with two exceptions: `plan` without --data_dir is executed, and
+`launch` is executed with --dry_run.
 """
 
 import json
@@ -89,7 +89,8 @@ def test_the_guide_runs_as_printed(tmp_path):
     for block in BLOCKS:
         done = run("bash", "-e", "-c", block, cwd=tmp_path, env=environ, timeout=1200)
         assert done.status == 0, f"{block}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
-    # The same calls in Python find every step finished. They would refuse other settings.
+    # The guide's Python calls find that the commands have finished every step. With different
+    # settings than the commands, they would fail.
     script = "import bigbird_ja as bb\n" + "".join(PYTHON)
     environ["PYTHONPATH"] = str(ROOT)
     done = run(sys.executable, "-c", script, cwd=tmp_path, env=environ, timeout=1200)

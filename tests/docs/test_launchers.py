@@ -1,4 +1,4 @@
-"""The examples for other launchers contain valid commands that use the whole slice."""
+"""The examples for SkyPilot and JobSet contain valid commands. JobSets use all chips of a slice."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""The notebooks for free TPUs run completely, and three sessions train as one does."""
+"""The notebooks for free TPUs run completely. Three sessions train the same weights as one."""
 
 import ast
 import json
@@ -201,7 +201,7 @@ def test_an_encoder_is_continued_on_kaggle_and_keeps_its_class(session, inputs, 
     lines = (output / "model/eval.jsonl").read_text().splitlines()
     losses = [json.loads(line)["masked_lm_loss"] for line in lines]
     assert losses[-1] < losses[0]
-    # `plan` refuses settings that do not affect it. The session prints this and continues.
+    # `plan` refuses settings that do not affect it. The session prints this refusal and continues.
     assert "no plan: " in printed
     assert json.loads((output / "measured.json").read_text())["planned_tokens_per_second"] is None
 
@@ -238,7 +238,7 @@ def run_cells(name, cells, **places):
 
 @pytest.fixture
 def no_pip(monkeypatch):
-    """Return fixed results to the cells instead of starting pip and JAX.
+    """Replace the child processes of notebook cells (pip and JAX) by fixed results.
 
     A test may change these results.
     """

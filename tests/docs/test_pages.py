@@ -1,4 +1,4 @@
-"""Files, names, messages and calls that pages quote exist in the code.
+"""Files, names, messages and commands that documentation pages quote exist in the repository.
 
 `make site` checks links within docs/. This file checks the links of other pages.
 """
@@ -84,7 +84,7 @@ def test_names_of_modules_that_pages_quote_exist():
 
 
 def quoted(page):
-    """Return the messages of the program in the first column of a page's tables."""
+    """Return the messages of `bigbird-ja` in the first column of a page's tables."""
     rows = re.findall(r"(?m)^\| (`.*)$", text_of(page))
     firsts = [row.split(" | ")[0] for row in rows]
     return re.findall("`([^`]+)`", " ".join(f for f in firsts if "transformers" not in f))

@@ -64,10 +64,10 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
     model = train(example, folder, asked, made, "--tokens_per_vector=4")
     assert model.prompts == {"query": "query: ", "document": ""}
     assert model[-1].pool_factor == 4 and model[0].document_length == 42
-    # transformers 4 does not know the class TokenizersBackend. The card must not quote documents,
-    # which may be private.
+    # transformers 4 cannot load a tokenizer of the class TokenizersBackend.
     tokenizer = json.loads((made / "tokenizer_config.json").read_text())
     assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    # The model card must not quote documents, which may be private.
     assert len((made / "README.md").read_text()) < 500 and not (made / "training").exists()
 
     cache = f"--cache={tmp_path / 'vectors'}"
@@ -89,7 +89,7 @@ def test_a_search_is_trained_judged_and_asked(folder, asked, example, tmp_path):
         (tmp_path / f"tasks/{name}.jsonl").write_text(lines)
     again, pairs = example(judge, *words, f"--pairs={tmp_path}/tasks").split("\n\n")[1:]
     again = [line.split(" | ") for line in again.splitlines()[2:]]
-    # The last column is time.
+    # The last column contains measured times, which vary.
     assert [cells[:-1] for cells in again] == [cells[:-1] for cells in table]
     assert pairs.splitlines()[0] == "| | JSTS | JSICK |"
     # The first pair consists of identical texts.
@@ -136,11 +136,11 @@ def test_a_document_without_candidates_keeps_its_rank_and_intervals_are_over_doc
     assert judge.gains(scores, np.array([0, 0])).tolist() == [
         1,
         1 / np.log2(3),
-    ]  # After a tie, the relevant document has rank 2.
+    ]  # In a tie of two documents, the relevant one has rank 2.
     right = np.repeat(np.arange(50), 20)
     shared = np.repeat(np.random.default_rng(0).normal(size=50), 20)
     low, high = map(float, judge.interval(shared, right).split("[")[1][:-1].split(", "))
-    assert high - low > 0.4  # With 1,000 independent questions it would be 0.12.
+    assert high - low > 0.4  # The width would be 0.12 with 1,000 independent questions.
 
 
 def test_squad_is_converted(tmp_path, example):

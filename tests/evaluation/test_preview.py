@@ -8,7 +8,7 @@ from bigbird_ja.text.corpus import open_corpus
 
 
 def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
-    """Fill in words of held-out records.
+    """Fill in a masked word in each of three held-out records.
 
     An earlier version showed the same Japanese sentences for every language.
     """

@@ -45,7 +45,7 @@ def source(request, tmp_path_factory):
 
 @dataclass(frozen=True, kw_only=True)
 class _Made(Data):
-    """Data of a run, with a field of the manifest that a run also reads."""
+    """Facts of a data set, with an additional field of the manifest that a run reads."""
 
     tokenizer_sha256: str = ""
 

@@ -1,4 +1,4 @@
-"""The exported folder works in transformers, and its outputs equal those of our model."""
+"""The exported folder works in transformers, and computes the outputs of the trained model."""
 
 import dataclasses
 import importlib.util
@@ -58,9 +58,9 @@ def test_parity_report_agrees_and_the_card_states_it(exported, trained):
 
 
 def test_parity_report_notices_another_layer_norm(exported, trained, small_run, manifest, tmp_path):
-    """Change the epsilon in an exported folder, and check that the report finds a difference.
+    """Change `layer_norm_eps` in an exported folder, and check that the report finds a difference.
 
-    The difference is small, but far above rounding.
+    The change of the outputs is small, but larger than rounding errors.
     """
     copy = shutil.copytree(exported[0], tmp_path / "hf")
     config = json.loads((copy / "config.json").read_text())
@@ -99,7 +99,7 @@ def test_code_of_the_card_runs(exported):
     if importlib.util.find_spec("sentence_transformers") is None:
         blocks.pop()
     code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
-    # All code blocks except one load the model's own code, since longer inputs need its attention.
+    # All code blocks except one load the code in the folder, whose attention accepts long inputs.
     assert code.count("trust_remote_code=True") == len(blocks) - 1
     exec(code, {})
 
@@ -123,9 +123,9 @@ def test_report_without_pytorch_compares_only_token_ids(trained, tmp_path, monke
     ],
 )
 def test_full_attention_equals_that_of_transformers_classes(trained, tmp_path, kind, act):
-    """Compare the logits with random weights, and read the folder back.
+    """Compare the logits of a model with random weights, and load its exported folder again.
 
-    ModernBERT's heads have the size 128.
+    The attention heads of the ModernBERT have the size 128.
     """
     is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}

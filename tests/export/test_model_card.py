@@ -1,4 +1,4 @@
-"""The model card states language and sources, and omits secrets."""
+"""The model card states language and sources, and contains no local paths."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def test_language_is_known_from_the_vocabulary(trained, tokens, code):
 
 
 def test_many_files_are_summarized_by_their_folder(trained, manifest):
-    """Name the folder instead of its 399 files."""
+    """Name a folder of 399 files once instead of each file."""
     paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
     many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
     card = model_card.format_card(trained, model_card.Options("x", manifest=many), {})
@@ -98,7 +98,7 @@ _POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
 
 
 def sentence_encoder(folder, positions=512, card=SOURCE):
-    """Write a BERT with the modules of sentence-transformers, but without weights."""
+    """Write a folder of a sentence-transformers BERT without weights, and describe it."""
     prefix = "sentence_transformers.models"
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_D": "Dense", "3_Normalize": "Normalize"}
     files = {
@@ -122,7 +122,10 @@ def begun_from(monkeypatch, **record):
 
 
 def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, monkeypatch):
-    """Copy license, language and tags from the source's card, and name the source as base model."""
+    """Copy license, language and tags from the card of the encoder that training started from.
+
+    The new card names this encoder as base model.
+    """
     stated = sentence_encoder(tmp_path)
     note = "position_embeddings: 512 positions repeated"
     head = ["cls/predictions/transform/kernel"]
@@ -140,7 +143,7 @@ def test_card_takes_license_language_and_tags_of_the_source(trained, tmp_path, m
 
 
 def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
-    """Name no base model if the source's card is damaged or names none."""
+    """Name no base model if the card of the source encoder is damaged or names no model."""
     broken = SOURCE.replace("apache-2.0", "free").replace("acme/enc", "acme/else")
     for number, text in enumerate((broken, "---\na: [\n---\n", "\0", "---\n- 1\n---\n")):
         (folder := tmp_path / str(number)).mkdir()
@@ -155,7 +158,7 @@ def test_folder_name_is_not_a_base_model(trained, tmp_path, monkeypatch):
 def test_sentence_transformers_modules_are_those_of_the_source(
     trained, tmp_path, monkeypatch, positions, limit
 ):
-    """Copy pooling, normalization, maximum length and prompts from the source.
+    """Copy pooling, normalization, maximum length and prompts from the source encoder.
 
     An earlier version wrote mean pooling for all models.
     """
@@ -168,7 +171,7 @@ def test_sentence_transformers_modules_are_those_of_the_source(
         return json.loads((made / name).read_text("utf-8"))
 
     kinds = [module["type"].rpartition(".")[2] for module in read("modules.json")]
-    assert kinds == ["Transformer", "Pooling", "Normalize"]  # Dense contains weights.
+    assert kinds == ["Transformer", "Pooling", "Normalize"]  # Dense has weights and is left out.
     assert read("modules.json")[2]["path"] == "2_Normalize"
     assert read("1_Pooling/config.json") == _POOLING
     assert read("config_sentence_transformers.json") == {"prompts": {"query": "query: "}}
@@ -188,7 +191,10 @@ FOLDER = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safete
     [(CACHED, "sbintuitions/modernbert-ja", ", commit 9f"), ("gs://b/c/my enc", "my enc", "")],
 )
 def test_card_of_a_continued_encoder_names_its_source(trained, monkeypatch, source, name, commit):
-    """Name the source. An earlier version wrote "pretrained from scratch" in every card."""
+    """Name the encoder that training started from.
+
+    An earlier version wrote "pretrained from scratch" in every card.
+    """
     begun_from(monkeypatch, source=source, **FOLDER)
     text = model_card.format_card(trained, model_card.Options("x"), {})
     assert front(text).get("base_model") == (name if commit else None)

@@ -25,7 +25,7 @@ from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 
 
 def exported(trained, folder, **settings):
-    """Export the model after a change of some settings. Return the folder and the model."""
+    """Change settings of the trained model, and export it. Return the folder and the model."""
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=replace_settings(trained.config, values))
     folder.mkdir()

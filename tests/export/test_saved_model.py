@@ -1,4 +1,4 @@
-"""The SavedModel computes the same scores as our model at every length."""
+"""The SavedModel computes the same scores as the trained model at every length."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer returns our ids, including `[MASK]`."""
+"""The exported tokenizer returns the same token ids in transformers, also for `[MASK]`."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def _exported(folder, tokenizer):
 
 @pytest.fixture(scope="module", params=["ours", *KINDS])
 def ours(request, tokenizer_path, sample_corpus, tmp_path_factory):
-    """Return the sample's tokenizer, or a SentencePiece model of another project's kind."""
+    """Return the sample's tokenizer, or a SentencePiece model with another project's options."""
     if request.param == "ours":
         return read_tokenizer(tokenizer_path)
     path = tmp_path_factory.mktemp("kind") / "own.model"

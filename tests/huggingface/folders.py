@@ -24,7 +24,7 @@ KINDS = {
 def made(kind, folder, more=None, **saving):
     """Save a model with transformers, and return it.
 
-    Random values are added to all weights, so that none is 0 or 1 as initialized.
+    Random values are added to all weights, so that no weight keeps the initial value 0 or 1.
     """
     name, sizes = KINDS[kind]
     settings = getattr(transformers, f"{name}Config")(**COMMON, **sizes, **(more or {}))

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.both
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_pytorch_tanh"])
 def test_modernbert_with_two_activations_is_refused(activation, tmp_path):
-    """Refuse a model whose head has another activation than its layers."""
+    """Refuse a model whose masked-LM head has a different activation than its layers."""
     layers, head = {"hidden_activation": activation}, {"classifier_activation": activation}
     for one in (layers, head):
         made("modernbert", tmp_path, one)

@@ -1,4 +1,4 @@
-"""Names on the Hub as `--tokenizer` and `--init_from`, with a fake HTTP server of the Hub."""
+"""Models and data sets that are named by their Hub repositories, with a fake Hub."""
 
 import sys
 

@@ -1,11 +1,11 @@
-r"""Runs that start from an encoder's folder: their settings, and all commands.
+r"""Runs that start from an encoder's folder: their settings, and the commands of such a run.
 
 The commands are `make-data --tokenizer FOLDER`, `pretrain --init_from FOLDER`, `evaluate` and
 `export`.
 
-Slow tests cover the layouts of all public encoders. Their `config.json` is that of the published
-models, but widths, layers and vocabularies are small, and weights are random. To test real weights,
-set BIGBIRD_JA_ENCODERS to folders that contain them:
+Slow tests cover the layouts of several public encoders. A tested `config.json` is that of the
+published model, but widths, layers and vocabularies are small, and weights are random. To test real
+weights, set BIGBIRD_JA_ENCODERS to folders that contain them:
 
     BIGBIRD_JA_ENCODERS=/encoders/minilm:/encoders/e5 python -m pytest -rP -m slow \
         tests/huggingface/test_run_settings.py
@@ -43,14 +43,14 @@ transformers = pytest.importorskip("transformers", reason="needs the huggingface
 from testkit import tokenizer_folders  # noqa: E402 - this module imports transformers
 from tests.huggingface.folders import save_encoder  # noqa: E402
 
-# Class, tokenizer, and keys of config.json (as transformers 4 writes them) of public encoders.
+# Class, tokenizer, and keys of config.json (as transformers 4 writes it) for public encoders.
 ENCODERS = json.loads((ROOT / "tests/fixtures/public-encoders.json").read_text("utf-8"))
 SETTINGS = """
     --num_train_steps=20 --mode=train_and_eval --set=training.eval_every_steps=20
     --set=training.dtype=float32 --set=training.global_batch_size=8 --set=training.warmup_steps=2
     --set=training.learning_rate=2e-3 --set=model.attend_across_documents=true
 """.split()
-# Program that runs a command without transformers and PyTorch, as on a rented machine.
+# Program that runs commands without transformers and tokenizers, as on a rented machine.
 BLOCKED = """
 import json, sys
 for name in ("transformers", "tokenizers"):
@@ -82,7 +82,7 @@ def transformers_loss(folder, data):
 
 @pytest.fixture(scope="module")
 def roberta_data(tmp_path_factory, sample_corpus, tokenizer_path):
-    """Return a folder with RoBERTa's tokenizer, whose padding is id 1, and its data set."""
+    """Return the folders of a RoBERTa tokenizer, whose padding id is 1, and of a data set."""
     path = tmp_path_factory.mktemp("kinds")
     tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.generate(40, seed=5)))
     build.make_data(making.request(sample_corpus, str(path / "tokenizer"), str(path / "data")))
@@ -105,7 +105,7 @@ def test_padding_and_random_tokens_follow_the_tokenizer(roberta_data):
 def adopted(roberta_data, tmp_path):
     """Return a function that reads settings from a folder with RoBERTa's tokenizer.
 
-    Its arguments are the data's folder and the vocabulary size in config.json.
+    The function's arguments are the data set's folder and the vocabulary size in config.json.
     """
     folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
     (folder / "model.safetensors").touch()
@@ -161,7 +161,7 @@ def test_start_from_a_folder_loads_the_tokenizer_once(adopted, roberta_data, mon
     [next(iter(ENCODERS)), *(pytest.param(n, marks=pytest.mark.slow) for n in [*ENCODERS][1:])],
 )
 def test_encoder_is_continued_and_exported_as_its_class(name, sample_corpus, run, tmp_path):
-    """Train and evaluate an encoder without transformers and PyTorch, and export it."""
+    """Train and evaluate an encoder without transformers and tokenizers, and export it."""
     folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
     encoder = ENCODERS[name]
     getattr(tokenizer_folders, encoder["tokenizer"])(folder, list(articles.generate(40, seed=5)))

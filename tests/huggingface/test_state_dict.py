@@ -84,7 +84,7 @@ def test_hostile_state_dict_is_refused(kind, tmp_path):
     path = tmp_path / "pytorch_model.bin"
     value = "text" if kind == "no tensors" else torch.zeros(1000)
     torch.save([1] if kind == "a list" else {"x": value}, path)
-    # Compression reduces a gigabyte of zeros to a megabyte.
+    # Compressed entries are refused, since a megabyte could expand to a gigabyte of zeros.
     if kind == "compressed":
         with zipfile.ZipFile(path) as plain, zipfile.ZipFile(tmp_path / "to", "w", 8) as packed:
             for entry in plain.infolist():

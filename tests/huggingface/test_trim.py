@@ -1,4 +1,4 @@
-"""Trimmed encoders split texts into the same tokens, with the same special tokens and weights."""
+"""A trimmed encoder splits a text of kept tokens into the same tokens, with the same weights."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def tokenizer_in(folder):
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
-    # Otherwise this class would save its code in all later tests.
+    # Reset the class attribute, which would make later tests save the class's code.
     type(tokenizer)._auto_class = None
     return tokenizer
 
@@ -45,7 +45,7 @@ def texts():
 def made(texts, tmp_path):
     """Return a function that writes an encoder with a tokenizer of the given kind.
 
-    It returns the folder and the weights.
+    The function returns the folder and the weights.
     """
 
     def make(kind):

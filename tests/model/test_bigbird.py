@@ -18,7 +18,7 @@ LAYER = 1
 
 
 def _config(attention_type, way, seq_length, **model):
-    """Return a config. `way` is a random pattern, or "kernels" for the rolled one in kernels."""
+    """Return a config. `way` is a random pattern, or "kernels" for kernels of the rolled pattern."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
     if way == "kernels" and attention_type == "block_sparse":
@@ -51,7 +51,7 @@ def _inputs(seq_length, width=32):
 
 
 def _interpret(make, shape, operands):
-    """Run a kernel by Pallas' interpreter, in place of `call_jax`."""
+    """Run a kernel in Pallas' interpreter. This function replaces `call_jax`."""
     import jax
 
     arrays = [operand.numpy() for operand in operands]
@@ -61,7 +61,7 @@ def _interpret(make, shape, operands):
 
 
 def _run(config, inputs, *, documents=False, jit=False, params=None):
-    """Return a layer's output [b, S, width], and the gradients of hidden states and weights.
+    """Return a layer's output [batch, seq_length, width], and gradients of inputs and weights.
 
     Block-sparse layers process sequences that are rotated by one block (see `bigbird.encode`).
     """
@@ -99,7 +99,7 @@ def _run(config, inputs, *, documents=False, jit=False, params=None):
 def _assert_equal(sparse, dense, tolerance=2e-5):
     for name, expected in dense.items():
         expected = np.asarray(expected)
-        # A bias of the keys does not change the softmax, so its gradient is only rounding.
+        # A bias of the keys does not change the softmax. Its gradient consists of rounding errors.
         atol = tolerance * max(1.0, np.abs(expected).max())
         if name.endswith("key/bias"):
             atol = 3e-3
@@ -130,7 +130,7 @@ def _check(way, shape, documents, heads=2, size=16, **how):
         ((8, 12, 3), True, True),
         ((4, 8, 0), True, False),
         ((4, 24, 5), True, False),
-        ((4, 34, 3), True, False),  # Kernels process one tile, then three at a time.
+        ((4, 34, 3), True, False),  # Kernels process 1 tile, then 3 at a time.
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):

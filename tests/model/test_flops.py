@@ -27,8 +27,8 @@ def test_model_flops_of_full_attention_by_hand():
 def test_sparse_attention_counts_the_pairs_of_its_pattern(pattern, per_row):
     config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
-    # Two of the rows of blocks are global, and see all blocks. Each other row sees 2 global blocks,
-    # 3 blocks of its window and its random blocks. The first and last of these rows have a global
-    # block in their window, which counts only once: - 2.
+    # The first and the last row of blocks are global, and see all blocks. Each other row sees 2
+    # global blocks, the 3 blocks of its window, and its random blocks. The windows of rows 1 and 62
+    # contain a global block, which counts only once. This subtracts 2.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
     assert count_visible_pairs(config, 0, 4096) == by_hand * 64 * 64

@@ -1,4 +1,4 @@
-"""The whole encoder: documents and attention, selected positions, short sequences, dtypes."""
+"""The whole encoder with separate documents, selected positions, short sequences and bfloat16."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Initial weights."""
+"""Distribution and reproducibility of initial weights."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def test_heads_attend_to_their_distance_with_subspaces():
-    """Compute the initial attention of the first layer on random tokens."""
+    """Compute the initial attention of all heads of two layers on random tokens."""
     values = draw_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
@@ -58,7 +58,7 @@ def test_heads_attend_to_their_distance_with_subspaces():
         shares = tf.nn.softmax(query @ key.T / np.sqrt(32))
         assert np.diagonal(shares, distance).mean() > 0.95
         value = np.split(values[f"{scope}/value/kernel"], 4, axis=1)[number % 4]
-        # The values depend only on the token, by a map that preserves lengths.
+        # The values of a head depend only on the token, and their map has orthonormal columns.
         assert not value[:32].any()
         np.testing.assert_allclose(value.T @ value, np.eye(32), atol=1e-6)
 

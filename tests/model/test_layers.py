@@ -69,7 +69,8 @@ def test_attention_by_groups_of_heads_equals_all_heads_at_once(
     masked_heads, has_documents, dtype, monkeypatch
 ):
     monkeypatch.setattr(head_attention, "_MIN_SCORES", 1)
-    # This limit allows the scores of two of the four heads at a time.
+    # The batch contains 2 sequences with 2 heads each. This limit allows 2 of these 4 heads at a
+    # time.
     monkeypatch.setattr(head_attention, "_MAX_SCORES", 2 * 24 * 24)
     random, shape = np.random.default_rng(0), (2, 24, 2, 8)
     given = [tf.cast(_random(*shape, seed=n), dtype) for n in range(3)]
@@ -161,7 +162,7 @@ def test_neighbors_rectangles_and_steps_are_independent(masks):
     centered = [mask - mask.mean() for mask in masks]
     f = centered[0]
     products = [f[1:] * f[:-1], f[:, 1:] * f[:, :-1], f[64:] * f[:-64]]
-    # Products of the four corners of a square.
+    # Products of the four elements of each 2 x 2 square.
     products += [f[1:, 1:] * f[:-1, 1:] * f[1:, :-1] * f[:-1, :-1]]
     products += [centered[i] * centered[j] for i in range(4) for j in range(i)]
     for product in products:

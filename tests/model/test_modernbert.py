@@ -1,4 +1,4 @@
-"""ModernBERT's encoder and head equal the class in transformers with the same weights."""
+"""ModernBERT's encoder and head compute the same values as transformers with the same weights."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def modernbert(seq_length, **sets):
 
 
 def weights_of(config):
-    """Return random weights, of which none is 0 or 1 as initialized."""
+    """Return random weights. No weight keeps its initial value 0 or 1."""
     random = np.random.default_rng(5)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
@@ -32,7 +32,7 @@ def weights_of(config):
 
 
 def reference(config, params=None):
-    """Return the model in transformers with the same weights, and check that it uses them all."""
+    """Return transformers' model with the weights `params`, and check that it accepts them all."""
     model = config.model
     same = (
         "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
@@ -71,7 +71,7 @@ def their_logits(theirs, ids):
 def test_logits_are_those_of_transformers(length, sets):
     config = modernbert(length, **sets)
     params = weights_of(config)
-    ids = tiny_batch(config, batch_size=2)["input_ids"].numpy()  # Its first row ends in padding.
+    ids = tiny_batch(config, batch_size=2)["input_ids"].numpy()  # The first row ends in padding.
     with torch.no_grad():
         expected = their_logits(reference(config, params), ids).numpy()
     hidden = encode(params, *with_data(config), tf.constant(ids))

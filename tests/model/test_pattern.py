@@ -1,4 +1,4 @@
-"""The plan of block-sparse attention: pairs of blocks, which depend only on the seed."""
+"""The plan of block-sparse attention: the blocks that each row sees. A seed determines the plan."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""MODEL_DIR at the start of a run, moves of it, and its scratch folder."""
+"""MODEL_DIR at the start of a run, moves of MODEL_DIR, and its scratch folder."""
 
 import contextlib
 import shutil
@@ -107,7 +107,10 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
 
 @pytest.mark.parametrize("with_overwrite", [True, False])
 def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, with_overwrite):
-    """Kill the process before each change of a move, and of the move back after a refused start."""
+    """Kill the process before each change of files while MODEL_DIR is moved aside, and back.
+
+    It is moved back because the start is refused.
+    """
     for kill in range(100):
         path = f"{bucket}/{kill}"
         run = ModelDir(path)

@@ -85,7 +85,7 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fak
         ("started interrupted resumed failed", 2),
         ("started finished resumed finished", 0),
         ("created started preempted resumed finished deleted", 1),
-        ("started refused resumed finished", 1),  # The supervisor's "refused" ends no start.
+        ("started refused resumed finished", 1),  # An event "refused" does not end a start.
     ],
 )
 def test_unfinished_starts_are_interruptions(events, count):

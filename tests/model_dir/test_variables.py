@@ -1,4 +1,4 @@
-"""Variables in checkpoints."""
+"""Errors of reading and writing the variables of checkpoints."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ PRICES = load_prices()
 
 
 def step(chip, milliseconds, **figures):
-    """Return a result of preflight whose interval is from half to twice the time."""
+    """Return a result of `preflight` whose interval extends from half to twice the step time."""
     rate = {"tokens_per_second_per_core": 8192 / milliseconds * 1e3}
     times = {"step_ms": milliseconds, "step_ms_range": (milliseconds / 2, 2 * milliseconds)}
     shape = {"chip": chip, "fits": True, "seq_length": 4096, "batch_per_core": 2}
@@ -93,7 +93,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert large.usd_per_hour == pytest.approx(16 * 1.416)
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
-    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # No slice has its size.
+    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # No slice result has this size.
     # Two free machines, and spot and on-demand rows of seven usual machines and v5e-16.
     assert len(made) == 2 + 2 * 8
     assert estimate.find_cheapest([by_name["v3-8", "spot"], large]) == large
@@ -171,7 +171,7 @@ def useful_share(seed):
     """Simulate 60 days of training with one preemption every four hours on average.
 
     Returns:
-        Fraction of the time that was spent on steps that were not lost.
+        Fraction of the rented time that was spent on steps that no preemption undid.
     """
     trainer = TrainerModel(
         DAYS * 86_400 * 2, 2.0, INTERVAL, estimate.SAVE_SECONDS, estimate.RESTART_SECONDS

@@ -42,7 +42,7 @@ def test_an_error_of_a_disk_or_a_connection_is_74(number, path):
     ("error", "status"),
     [
         (system_error(errno.ENOMEM), 71),
-        (system_error(errno.EINVAL, None), None),  # An error without a path is a bug of ours.
+        (system_error(errno.EINVAL, None), None),  # An error without a path is a bug.
         (system_error(errno.EBADF), None),
         (system_error(errno.EISDIR, "standard output"), 74),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 74),

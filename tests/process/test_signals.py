@@ -67,7 +67,7 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
     # The event loop of a notebook sets such a wakeup descriptor.
     signal.set_wakeup_fd(wakeup)
     with Listening() as stop:
-        # TPUEstimator resets the handler before each loop.
+        # Reset the handler, as TPUEstimator does before each loop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         stop.install()
         send(signal.SIGINT)
@@ -83,7 +83,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def start(*words, program="testkit.any_command", ignored=()):
     """Start a module as a command in its own process group.
 
-    Signals are handled as in a terminal, except those in `ignored`, which its parent ignores.
+    Signals are handled as in a terminal, except those in `ignored`, which the parent ignores.
     """
     words = [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
@@ -91,7 +91,7 @@ def start(*words, program="testkit.any_command", ignored=()):
 
 
 def until_ready(process):
-    """Wait until a command of `any_command` prints READY, and return the lines before."""
+    """Wait until a command of `any_command` prints READY, and return the earlier lines."""
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_a_command_whatever_a_library_does(what):
 
 
 def test_the_signal_is_known_before_its_exception_arrives():
-    # On a busy machine, the thread that waits for signals may run later than the exception.
+    # On a busy machine, the exception may arrive before the thread that waits for signals runs.
     signals = CommandSignals(leave=lambda message: None)
     with pytest.raises(KeyboardInterrupt):
         signals._handle(signal.SIGINT, None)

@@ -1,4 +1,4 @@
-"""Standard streams that are full, are closed, or have another encoding."""
+"""Standard streams that are full, are closed, or do not use UTF-8."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from testkit import ROOT, command_line
 
 
 def shell(line, **env):
-    """Run a line of bash, in which `$RUN` is `testkit.any_command` and `$BIGBIRD` bigbird-ja."""
+    """Run a line of bash. In it, `$RUN` runs `testkit.any_command`, and `$BIGBIRD` bigbird-ja."""
     python = f"{sys.executable} -m"
     programs = {"RUN": f"{python} testkit.any_command", "BIGBIRD": f"{python} bigbird_ja"}
     return command_line.run("bash", "-c", line, env={**programs, **env})

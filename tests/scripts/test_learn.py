@@ -1,4 +1,4 @@
-"""The learning bench: its recipes contain valid settings, and its output follows from losses."""
+"""`scripts.learn`: its recipes contain valid settings, and it compares losses correctly."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The probe finds repeated names, masks the right mentions, and runs completely."""
+"""`scripts.probe` finds repeated names, masks the right mentions, and runs completely."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
     assert len(cases) > 20 and max(case.distance for case in cases) > 1000
     for case in cases:
         assert (case.input_ids[case.positions] == special.mask).all()
-        # The previous mention is not masked, and is `distance` tokens before this one.
+        # The previous mention is not masked, and is `distance` tokens before the masked mention.
         earlier = case.positions - case.distance
         np.testing.assert_array_equal(case.input_ids[earlier], case.ids)
         filled = case.input_ids.copy()
@@ -39,7 +39,8 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
         after = np.append(case.input_ids[case.positions[-1] + 1 :], [-1] * len(case.ids))
         later = np.lib.stride_tricks.sliding_window_view(after, len(case.ids))
         assert not (later == case.ids).all(axis=1).any()
-        # The limited case contains the name, is a complete sequence, and has no earlier mention.
+        # A case that is limited to 512 tokens contains the masked mention between [CLS] and [SEP],
+        # and contains no previous mention that is more than 512 tokens away.
         limited = probe.limit(case, special)
         assert limited.input_ids.shape == (512,)
         assert (limited.input_ids[limited.positions] == special.mask).all()

@@ -1,4 +1,4 @@
-"""Properties of a data set that follow from its settings."""
+"""Number of predictions of a data set, which follows from the settings."""
 
 from bigbird_ja.settings.data_facts import count_predictions
 from testkit.configs import resolve_config

@@ -82,7 +82,7 @@ def test_a_setting_that_depends_on_a_choice_is_refused_without_it(key):
 
 
 def test_a_later_choice_removes_settings_that_only_the_earlier_one_has(tmp_path, caplog):
-    """Remove the preset's values that depend on the architecture, and keep those of the user."""
+    """Remove a preset's values that depend on the architecture, and keep the user's values."""
     modernbert = ["model.architecture=modernbert"]
     model = resolve_config("base-4096", modernbert)[0].model
     assert isinstance(model, ModernBertModel) and model.hidden_dropout_prob == 0

@@ -15,7 +15,7 @@ def texts(*sources, **about):
 
 
 def lines_of(*texts):
-    """Return the content of a .jsonl file."""
+    """Return the content of a .jsonl file with one line for each text."""
     return b"".join(json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in texts)
 
 

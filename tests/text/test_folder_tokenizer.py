@@ -34,7 +34,7 @@ def each_kind(names):
 
 @pytest.fixture(scope="module")
 def folders(once):
-    """Return a folder with a tokenizer of each kind, trained on generated articles."""
+    """Return folders by kind of tokenizer. The tokenizers are trained on generated articles."""
     texts = list(articles.generate(40, seed=5))
 
     def make(folder):

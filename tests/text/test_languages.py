@@ -77,7 +77,7 @@ def mark(tokens, is_japanese):
         (["ภาษา", "ไทย", "▁", "ไม่", "เว้น", "วรรค"], ["ภาษาไทย", "▁ไม่เว้นวรรค"]),
         (["ภาษา", "ไทย", "เขียน", "ติดกัน"], ["ภาษา", "ไทย", "เขียน", "ติดกัน"]),
         (["▁inter", "national", "ization"], ["▁internationalization"]),
-        # Kanji next to kana are not divided, even with a tokenizer for another language.
+        # Kanji next to kana are not divided, even by a tokenizer for a language without kana.
         (["機械", "学習", "理論", "は"], ["機械学習理論", "は"]),
         (["機械", "学習", "理論"], ["機械", "学習", "理論"]),
     ],

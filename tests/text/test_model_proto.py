@@ -94,7 +94,7 @@ def test_ids_do_not_depend_on_the_length_of_the_text(tokenizer_path, sample_corp
     tokenizer = read_tokenizer(tokenizer_path)
     texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]
-    # Every text begins with a space. A marker before each line makes this space irrelevant.
+    # SentencePiece adds a space before every text. A marker before each line makes it irrelevant.
     alone = [tokenizer.encode(f"_NEWLINE_{line}")[1:] for line in lines]
     together = tokenizer.encode("".join(f"_NEWLINE_{line}" for line in lines))[1:]
     assert together == [i for ids in alone for i in ids]

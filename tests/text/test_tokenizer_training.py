@@ -1,4 +1,4 @@
-"""The input of SentencePiece's training is complete, reproducible, and refused with advice."""
+"""SentencePiece's training gets reproducible text. Bad vocabulary sizes are refused with advice."""
 
 import pytest
 from hypothesis import given

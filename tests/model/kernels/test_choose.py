@@ -1,4 +1,4 @@
-"""The choice between XLA and the kernels, and the reason if the kernels are not used."""
+"""The choice between XLA's attention and the kernels, and the reason against the kernels."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def _resolved(config, platform, chip):
 
 
 @pytest.mark.parametrize(
-    # Implementation that the setting "auto" results in, and the one that "kernel" results in (None:
-    # not tested here, since the setting is refused).
+    # `auto` and `named` are the implementations that the settings "auto" and "kernel" result in.
+    # None means that the setting "kernel" is refused.
     ("platform", "chip", "auto", "named"),
     [
         ("tpu", "v5e", "kernel", "kernel"),

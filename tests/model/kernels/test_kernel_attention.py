@@ -1,4 +1,4 @@
-"""The kernels of full and local attention against the dense reference."""
+"""The kernels of full and local attention, compared with the dense reference."""
 
 import math
 
@@ -26,7 +26,7 @@ HEADS, SIZE = 2, 64
 
 
 def _by_kernel(query, key, value, tokens, reach):
-    """Compute attention to keys at most `reach` tokens away (None: all keys) by the kernels."""
+    """Compute attention to keys at most `reach` tokens away (None: all keys) with the kernels."""
     batch, length = (int(size) for size in tokens.mask.shape)
     tiles = [batch, -1, tile_rows(length, reach)]
     tiled = [
@@ -122,12 +122,12 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     ],
 )
 def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, monkeypatch):
-    """Compare the gradients of an encoder, and count its optimization barriers.
+    """Compare the gradients of an encoder by kernels and by XLA, and count optimization barriers.
 
-    Each activation that is recomputed for the gradients adds a barrier, and so do the gradients of
-    a gated product.
+    Each activation that is recomputed for the gradients adds a barrier. The gradients of a gated
+    product also add one.
     """
-    # This order results in the least code, which compiles fast.
+    # Of all orders, this one results in the least code, which compiles fastest.
     monkeypatch.setattr(LayerShape, "order", Order(1, 1))
     sets |= {"hidden_size": "128", "attend_across_documents": "false"}
     by_way, found = {}, {}
@@ -138,7 +138,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers, mo
             by_way[way], found[way] = _gradients(config)
     assert found["kernel"] - found["xla"] == barriers
     for name, expected in by_way["xla"].items():
-        # A bias of the keys does not change the softmax, so its gradient is only rounding.
+        # A bias of the keys does not change the softmax. Its gradient consists of rounding errors.
         scale = 1.0 if name.endswith("key/bias") else float(tf.reduce_max(abs(expected)))
         np.testing.assert_allclose(
             by_way["kernel"][name], expected, atol=1e-5 * scale, err_msg=name
