@@ -18,7 +18,7 @@ LAYER = 1
 
 
 def _config(attention_type, way, seq_length, **model):
-    """Return a config. `way` is a random pattern, or "kernels" for kernels of the rolled pattern."""
+    """Return a config. `way` is a random pattern, or "kernels" for the rolled one with kernels."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
     if way == "kernels" and attention_type == "block_sparse":
