@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# The multipliers of `lowbias32` (Chris Wellons, "Prospecting for Hash Functions", 2018): bias 0.17.
+# Multipliers of the hash function `lowbias32`, which has a bias of 0.17. Source: Chris Wellons,
+# "Prospecting for Hash Functions", 2018.
 MULTIPLIER_1 = 0x7FEB352D
 MULTIPLIER_2 = 0x846CA68B
-# 2**32 / golden ratio, which spreads consecutive integers.
+# Multiplier that spreads consecutive integers: 2**32 / golden ratio.
 GOLDEN = 0x9E3779B9
 
 

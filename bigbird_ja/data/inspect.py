@@ -51,7 +51,7 @@ class DataSetResult:
     eval_sequences: int
     shards: int
     bytes: int
-    density: float  # Share of positions that are tokens.
+    density: float  # Share of positions that are not padding.
     mean_predictions: float  # Mean number of predictions per sequence.
     skipped: int  # Records without text.
     duplicates: int  # Documents that repeat an earlier one.

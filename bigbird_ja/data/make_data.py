@@ -73,7 +73,7 @@ def make_data(
         max_predictions_per_seq: maximum number of predicted tokens.
         masked_lm_prob: share of the tokens to predict.
         mask_unit: unit that is masked as a whole.
-        word_boundaries: method to find words, script or mecab.
+        word_boundaries: method to find words, "script" or "mecab".
         nsp: whether records are pairs of segments, for next-sentence prediction.
         eval_fraction: share of held-out documents.
         num_shards: number of train shards.

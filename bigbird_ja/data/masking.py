@@ -63,7 +63,7 @@ def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = 
     Source: Yang et al. 2023, arXiv:2305.15096.
 
     Args:
-        rates: rate at step 0, rate from step `steps` on, and `steps`.
+        rates: rate at step 0, final rate, and number of steps until the final rate.
         step: global step, int64, from 0.
         arrays: operations in NumPy or TensorFlow.
     """
@@ -75,7 +75,8 @@ def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
     """Return whether each token is neither special nor padding: bool [b, S]."""
     first = int(np.argmax(rule.is_ordinary_id))
-    # If all special ids come first, as in a tokenizer of `tokenize`, a comparison is cheaper.
+    # If the special ids are the lowest ids, as in a tokenizer that `tokenize` trained, a comparison
+    # is sufficient, and cheaper than a lookup.
     if rule.is_ordinary_id[first:].all():
         return tokens >= first
     return arrays.gather(rule.is_ordinary_id, tokens)

@@ -82,7 +82,7 @@ class ArrayOps:
         return result
 
     def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """Return zeros [rows of `like`, n], with `values` at some rows and columns."""
+        """Return an array [rows of `like`, n] of zeros, with `values` at some rows and columns."""
         result = np.zeros((len(like), n), values.dtype)
         result[row, column] = values
         return result

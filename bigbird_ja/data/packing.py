@@ -34,7 +34,7 @@ class Fragment:
 
     @property
     def cost(self) -> int:
-        """Number of positions in a sequence, including the fragment's [SEP]."""
+        """Number of positions that the fragment and its [SEP] need in a sequence."""
         return self.end - self.start + 1
 
 
@@ -138,9 +138,10 @@ def fill(
     seq_length: int,
     special_ids: Mapping[str, int],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Return the tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
+    """Return the tokens (int32) and word starts (bool) of packed sequences.
 
-    [CLS], [SEP] and the first token of a fragment count as word starts. Padding does not.
+    Each array is [sequences, seq_length]. [CLS], [SEP] and the first token of a fragment count as
+    word starts. Padding does not.
     """
     ids = np.full((len(sequences), seq_length), special_ids["pad"], np.int32)
     starts = np.zeros((len(sequences), seq_length), np.bool_)

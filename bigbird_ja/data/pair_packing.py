@@ -119,7 +119,7 @@ class _Text:
         return self._first[-1]
 
     def find_document(self, place: int) -> int:
-        """Return the document of the token at `place`."""
+        """Return the index of the document that contains the token at `place`."""
         return bisect.bisect_right(self._first, place) - 1
 
     def to_fragment(self, span: Span) -> Fragment:

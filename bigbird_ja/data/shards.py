@@ -1,9 +1,9 @@
 """Shards of equal size with packed sequences in random order, the second half of `make-data`.
 
-All n records of a split are permuted by the seed. Shard k of K contains the records at the places
-[n*k/K, n*(k+1)/K) of this order. So shards differ by one record at most, and each is a random
-sample of the corpus. Sequences are read from the blocks one by one, so that only some records are
-in memory.
+The n records of a split are put in a random order, which depends on the seed. Shard k of K contains
+the records at the places [n*k/K, n*(k+1)/K) of this order. So shards differ by one record at most,
+and each is a random sample of the corpus. Sequences are read from the blocks one by one, so that
+only some records are in memory.
 """
 
 import functools
@@ -86,7 +86,7 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class MadeShard:
-    """Written shard."""
+    """Description of a shard that was written."""
 
     shard: Shard
     predictions: int  # Number of positions to predict, 0 for dynamic data.

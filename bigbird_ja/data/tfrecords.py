@@ -82,9 +82,9 @@ def encode_dynamic(
     """Serialize dynamic records.
 
     Args:
-        tokens: `choose_token_dtype` [n, S], token ids.
-        packed_starts: uint8 [n, ceil(S / 8)], word starts, one bit per position.
-        numbers: features with one number per record, by name: non-negative int [n].
+        tokens: token ids [records, seq_length], of the dtype that `choose_token_dtype` returns.
+        packed_starts: uint8 [records, ceil(seq_length / 8)], word starts, one bit per position.
+        numbers: features with one number per record, by name: non-negative int [records].
     """
     result = []
     for row in range(len(tokens)):
@@ -104,7 +104,7 @@ def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
     """Serialize static records.
 
     Args:
-        features: arrays [n, length] by name, of float32 or of integers from 0 to 2**28 - 1.
+        features: arrays [records, length] by name, of float32 or of integers from 0 to 2**28 - 1.
     """
     columns = []
     for name, values in features.items():

@@ -31,7 +31,7 @@ Amount = Annotated[float, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-# Value of `format_version` in files that a later version may read.
+# Value of `format_version` in files that a later version of this program may read.
 FORMAT_VERSION = "0.2.0"
 _UNRELEASED = "0.1.0"
 
@@ -39,7 +39,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def check_format(version: str, where: str, advice: str) -> None:
-    """Check that this version can read a file's format.
+    """Check that this version of the program can read a file's format.
 
     Args:
         version: `format_version` of the file, or "" if it is missing.

@@ -87,7 +87,7 @@ class Disk:
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """List all files below a directory, relative to it and sorted.
+        """Return the sorted paths of all files below a directory, relative to the directory.
 
         A missing directory counts as empty. Links are not followed.
         """

@@ -39,7 +39,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
 
 
 def is_finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether `output_dir` already contains this export.
+    """Return whether `output_dir` already contains all files of the export with this `record`.
 
     Raises:
         BadInput: The folder contains another export, and `overwrite` is false.

@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 def get_client() -> Any:
-    """Return the client. With `STORAGE_EMULATOR_HOST`, it connects to an emulator anonymously."""
+    """Return the client of Cloud Storage, or of the emulator at `STORAGE_EMULATOR_HOST`."""
     return _get_client(os.environ.get("STORAGE_EMULATOR_HOST"))
 
 
@@ -234,7 +234,7 @@ class Bucket:
         return content.getvalue(), str(blob.generation)
 
     def stat(self, path: str) -> Stat:
-        """Request size, generation and checksum."""
+        """Request the size, generation and checksum of an object."""
         return _make_stat(load_current(path))
 
     def exists(self, path: str) -> bool:

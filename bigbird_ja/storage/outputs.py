@@ -191,7 +191,7 @@ def _check_parent(path: str, flag: str) -> None:
 
 
 def _resolve(path: str) -> str:
-    """Return the absolute path without links and without a slash at its end."""
+    """Return the absolute path with its links resolved and without a slash at its end."""
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")

@@ -72,7 +72,8 @@ class _Manifest:
         kind: Kind of the folder's content.
         files: Allowed sizes and checksums of each file of this program, by name.
         format_version: Version of the manifest's format.
-        moving_to: Suffix of the folder to which `set_aside` is moving files, or "".
+        moving_to: Suffix of the path to which `set_aside` is moving files, such as ".replaced-1",
+            or "".
     """
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
@@ -169,7 +170,7 @@ class Owned:
 
     @property
     def kind(self) -> str:
-        """Kind of the folder."""
+        """Kind of the folder's content, such as "run"."""
         return self._manifest.kind
 
     @property
