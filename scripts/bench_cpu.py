@@ -32,7 +32,8 @@ BATCH, LENGTH, VOCABULARY, PREDICTIONS = 4, 1024, 32_000, 154
 # A round has STEPS steps. The first WARM ones include tracing and are not counted.
 ROUNDS, STEPS, WARM = 2, 8, 3
 
-# Sizes (m, k, n) of the products of a layer of width 512, forward and for the gradient of weights.
+# Sizes (m, k, n) of a layer's matrix products [m, k] x [k, n], with width 512: those of the forward
+# pass, and those that compute the gradients of weights.
 PRODUCTS = ((4096, 512, 2048), (4096, 2048, 512), (512, 4096, 2048), (4096, 512, 512))
 
 # For each shape: our settings, the class in `transformers`, and the arguments of its configuration.

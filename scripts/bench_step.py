@@ -80,7 +80,8 @@ def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
     """Measure the figures that have a limit, and compare them with those of the ancestor.
 
     Returns:
-        A row for each: name, ancestor's figure, our figure, ratio, and whether the limit is kept.
+        A row for each figure: its name, the ancestor's value, ours, the ratio, and whether the
+        limit is kept.
     """
     rows: list[tuple[object, ...]] = []
     for row in (row for row in BENCH["ancestor"] if only in row["what"]):
@@ -98,7 +99,7 @@ def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure the step on each slice, which includes all-reduces between its chips."""
+    """Measure the step on each slice, with the all-reduces between the slice's chips."""
     rows: list[tuple[object, ...]] = []
     keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
     for slice_ in BENCH["slices"]:

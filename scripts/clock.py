@@ -52,7 +52,7 @@ CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
 BLIND = {1: Path("docs/lab/clock_blind.json"), 2: Path("docs/lab/clock_blind2.json")}
 PICTURE = Path("docs/images/clock.png")
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
-# Milliseconds of a call from Python that waits for its result. This was calibrated.
+# Milliseconds of a call from Python that waits for its result. The value was calibrated.
 DISPATCH_MS = 0.115
 # Bytes that the optimizer reads and writes in HBM for each parameter.
 UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}
@@ -227,7 +227,7 @@ def _flash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
 
 
 def _splash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    # tpu-recipes set this limit for all ops. In this script only the kernels get it, since
+    # tpu-recipes set a limit of VMEM for all ops. This script sets it only for the kernels, since
     # the limit does not change the cycles of XLA's own ops.
     roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
     splash_attention_kernel.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
@@ -260,7 +260,7 @@ def _scores(q: Any, k: Any, row: Any, column: Any) -> Any:
 def _pairs(step: Any, count: int, backward: bool, state: Any) -> Any:
     """Call `step` for each causal pair of a query block and a key block.
 
-    There is one `fori_loop` for each block of queries (`backward`: of keys).
+    There is one `fori_loop` for each block of queries, or of keys if `backward` is true.
     """
     for one in range(count):
         first, last = (one, count) if backward else (0, one + 1)
@@ -710,7 +710,7 @@ def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
 
 
 def quantile(steps: Sequence[Program], values: Sequence[float], q: float) -> float:
-    """Return a weighted quantile: the values of a source have the weight 1 together."""
+    """Return a weighted quantile. All values of a source together have the weight 1."""
     sizes = collections.Counter(p.errs_with for p in steps)
     pairs = sorted((value, 1 / sizes[p.errs_with]) for p, value in zip(steps, values, strict=True))
     ordered, weights = np.array(pairs).T

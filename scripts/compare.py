@@ -27,7 +27,7 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
     of fewer than three seeds gets no interval and is not counted in m.
 
     Args:
-        compared: losses of the recipe and of its base, by any key.
+        compared: the losses of a recipe and the losses of its base, by any key.
     """
     from scipy import stats
 
@@ -67,7 +67,7 @@ def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> 
     """Read a part of the published results, such as the runs by title.
 
     Returns:
-        None if the results are those of another text, {} if there is no file.
+        The part, None if the results belong to another text, or {} if there is no file.
     """
     if not path.exists():
         return {}

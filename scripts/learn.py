@@ -7,9 +7,10 @@
 Each run is a sequence of `bigbird-ja` commands: sample (or real text), tokenize, make-data,
 pretrain, evaluate. Rerun the same command after an interruption: `pretrain` continues an
 interrupted run, and a finished run is not repeated. WORK_DIR contains the runs and their results.
-docs/images contains the published results, with the settings and the commit of each run. An
-additional seed therefore trains only the runs of that seed. Start a long bench in a clone of the
-repository in which nobody changes the code meanwhile, and commit the results there.
+docs/images contains the published results, with the settings and the commit of each run. Published
+runs with the same settings are not repeated, so an additional seed trains only its own runs. Start
+a long bench in a clone of the repository in which nobody changes the code meanwhile, and commit the
+results there.
 
 The table shows each seed's held-out loss, and the difference from the recipe named by `from` (else
 from the first recipe). Differences are paired by seed. With three seeds or more they have
@@ -67,7 +68,7 @@ class Run:
 
     Attributes:
         name: name of the recipe in recipes.yaml.
-        recipe: its entry there, with inherited settings.
+        recipe: the recipe's entry in recipes.yaml, with inherited settings.
         seed: seed of initial weights, random attention blocks and the order of the data.
         steps: training steps, 0 for the preset's number.
     """
@@ -116,7 +117,7 @@ def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
 
 
 def filled(settings: Iterable[str], steps: int) -> list[str]:
-    """Replace `{share:0.1}` in settings by this share of the steps."""
+    """Replace `{share:0.1}` in settings by a tenth of the steps, and other shares likewise."""
     return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
@@ -196,7 +197,7 @@ def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
     A setting that the package no longer accepts is included with its stated value.
     """
     given = read_sets(settings_of(bench, run))
-    # Earlier versions of the package accepted this setting for a ModernBERT, too.
+    # Earlier versions of the package also accepted model.initializer for a ModernBERT.
     is_modernbert = given.get("model.architecture") == "modernbert"
     removed = {"model.initializer"} & given.keys() if is_modernbert else set()
     left = {key: value for key, value in given.items() if key not in removed}

@@ -27,7 +27,7 @@ COMMON = "In most commands"  # flags that the index lists once
 
 
 def pages() -> dict[str, str]:
-    """Return the content of each generated page, or of its generated part, by path."""
+    """Return the whole new content of each page that contains generated parts, by path."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
     text = (ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]
     return {f"{FOLDER}/README.md": _index(), SETTINGS: f"{text}\n{_presets()}"} | readmes
@@ -131,7 +131,7 @@ def _settings() -> str:
 
 
 def _presets() -> str:
-    """Format a table of the presets. Their purpose and machine are read from their comments."""
+    """Format a table of the presets, with the purpose and machine in each file's comments."""
     rows = []
     for name in list_presets():
         text = Path(get_preset_path(name)).read_text("utf-8")

@@ -44,7 +44,7 @@ GUESSES = {
     "unigram": ("best constant guess", "#6e7781", "^:"),
 }
 # For `write_initial_weights`: relative positions to which the heads of the first layer attend (one
-# position for each head, in turn), and the attention score of the key there.
+# position for each head, in turn), and the attention score of the key at this position.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
@@ -57,9 +57,9 @@ class Case:
     """One masked name.
 
     Attributes:
-        input_ids: int32 [S], token ids. The name and its later mentions are masked.
-        positions: int32 [k], positions of the name's tokens.
-        ids: int32 [k], true token ids of the name.
+        input_ids: int32 [seq_length], token ids. The name and its later mentions are masked.
+        positions: int32 [name_length], positions of the name's tokens.
+        ids: int32 [name_length], true token ids of the name.
         distance: number of tokens back to the previous mention.
     """
 
@@ -70,7 +70,7 @@ class Case:
 
 
 def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
-    """Cut documents into padded sequences `[CLS] ... [SEP]`, int32 [S] each."""
+    """Cut documents into padded sequences `[CLS] ... [SEP]`, each int32 [length]."""
     special, room = tokenizer.special, length - 2
     for text in texts:
         ids = tokenizer.encode(text)
@@ -96,7 +96,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
     """Build a case from each repeated mention that has the same tokens as the previous one.
 
     Args:
-        records: padded sequences without masks, int32 [S] each.
+        records: padded sequences without masks, each int32 [seq_length].
         tokenizer: the model's tokenizer.
     """
     cases = []
@@ -135,7 +135,7 @@ def limit(case: Case, special: Any) -> Case:
 
 
 def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
-    """Predict the token id at each position of each case: int [k] per case."""
+    """Predict the token id at each position of each case: int [name_length] per case."""
     width = max(len(case.positions) for case in cases)
     guesses: list[np.ndarray] = []
     for start in range(0, len(cases), batch_size):
@@ -202,8 +202,8 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
 
     They follow Trockman and Kolter 2023 (arXiv:2305.09828). Position embeddings are sines and
     cosines, so that a rotation shifts them by a distance. Each head of the first layer attends to
-    one distance: its query kernel is its key kernel after that rotation. Later layers attend to
-    similar tokens, since their query and key kernels are equal. They copy these tokens, since
+    one distance: its query kernel is its key kernel, rotated by this distance. Later layers attend
+    to similar tokens, since their query and key kernels are equal. They copy these tokens, since
     their output kernel inverts their value kernel.
     """
     config, overrides = resolve_config(base_layers(config_path))

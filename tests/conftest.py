@@ -44,7 +44,10 @@ def pytest_runtest_setup():
 
 
 def pytest_collectreport(report):
-    """Record a skipped module, since xdist reports only one of several with the same reason."""
+    """Record a skipped module.
+
+    xdist reports only one of several modules that are skipped for the same reason.
+    """
     if report.skipped:
         _note_skipped([report])
 
@@ -88,8 +91,8 @@ def fake_gcs():
 def bucket(fake_gcs, monkeypatch):
     """Return the gs:// path of an empty bucket on the fake server.
 
-    This process can use the bucket, and child processes that get `fake_gcs.environ()`. The server's
-    faults and log are cleared before and after the test.
+    This process can use the bucket. So can child processes that get `fake_gcs.environ()`. The
+    server's log is cleared before the test, and its faults before and after the test.
     """
     for name, value in fake_gcs.env.items():
         if name.startswith(("STORAGE_", "BIGBIRD_")):
@@ -139,7 +142,7 @@ def real_text_path():
 def once(tmp_path_factory):
     """Return a function that fills a folder only once for all workers of pytest.
 
-    A call is `once("name", make)`, where `make(folder)` fills the folder. It returns the folder.
+    A call is `once("name", make)`, where `make(folder)` fills the folder. It returns that folder.
     """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -208,7 +211,7 @@ def manifest(small_run):
 def run(capsys):
     """Return a function that runs a command in this process, e.g. `run("plan", "--json")`.
 
-    It returns an `Ended`, with the exit status, both outputs, and the JSON of standard output.
+    The function returns an `Ended`: exit status, standard output and its JSON, standard error.
     """
 
     def run_here(*arguments):
@@ -233,7 +236,7 @@ def zygote(fake_gcs, tmp_path_factory):
 
     The processes use the fake Google Cloud Storage.
     """
-    # The models have two layers, for which optimization takes longer than it saves.
+    # For models of two layers, XLA's expensive optimizations take longer than they save.
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
     yield Zygote(tmp_path_factory.mktemp("commands"), environ)

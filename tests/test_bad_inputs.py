@@ -161,7 +161,7 @@ CASES = (
         _EIGHT + " --accelerator_type=v3-8 --set=model.attention_implementation=kernel",
         "attention_implementation=kernel requires",
     ),
-    # Values that are stored must not contain free text, and the message does not show them.
+    # Values that are stored must not contain free text, and the error message does not show them.
     (_EIGHT + " --data_dir=gs://b/d?access_token=ya29.secret", "may contain only letters"),
     (_EIGHT + " --vm_python=python3;secret", "may contain only letters"),
 )

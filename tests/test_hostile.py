@@ -1,7 +1,7 @@
 """A command refuses a damaged input file in one line, or does not need the damaged part.
 
-The tests damage every file in the folders of a command, so that a new file needs no test here. They
-test a fixed sample of the cases. BIGBIRD_JA_HOSTILE_SEED draws another sample, and
+The tests can damage every file in the folders of a command, so that a new file needs no new test.
+They test a fixed sample of the cases. BIGBIRD_JA_HOSTILE_SEED draws another sample, and
 `make bench-bad-input` tests all cases.
 """
 

@@ -1,4 +1,4 @@
-"""All commands, in a language with spaces between words and in one without."""
+"""The commands from `tokenize` to `export`, in a language with and in one without spaces."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Outputs of a compiler for the tests: optimized programs, and messages about full memory."""
+"""Stored outputs of the TPU compiler: optimized programs, and messages about full memory."""
 
 from pathlib import Path
 

@@ -1,11 +1,10 @@
 """Small train steps with recorded costs.
 
-`python -m tests.preflight.small_steps` records them anew. The steps have two layers and are
-compiled by the real TPU compiler, each in a quarter of a minute on an idle core. The record,
-recorded_cost.json, contains an entry for each version of libtpu in the locks, written by this
-program in that environment. It changes in the same commit as the code that changes the cost. If
-libtpu lists machine code, the record also contains the cycles of a smaller step, as they follow
-from the machine code.
+The steps have two layers and are compiled by the real TPU compiler, each in a quarter of a minute
+on an idle core. recorded_cost.json contains an entry for each version of libtpu in the locks.
+`python -m tests.preflight.small_steps` writes the entry of the installed version. A commit that
+changes a cost must also change the record. If libtpu lists machine code, the entry also contains
+the cycles of smaller steps, which are counted in the machine code.
 """
 
 import importlib.metadata
@@ -22,8 +21,8 @@ pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-
 
 RECORD = Path(__file__).with_name("recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
-# Name of a step of two sequences on v5e. Its cycles by machine code are recorded if libtpu lists
-# the code.
+# Name of a step of two sequences on v5e. If libtpu lists its machine code, the cycles that are
+# counted in the code are recorded.
 BY_CODE, CODE_CHIP = "by code", "v5e"
 CODE_KEYS = ("code_cycles", *KEYS)
 TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 7)
@@ -60,7 +59,7 @@ def lists_code():
 
 
 def measure_by_code(name=BY_CODE, layers=2):
-    """Return all figures of a step whose machine code is recorded.
+    """Return all figures of a step whose cycles are counted in its machine code.
 
     With `layers=1` the only layer would be the last one, whose MLP runs only for the predictions.
     """

@@ -73,7 +73,7 @@ def test_bytes_on_links():
 
 
 def test_work_on_a_sparse_core_is_priced_once():
-    """Price the work by the called computation, which is a gather instead of a collective."""
+    """Price a call by the computation that it calls, which is a gather here, not a collective."""
     result = _by_name(FORMS.replace("to_apply=%of_all", "to_apply=%of_some"))
     assert result.keys() == _by_name(FORMS).keys()
     cost = result["core"]

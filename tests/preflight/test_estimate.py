@@ -72,7 +72,7 @@ def test_one_device_orthogonalizes_its_share_of_matrices():
 def test_batch_per_core():
     sets = ["training.global_batch_size=64", "training.gradient_accumulation_steps=2"]
     config = fitted(None, sets)
-    # tpu.num_cores=8 divides the batch.
+    # 64 sequences are divided by the 8 cores of tpu.num_cores, and by 2 micro-batches.
     assert estimate.divide_batch(config, compile_lib.find_chip("v3")) == 4
     assert estimate.divide_batch(config, compile_lib.find_slice("v5e:4x8")) == 1
     config = fitted(None, ["training.global_batch_size=8"])
@@ -81,7 +81,7 @@ def test_batch_per_core():
 
 
 def test_loop_of_unknown_length_has_no_total(monkeypatch):
-    """Report no total cycles, instead of those of a single iteration."""
+    """Report no total, since the cycles of a single iteration would be too few."""
     sizes = dict.fromkeys(("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes"), 1 << 20)
     monkeypatch.setattr(estimate, "trace", lambda *_: None)
     results = []
@@ -130,8 +130,8 @@ def test_trips_follow_the_lengths_of_documents():
     assert 0.5 < share < 1 and len(means) == len(SHAPE.runs)
     counted = sum(mean * many for mean, many in zip(means, SHAPE.runs, strict=True))
     assert counted == pytest.approx(share * SHAPE.tiles)
-    # Documents of 16 to 31 tokens cross at most one border between tiles. A tile therefore needs at
-    # most three of the 13 tiles: itself and its neighbors.
+    # Documents of 16 to 31 tokens cross at most one border between tiles. A tile of queries
+    # therefore needs at most three of the 13 tiles of keys: the one at its place and its neighbors.
     assert estimate.average_trips(SHAPE, (0, 0, 0, 0, 1))[1] < 3 / 13
 
 

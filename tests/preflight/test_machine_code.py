@@ -1,4 +1,4 @@
-"""Executions of each bundle, read from libtpu's listings of machine code."""
+"""Number of executions of each bundle, from libtpu's listings of machine code."""
 
 import pytest
 
@@ -98,7 +98,7 @@ MOVED = (
         (_loop(PHI, 12), 10),  # The counter starts at 2.
         (_loop(PHI, 12, negated="", compare="lt"), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 4"), 12), 3),
-        (_loop(PHI, 1), 1),  # The comparison follows the body.
+        (_loop(PHI, 1), 1),  # The comparison follows the body, which runs once.
         (_loop(IN_MEMORY, 12), 10),
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 (%p9_p1), 1"), 12), 10),
         ([line.replace("order %s", "order (!%p9_p1), %s") for line in _loop(PHI, 12)], 10),
@@ -156,7 +156,7 @@ def _with_skip(predicate):
 @pytest.mark.parametrize(
     ("predicate", "runs"),
     [
-        # The counter goes from 2 to 17, and the bundles run for 2 to 11.
+        # The counter goes from 2 to 17. The bundles run while it is 2 to 11.
         ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),
         (
             "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 4  ;;"

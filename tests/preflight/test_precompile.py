@@ -1,4 +1,4 @@
-"""The step that `preflight --keep` stores is the one that the machine looks up."""
+"""The step that `preflight --keep` stores is the step that a rented machine looks up."""
 
 import os
 import subprocess

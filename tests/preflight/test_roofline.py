@@ -1,4 +1,4 @@
-"""Cycles of single ops, equal ops, and sums over a step."""
+"""Cycles of single ops, of identical ops, and sums over a step."""
 
 import dataclasses
 from collections import Counter
@@ -37,15 +37,15 @@ def test_bytes_in_hbm():
 def test_identical_ops_share_their_code():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
-    # `e` is not identical, since its operand is in another memory.
+    # `e` is not identical to `f.1`, since its operand is in another memory.
     assert result["e"].bundle_cycles is None
     assert result["e"].cycles == result["e"].estimated + result["e"].priced > 0
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
-    assert result["g"].cycles == 100  # HBM takes only 15 cycles.
+    assert result["g"].cycles == 100  # Its bytes in HBM take only 15 cycles.
     assert dataclasses.replace(result["g"], hbm_cycles=300.0).cycles == 300
     assert dataclasses.replace(result["g"], bundle_cycles=None, matrix_cycles=1e9).cycles == 1e9
-    # If the executions of some bundles are unknown, the code does not count.
+    # If the number of executions is unknown for many bundles, the code's cycles are not used.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100
@@ -62,7 +62,7 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     assert result.bound_by == "matrix unit"
     sums = figures.compute_code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
-    # The code contains more products than the matrix units can execute, so it does not count.
+    # More products than the matrix units can execute make the code's cycles unusable.
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
@@ -91,7 +91,7 @@ def test_kernel_is_priced_only_with_its_code():
     waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
     (copying, _) = roofline.combine_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
     assert copying.cycles == pytest.approx(5000 + waits)
-    full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # Products take longer than bundles.
+    full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # The products take longest.
     assert roofline.combine_costs(module, found, full, V5E)[0].cycles == pytest.approx(
         at_peak + waits
     )
@@ -160,7 +160,7 @@ def _written(words):
         ("start op done", 2.0, 0.0),
         ("start op done", 0.25, 0.75),
         ("start done", 0.0, 1.0),
-        ("op start done op", 5.0, 1.0),  # Only ops between start and end cover a copy.
+        ("op start done op", 5.0, 1.0),  # Only ops between "start" and "done" cover a copy.
         ("start start op done done", 1.5, 0.5),  # Copies run one after the other.
         ("start start op done op done", 1.0, 0.0),  # The copy that is needed first runs first.
         ("slice op sliced", 0.25, 0.75),  # A slice moves as many bytes as its result contains.
