@@ -1,6 +1,6 @@
 """Errors that end a command, with their exit statuses and `reason`s.
 
-The package's functions raise them; the command line prints the message as one line.
+The package's functions raise these errors. The command line prints the message as one line.
 
     CommandError       1  bug            any other failure
       BadInput         2  bad_input      invalid input; also a ValueError

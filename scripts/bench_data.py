@@ -3,10 +3,11 @@
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
 The text is `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
-`--tokenizer`, a tokenizer of 32,000 entries is trained first, which takes minutes. The ancestor
-reads 0.21 MB of text per second on one core with ten duplicates, and stores 35 bytes per byte of
-text. The column "cpu" shows the processor time of all processes, because elapsed time means little
-on a busy machine. `--large_gb 2` also measures a large corpus, which takes 15 minutes.
+`--tokenizer`, a tokenizer of 32,000 entries is trained first, which takes minutes. With ten copies
+of each text (dupe_factor), the ancestor reads 0.21 MB of text per second on one core, and stores 35
+bytes per byte of text. The column "cpu" shows the processor time of all processes, because elapsed
+time means little on a busy machine. `--large_gb 2` also measures a large corpus, which takes 15
+minutes.
 """
 
 import contextlib
@@ -78,7 +79,7 @@ def run(*arguments: str) -> Finished:
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
-    """Call `work`. Return its megabytes of text per second of processor time, and its result."""
+    """Call `work`. Return megabytes of `texts` per second of processor time, and its result."""
     began = time.process_time()
     result = work()
     seconds = time.process_time() - began
@@ -89,8 +90,8 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure how fast each kind of Hugging Face tokenizer encodes and finds word starts.
 
     Returns:
-        A row for each kind: its name, and the megabytes of text per second in which one core
-            encodes and finds word starts.
+        A row for each kind: its name, the megabytes of text per second that one core encodes, and
+            the megabytes per second in which one core finds word starts.
     """
     from bigbird_ja.huggingface.tokenizer import read_tokenizer
     from bigbird_ja.text import words
@@ -144,7 +145,7 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     made = articles.generate(500, seed=1)
     records = [json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in made]
     with open(path, "wb") as file:
-        # The articles are repeated, since memory does not depend on their content.
+        # The corpus repeats 500 articles, since memory does not depend on their content.
         for record in itertools.cycle(records):
             written += file.write(record)
             if written > gigabytes * 1e9:

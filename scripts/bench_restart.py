@@ -58,7 +58,7 @@ def measure_restart(work: Path, rounds: int) -> str:
 
 
 def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> float:
-    """Start `pretrain`, kill it after six new steps, and return the seconds to the first one."""
+    """Start `pretrain`, kill it after six new steps, and return the seconds to the first."""
     began = time.time()
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

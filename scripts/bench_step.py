@@ -112,7 +112,7 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def by_length() -> Iterator[dict[str, Any]]:
-    """Compute the cost per token of both shapes at each length, from their machine code.
+    """Compute the cost per token of BigBird and ModernBERT at each length, from machine code.
 
     All lengths have the same number of tokens in a step, so that only the attention kernels depend
     on the length. Each length's kernels are compiled separately (`kernel_shape`). Their cycles

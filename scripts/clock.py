@@ -626,7 +626,7 @@ def flops(p: Program) -> float:
     work = p.layers * (2 * layer + 4 * seen * p.heads * p.head_size) * p.tokens
     again = p.again * (4 / 3 if p.keeps == "nothing" else 1)
     ends: float = 2 * p.logits * p.width
-    # The product with one-hot ids counts two thirds, because ids have no gradient.
+    # The product with one-hot ids is computed twice, not three times, because ids have no gradient.
     ends += 2 * p.tokens * math.prod(matrices["table"]) * p.one_hot * 2 / 3
     return ((2 if p.rank else 3) if p.gradient else 1) * (again * work + ends)
 
@@ -687,7 +687,7 @@ def traffic(p: Program) -> Counts:
 def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) -> float:
     """Predict the milliseconds of a program.
 
-    The transfers of a step take time only if they exceed its other work.
+    Transfers between chips add time only if they take longer than the rest of the step.
     """
     kernels, code, estimate = (counts[key] / 1e3 for key in ("kernels", "code", "estimate"))
     seconds = measured.predict_device_seconds(kernels, code, estimate, reached)

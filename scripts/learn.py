@@ -15,10 +15,10 @@ results there.
 The table shows each seed's held-out loss, and the difference from the recipe named by `from` (else
 from the first recipe). Differences are paired by seed. With three seeds or more they have
 confidence intervals by Student's t, which hold for all rows together. The picture shows the losses
-during training. With `evaluations` these are losses of held-out records, and the table shows after
-how many steps a recipe reaches the first recipe's final loss. Losses of n-gram counts on the same
-predictions are shown, too. The repository contains these losses. The program that computed them is
-in commit 485a8350.
+during training. If a bench has `evaluations`, they are losses of held-out records, and the table
+shows after how many steps a recipe reaches the first recipe's final loss. Losses of n-gram counts
+on the same predictions are shown, too. The repository contains these losses. The program that
+computed them is in commit 485a8350.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def text_of(bench: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 of the real text, or the flags that generate the text.
 
     Returns:
-        None if the bench needs real text and the environment variable is not set.
+        The text's identity, or None if the bench needs real text and `TEXT` is not set.
     """
     if bench["text"] != "real":
         return " ".join(bench["text"])

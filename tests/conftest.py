@@ -19,10 +19,10 @@ from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
 
-logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # for `caplog`
+logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # `caplog` records from this level on
 
 
-@pytest.hookimpl(trylast=True)  # after `-m` has selected the tests
+@pytest.hookimpl(trylast=True)  # runs after `-m` has selected the tests
 def pytest_collection_modifyitems(config, items):
     """Skip tests whose engine is missing, set timeouts of slow tests, and sort the files."""
     _longest_first(items)
@@ -36,9 +36,9 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures, which take time, too
+@pytest.hookimpl(tryfirst=True)  # runs before the fixtures, which take time
 def pytest_runtest_setup():
-    """Skip a test that begins after BIGBIRD_JA_UNTIL (seconds since 1970): see `.ci/run`."""
+    """Skip a test that begins after BIGBIRD_JA_UNTIL, which `.ci/run` sets in UNIX seconds."""
     if time.time() > float(os.environ.get("BIGBIRD_JA_UNTIL", "inf")):
         pytest.skip("NOT RUN: the time of this run was over")
 
@@ -107,7 +107,7 @@ def bucket(fake_gcs, monkeypatch):
 
 @pytest.fixture(params=["disk", "bucket"])
 def base(request, tmp_path):
-    """Return an empty folder, on disk or on a bucket. The test runs with both."""
+    """Return an empty folder. The test runs once with a folder on disk and once on a bucket."""
     if request.param == "bucket":
         return request.getfixturevalue("bucket") + "/d"
     (tmp_path / "d").mkdir()
@@ -240,6 +240,6 @@ def zygote(fake_gcs, tmp_path_factory):
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
     yield Zygote(tmp_path_factory.mktemp("commands"), environ)
-    # At its exit, pytest would wait for the processes of failed tests.
+    # Kill the processes of failed tests, since pytest would wait for them at its exit.
     for left in multiprocessing.active_children():
         left.kill()

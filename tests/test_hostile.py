@@ -107,7 +107,7 @@ def listing(place):
 
 
 def problem(ended, before, after):
-    """Return a description of the violation in a command's outcome, or None.
+    """Describe how the outcome of a command violates the rules, or return None if it does not.
 
     Args:
         ended: outcome of the command.

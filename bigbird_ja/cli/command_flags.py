@@ -306,7 +306,7 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
-    """Check that the flag that a flag needs is given, and none of those that it excludes."""
+    """Check the conditions `needs` and `excludes` of a given flag."""
     option = declared(flag)
     if option.needs:
         check_given(args, f"--{flag.name}", option.needs)

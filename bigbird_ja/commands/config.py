@@ -31,7 +31,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> ConfigResult:
-    """Print the settings and the source of each. A parameter as source is printed as its flag."""
+    """Print the settings and their sources. If a source is a parameter, its flag is printed."""
     import dataclasses
 
     from bigbird_ja.process.console import warn

@@ -5,7 +5,7 @@
 
 Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR; the masks are the same for every
 model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to MODEL_DIR/eval/.
-A checkpoint that was already evaluated on the same data is not evaluated again. In the results,
+A checkpoint that was already evaluated on these records is not evaluated again. In the results,
 by_position counts tokens from the start of the sequence. by_distance counts tokens from the masked
 token to the nearest visible occurrence of the same token.
 

@@ -3,21 +3,21 @@
   bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data
   bigbird-ja export --model_dir out/model --output_dir out/saved --format saved_model
 
-Reads MODEL_DIR (weights, config, tokenizer, logs). Writes OUTPUT_DIR, export.json last: a folder
-without that file is unfinished; rerun the same command to complete it. With --overwrite, an
-existing export moves to OUTPUT_DIR.replaced-N.
+Reads MODEL_DIR (weights, config, tokenizer, logs). Writes OUTPUT_DIR. The last file is export.json.
+A folder without this file is unfinished, and rerunning the same command completes it. With
+--overwrite, an existing export moves to OUTPUT_DIR.replaced-N.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
 special_tokens_map.json, the modules of sentence-transformers (those of the source, if any), a model
 card (README.md) and a parity report. The report states whether transformers gives the same token
-ids and, with --data_dir, the same scores. If not, the folder is kept, the card says so, and the
-exit status is 1. A BERT, RoBERTa or XLM-R that was continued with full attention is written as its
-own class; only a BigBird with sparse attention needs code next to its weights. Takes seconds to
+ids and, with --data_dir, the same scores. If they differ, the folder is kept, the card says so, and
+the exit status is 1. A BERT, RoBERTa or XLM-R that was continued with full attention is written as
+its own class. Only a BigBird with sparse attention needs code next to its weights. Takes seconds to
 minutes.
 
-saved_model: the signatures `fill_mask` (also the default), from input_ids, segment_ids and
-positions to embeddings and log_probabilities, and `embed`, from input_ids and segment_ids to
-embeddings. tokenizer.model is in assets.extra.
+saved_model: a SavedModel with two signatures. `fill_mask`, which is also the default signature,
+maps input_ids, segment_ids and positions to embeddings and log_probabilities. `embed` maps
+input_ids and segment_ids to embeddings. assets.extra contains tokenizer.model.
 """
 
 from __future__ import annotations

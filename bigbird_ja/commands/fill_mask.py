@@ -22,7 +22,7 @@ from bigbird_ja.process.console import escape_text, table
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.fill_mask import FillMaskResult
 
-# Length in characters from which a filled text is not printed.
+# A filled text of this many characters or more is not printed.
 _MAX_SHOWN = 400
 # Maximum size of a text in bytes, far above the longest trained sequences of 16,384 tokens.
 _MAX_TEXT = 1 << 20

@@ -1,8 +1,8 @@
 """Turn a corpus into sharded TFRecords and manifest.json, on disk or gs://.
 
 Reads the corpus once, as a stream. Writes equal, globally shuffled shards, the tokenizer model and,
-last, manifest.json, the single source of truth for lengths, ids, counts and checksums. If it is
-killed, rerun the same command: it continues, and the output is identical. A second `make-data` on
+last, manifest.json, the single source of truth for lengths, ids, counts and checksums. After a
+kill, rerun the same command: it continues, and the output is identical. A second `make-data` on
 the same directory at the same time is refused. --runner ray tokenizes on several machines. Takes a
 second for each 20 to 32 MB of text on two cores, and 1 GB of memory per process for each TB.
 """

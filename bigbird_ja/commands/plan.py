@@ -5,9 +5,9 @@
   bigbird-ja plan --config continue-8192 --init_from encoder --max_cost 5
 
 Reads a config and, if given, the config.json of --init_from, a data set's manifest, results of
-`preflight --output` and a table of prices. Writes nothing. Takes a second. With --init_from the run
-has the sizes of that encoder. --max_cost also shows how many steps, tokens and epochs that budget
-pays for on each machine.
+`preflight --output` and a table of prices. Writes nothing. Takes a second. With --init_from the
+model has the sizes of that encoder. With --max_cost it also shows the steps, tokens and epochs that
+this budget pays for on each machine.
 
 Hours are rented time, including saves, restarts and work that is repeated after preemptions. The
 time of a step is computed from the compiler's output, and fitted to published times of steps on

@@ -5,9 +5,9 @@
 Reads a Hugging Face folder of a BERT, RoBERTa, XLM-R, BigBird or ModernBERT with its tokenizer, and
 the corpus once. Writes OUTPUT_DIR: a folder of the same class with the tokens that the corpus uses
 most often. The tokenization algorithm stays the same, and so do the hidden states of every text
-whose tokens were kept. Prints the share of tokens in held-out documents (every twentieth) that
-change. Continue with `make-data --tokenizer OUTPUT_DIR` and `pretrain --init_from OUTPUT_DIR`.
-Takes about a minute for 35 MB of text on two cores.
+whose tokens were kept. Holds out every twentieth document, up to 2,000, and prints the share of
+tokens that change in these documents. Continue with `make-data --tokenizer OUTPUT_DIR` and
+`pretrain --init_from OUTPUT_DIR`. Takes about a minute for 35 MB of text on two cores.
 """
 
 from __future__ import annotations

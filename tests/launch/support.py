@@ -34,7 +34,7 @@ NODE = LaunchedRun(
     "gs://b", "run-1", "id-1", "p", accelerator_type="v3-8", runtime_version="tpu-vm-tf-2.15.0-se"
 )
 QUEUED = replace(NODE, queued=True)
-# This run takes ten hours of virtual time.
+# With this trainer, a run takes ten hours of virtual time.
 TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)
 RECORD = LaunchedRun(
     bucket="gs://b",
@@ -53,7 +53,7 @@ def supervised(cloud, record=RECORD, **io):
 
 
 def lifetimes(*hours):
-    """Return a `Lifetime`, with which the n-th machine lives for the n-th of these hours.
+    """Return a `Lifetime` that ends the n-th machine after the n-th of these hours.
 
     All later machines live forever.
     """
@@ -154,7 +154,7 @@ def events_of(root):
 
 
 def vm_of(name, run_id="", kind="v3-8", **more):
-    """Return the record of a run with a machine of this kind."""
+    """Return the record of a run with a machine of the accelerator type `kind`."""
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
 
 

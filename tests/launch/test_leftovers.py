@@ -1,4 +1,4 @@
-"""Machines of both services are listed and deleted, in virtual time."""
+"""Machines of the Cloud TPU API and Compute Engine are listed and deleted, in virtual time."""
 
 from dataclasses import replace
 

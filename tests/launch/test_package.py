@@ -1,4 +1,4 @@
-"""A machine installs the code of the installed package, which is stored under its hash."""
+"""A rented machine installs the package that `launch` runs from, stored under its hash."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Our clients of both services, with fake servers."""
+"""Our clients of the Cloud TPU API and of Compute Engine, with fake servers."""
 
 import time
 from dataclasses import replace

@@ -26,7 +26,7 @@ KEYS = ("priced_cycles", "temp_bytes")
 BY_CODE, CODE_CHIP = "by code", "v5e"
 CODE_KEYS = ("code_cycles", *KEYS)
 TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 7)
-KERNEL_BY_CODE = "by code, with the kernels"  # The same step with attention in kernels.
+KERNEL_BY_CODE = "by code, with the kernels"  # `BY_CODE` with attention in kernels
 
 _SIZE = (
     *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),

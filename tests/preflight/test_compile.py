@@ -198,7 +198,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     assert result.fits and (result.attention_implementation == "kernel") == is_kernel
     if not small_steps.lists_code():
         return
-    # For base-4096 the coverage is 0.984, since it contains fewer scatters.
+    # For base-4096 the coverage is 0.984, since its step contains fewer scatters.
     assert result.code_coverage >= 0.9
     assert all(op["bound_by"] for op in result.top_ops if op["bundle_cycles"])
     assert {"HBM", "loads", "vector unit"} <= result.code_bound_by.keys()

@@ -28,7 +28,8 @@ def _collected(tmp_path, lines):
 def test_products_count_as_often_as_their_bundles_run(tmp_path):
     """Count each product once per execution of its bundle.
 
-    A product of a bfloat16 register counts 1, of a float32 register (with half the rows) 0.5.
+    A product of a bfloat16 register counts 1. A float32 register has half the rows, so its product
+    counts 0.5.
     """
     lines = _loop(PHI, 12)
     bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
@@ -53,7 +54,7 @@ def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
 
 def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
     lines = _loop(PHI, "%s99_s9")  # The bound is a register, which depends on data.
-    # A kernel without matrix products is XLA's, to which the stated trips do not apply.
+    # A kernel without matrix products belongs to XLA. The stated trips do not apply to it.
     assert _runs(lines, [(1.0, 2.5), (2.5,)])[1] == 0.6
     lines[2] = lines[2].replace(" }", "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1 }")
     assert _runs(lines, [(1.0, 2.5), (2.5,)]) == ([1.0, 2.5, 2.5, 2.5, 1.0], 0)
@@ -80,7 +81,7 @@ def _loop(counter, bound, negated="!", compare="ge"):
 
 
 PHI = "%s30_s3 = sphi %s10_s1, %s20_s2 /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
-# The counter of `PHI`, which is stored in memory (`IN_MEMORY`), or copied to another register
+# Variants of `PHI` whose counter is stored in memory (`IN_MEMORY`), or copied to another register
 # before the next iteration (`MOVED`).
 IN_MEMORY = (
     "%s30_s3 = sphi %s10_s1, %s20_s2  ;;  %77 = sst [smem:[#allocation2_spill]] %s30_s3  ;;"

@@ -18,7 +18,7 @@ from tests.commands.test_preflight import SETTINGS
 
 # Program that starts a run as a machine does, until the run looks up its compiled step. Without a
 # TPU, JAX cannot load a stored program. This program therefore compiles the step again and stores
-# it. The test compares the key under which it is stored.
+# it. The test checks that both programs are stored under the same key.
 MACHINE = """
 import sys
 import jax

@@ -320,7 +320,7 @@ def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gc
     assert storage.read_bytes(f"{bucket}/a") == b"3"
     lease.release()
     now.now += get_lease_seconds()
-    storage.write_bytes(f"{bucket}/a", b"4")  # Now any process may write.
+    storage.write_bytes(f"{bucket}/a", b"4")  # After the release, any process may write.
 
 
 def test_a_lock_that_a_full_disk_left_empty_is_stale(tmp_path):

@@ -278,7 +278,7 @@ def metadata_server(tmp_path_factory):
 def place(tmp_path_factory, fake_gcs):
     """Create a bucket with a data set, and return the path of a config.
 
-    This process can access the bucket, too.
+    The process that runs the tests can access the bucket.
     """
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     fake_gcs.create_bucket("rented")

@@ -141,7 +141,7 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
 
 
 class Vm:
-    """Simulated machine in the folder `root`. `watched` kills its watcher at the end of a block."""
+    """Simulated machine in the folder `root`. A watcher runs in each block `with vm.watched()`."""
 
     def __init__(self, root, fake, **terms):
         self.root, self.fake = root, fake
