@@ -60,7 +60,7 @@ def workers():
 
 
 def swallow():
-    """Suppress the exception that interrupts the first sleep, as some libraries do, and wait."""
+    """Suppress any exception in the first sleep, as some libraries do, and then wait forever."""
     with contextlib.suppress(BaseException):
         console.log(READY)
         time.sleep(60)
@@ -88,7 +88,7 @@ def native():
         # Remove this file by `atexit`, as TensorFlow removes its temporary files.
         atexit.register(os.unlink, library.name)
         console.log(f"{directory} {own.name} {library.name}")
-        # Another thread logs READY while pbkdf2 already runs. pbkdf2 releases the GIL.
+        # Log READY from another thread when pbkdf2 runs. pbkdf2 releases the GIL.
         threading.Timer(0.3, console.log, (READY,)).start()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
     return {}

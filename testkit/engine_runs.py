@@ -1,4 +1,4 @@
-"""Train some steps under an engine in this process, and compare the results.
+"""Train some steps with an engine in this process, and compare the results with a reference.
 
 `python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on DEVICES
 virtual CPU devices. It trains with JAX's runtime and with a reference implementation. It prints the

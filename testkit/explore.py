@@ -131,7 +131,7 @@ class Process:
 
 @dataclass
 class System:
-    """State of the world and of the supervisors."""
+    """State of the simulated cloud and of the supervisors' processes."""
 
     bounds: Bounds
     cloud: Cloud
@@ -160,7 +160,7 @@ class _TurnOver(BaseException):
 
 
 class _Turn:
-    """One turn of a process, with the services, files and clocks that it uses.
+    """One turn of a process, with the services, files and clocks that the process uses.
 
     Args:
         system: state that the turn changes.
@@ -326,7 +326,7 @@ class _Turn:
 
 
 def _turns(system, index):
-    """Yield every possible turn of a process, with the state after it."""
+    """Yield every possible turn of a process, with the state after the turn."""
     scripts: list[tuple[str, ...]] = [()]
     while scripts:
         script = scripts.pop()

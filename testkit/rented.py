@@ -24,7 +24,7 @@ _NOT_PACKED = {"site-packages", "dist-packages", "test", "tests", "__pycache__",
 
 
 def python(version=""):
-    """Find a Python that has pip, as a machine's image does.
+    """Find a Python with pip, like the Python in the image of a rented machine.
 
     Args:
         version: version such as "3.10", or "" for any.

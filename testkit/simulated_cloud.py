@@ -118,10 +118,11 @@ class SimulatedCloud:
     # create, delete, operation, read, write or renew_lock) and the zone, or "" without a zone. If
     # the function raises an exception, the request fails.
     interfere: Callable[[str, str], None] = lambda act, zone: None
-    wake: Sequence[float] = ()  # virtual times at which `interfere` changes
+    wake: Sequence[float] = ()  # virtual times at which `interfere` acts differently
     # Outcomes of the next creations, in order: "stockout", "quota", "permission", "internal",
-    # "slow", "stuck" (never READY), "lost" (the answer is lost, but the TPU is created), "freeze",
-    # "exit:71", "queue_failed" (a queued resource becomes FAILED, since quota is missing), ...
+    # "slow", "stuck" (never READY), "lost" (the answer is lost, but the TPU is created), "freeze"
+    # (the trainer hangs), "exit:71" (the trainer exits with this status), "queue_failed" (a queued
+    # resource becomes FAILED, since quota is missing), ...
     script: list[str] = field(default_factory=list)
     delete_script: list[str] = field(default_factory=list)
 

@@ -38,7 +38,7 @@ class Ended:
 
 
 class Command:
-    """Running command.
+    """Command that runs in a forked process.
 
     Args:
         process: process of the command.

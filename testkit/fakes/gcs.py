@@ -132,7 +132,7 @@ class FakeServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, with or without TLS."""
+    """Handler of one connection, with or without TLS."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

@@ -182,8 +182,8 @@ class Store:
     def _list(self, bucket, query):
         """Return one page of a listing of the objects whose names start with a prefix.
 
-        If a name contains the delimiter after the prefix, the page contains only the name's
-        beginning up to the delimiter, once for all names with this beginning (`prefixes`).
+        Names that contain the delimiter after the prefix are not listed. `prefixes` contains the
+        beginnings of these names up to the delimiter, each only once.
         """
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         wanted = re.compile(_glob_to_regex(query.get("matchGlob", "**")))

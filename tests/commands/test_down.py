@@ -1,4 +1,4 @@
-"""`down` lists TPUs, asks, deletes them, and verifies that they are deleted."""
+"""`down` lists TPUs, asks for confirmation, deletes them, and verifies that they are deleted."""
 
 import io
 import time

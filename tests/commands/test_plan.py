@@ -1,4 +1,4 @@
-"""`plan` as a command."""
+"""Output of the command `plan`, as text and as JSON."""
 
 import functools
 import json

@@ -76,7 +76,8 @@ def test_slice_is_compiled_with_its_collectives(preflight):
     assert results["batch_per_core"] == 2  # The global batch of 8 is divided by 4 devices.
     if small_steps.lists_code():
         assert 0 < results["code_cycles"] < results["priced_cycles"]
-        # Scatters have no counted cycles, and are a large part of such a small step.
+        # The coverage is low, since scatters have no counted cycles and are a large part of this
+        # small step.
         assert 0.5 < results["code_coverage"] <= 1
         assert "by machine code" in ended.stderr
     config = fitted(None, SETTINGS)

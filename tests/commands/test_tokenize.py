@@ -1,4 +1,4 @@
-"""`tokenize` as a command."""
+"""`tokenize` writes a model and its record, and refuses to change the settings of a model."""
 
 import functools
 import json

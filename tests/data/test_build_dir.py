@@ -29,7 +29,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Write a few documents."""
+    """Write a corpus of 60 short documents, and return its path."""
     texts = [f"吾輩は猫である。名前はまだ{i}無い。" * (5 + i % 7) for i in range(60)]
     return making.write_corpus(tmp_path_factory.mktemp("corpus") / "c.jsonl", texts)
 

@@ -19,7 +19,7 @@ def test_the_page_has_every_function(name):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_examples_run_on_a_toy_corpus(tmp_path):
-    """Run the page's examples, one with a preset and one with a `Config`."""
+    """Run the two examples of `docs/api.md`, one with a preset and one with a `Config`."""
     pytest.importorskip("safetensors", reason="export needs the huggingface extra")
     whole, with_config = re.findall(r"(?s)```python\n(.*?)```", PAGE)
     program = f"{whole}\n{with_config}\nprint(config.model.num_layers)\n"

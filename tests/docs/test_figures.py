@@ -1,4 +1,4 @@
-"""Hours and prices in pages equal those that `plan` computes."""
+"""Hours and prices in documentation pages equal those that `plan` computes."""
 
 import re
 

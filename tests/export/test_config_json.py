@@ -51,10 +51,10 @@ class _Made(Data):
 
 
 def begun(folder, length, place, monkeypatch, **sets):
-    """Start a run from the encoder in `folder`, on data of some length.
+    """Start a run from the encoder in `folder`, on sequences of `length` tokens.
 
     Returns:
-        The trained model, and the notice that `pretrain` prints about its attention.
+        The model at step 0, and the notice that `pretrain` prints about the model's attention.
     """
     tokenizer = read_tokenizer(str(folder))
     about = [f"make_data.seq_length={length}", f"tokenize.vocab_size={tokenizer.vocab_size}"]

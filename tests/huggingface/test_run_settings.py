@@ -3,7 +3,7 @@ r"""Runs that start from an encoder's folder: their settings, and the commands o
 The commands are `make-data --tokenizer FOLDER`, `pretrain --init_from FOLDER`, `evaluate` and
 `export`.
 
-Slow tests cover the layouts of several public encoders. A tested `config.json` is that of the
+Slow tests cover the layouts of several public encoders. Each tested `config.json` is that of a
 published model, but widths, layers and vocabularies are small, and weights are random. To test real
 weights, set BIGBIRD_JA_ENCODERS to folders that contain them:
 

@@ -1,4 +1,4 @@
-"""Names and shapes of the parameters."""
+"""Number of a model's parameters, and weight decay of each parameter."""
 
 from bigbird_ja.model.params import make_parameter_specs
 from bigbird_ja.settings.values import replace_settings

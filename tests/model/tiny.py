@@ -24,7 +24,7 @@ _TINY = {
 
 
 def tiny_config(seq_length=96, **sets):
-    """Return a small config with the settings `**{"section.key": value}`."""
+    """Return a small config. `sets` contains other settings, as `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if "model.architecture" in sets:
         del values["model.block_size"]

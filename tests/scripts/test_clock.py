@@ -30,7 +30,7 @@ def counts(programs):
 
 @pytest.fixture
 def steps(programs, counts):
-    """Return the steps that have a published time and counts."""
+    """Return the programs of train steps that have a published time and stored counts."""
     return [
         p for p in programs.values() if p.kind == "step" and p.published_ms and p.name in counts
     ]

@@ -1,6 +1,6 @@
-"""The supervisor satisfies its invariants in every state within bounds and on long walks.
+"""The supervisor satisfies its invariants in every state within bounds and on long random walks.
 
-Faults that are added to the code on purpose violate an invariant, and are found.
+The exploration also finds faults that a test adds to the supervisor's code on purpose.
 """
 
 import os
@@ -64,7 +64,7 @@ WALKS = {
     "queue": Bounds(ticks=300, target_step=ENDLESS, queued=3),
     "another record": replace(CHANGES, ticks=300),
 }
-NUMBER = int(os.environ.get("BIGBIRD_JA_WALKS", "12"))  # `make bench-leaks` sets more walks.
+NUMBER = int(os.environ.get("BIGBIRD_JA_WALKS", "12"))  # `make bench-leaks` runs more walks.
 
 
 @pytest.mark.parametrize("bounds", WALKS.values(), ids=WALKS)

@@ -19,7 +19,7 @@ def test_killed_run_ends_with_the_weights_of_an_uninterrupted_one(store, zygote,
     config, data = killing.write_inputs(tmp_path / "inputs")
     arguments = ["--config", str(config), "--data_dir", str(data), "--engine", ENGINE]
     arguments += ["--mode", "train_and_eval", "--set", "training.eval_every_steps=20"]
-    # All processes compile at each start. Smaller steps compile faster.
+    # Each process of a pod compiles the step at each start. A smaller step compiles faster.
     if store == "pod":
         arguments += ["--set", "training.global_batch_size=8", "--set", "model.num_layers=1"]
         arguments += ["--engine", "pjrt"]

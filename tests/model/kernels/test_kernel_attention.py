@@ -164,7 +164,7 @@ def _gradients(config):
 
     params = {k: tf.constant(v) for k, v in draw_parameters(*with_data(config), seed=1).items()}
     is_kernel = config.model.attention_implementation == "kernel"
-    # Only the kernels need the compiled function.
+    # Run the Python function eagerly without kernels, since only kernels need compilation.
     found = (run if is_kernel else run.python_function)(params)
     gradients = {k: tf.convert_to_tensor(v) for k, v in found.items() if v is not None}
     operations = run.get_concrete_function(params).graph.get_operations()
