@@ -67,7 +67,7 @@ class Bounds:
 
     faults: int = 1
     ticks: int = 12
-    # Last step. The trainer makes one step per second, so that 600 steps need two polls.
+    # Last step. The trainer makes one step per second, so that 600 steps take two polls of 300 s.
     target_step: int = 600
     polls: float = 6.0  # polls that --max_cost pays for
     processes: int = 2

@@ -1,4 +1,4 @@
-"""`tokenize` writes a model and its record, and refuses to change the settings of a model."""
+"""`tokenize` writes a model and its record. Only --overwrite replaces a model of other settings."""
 
 import functools
 import json

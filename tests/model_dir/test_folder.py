@@ -107,9 +107,9 @@ def test_next_start_removes_the_scratch_folder_of_a_killed_run(base, tmp_path, m
 
 @pytest.mark.parametrize("with_overwrite", [True, False])
 def test_a_move_on_a_bucket_that_was_killed_is_completed(bucket, monkeypatch, with_overwrite):
-    """Kill the process before each change of files while MODEL_DIR is moved aside, and back.
+    """Kill the process before each change of files while MODEL_DIR is moved aside or moved back.
 
-    It is moved back because the start is refused.
+    A refused start moves MODEL_DIR back.
     """
     for kill in range(100):
         path = f"{bucket}/{kill}"
