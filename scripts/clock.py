@@ -4,7 +4,7 @@
 
 scripts/clock.yaml describes the programs. This module implements each in JAX for one device,
 compiles it with one layer (or two), and counts its cycles as `preflight` does. The counts are
-stored in docs/lab/clock.json, and programs that it contains are not compiled again. A step is
+stored in docs/lab/clock.json, and programs in this file are not compiled again. A step is
 extrapolated to its number of layers. The time of the weights' update follows from its bytes, and
 the time of the traffic between chips from published link rates.
 
@@ -73,8 +73,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str = ""
     date: str = ""
     versions: str = ""
-    # Number of the set to which the program belongs (0 for none). The times of a set were predicted
-    # before the authors knew them.
+    # Number of the set of blind predictions to which the program belongs (0 for none). The authors
+    # predicted the times of a set before they knew the published times.
     blind: int = 0
     measured_ms: float | None = None  # published time of a step
     tflops: float | None = None  # published rate of a chip, from which the time follows

@@ -23,7 +23,7 @@ from bigbird_ja.settings.variants import OPTIONS, VARIANTS
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
-COMMON = "In most commands"  # flags that the index lists once
+COMMON = "In most commands"  # heading of the flags that the index lists only once
 
 
 def pages() -> dict[str, str]:

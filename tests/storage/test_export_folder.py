@@ -32,7 +32,7 @@ def _fill(text, name="a.txt"):
 
 
 def _export(target, step, text, overwrite=False, **fill):
-    """Write an export as the command does, and return whether it was already finished."""
+    """Write an export as `bigbird-ja export` does. Return whether it was already finished."""
     if folder.is_finished(str(target), _record(step), overwrite):
         return True
     folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
