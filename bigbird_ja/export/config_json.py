@@ -40,8 +40,8 @@ _MODERNBERT_KEYS = (
 def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of `config.json`, in a form that transformers 4 and 5 read.
 
-    It describes a BigBird or a ModernBERT. If the source's class (BERT, RoBERTa or XLM-RoBERTa)
-    computes the same as the trained model, it describes a model of the source's class.
+    The file describes a BigBird or a ModernBERT. If the source's class (BERT, RoBERTa or
+    XLM-RoBERTa) computes the same as the trained model, the file describes a model of this class.
 
     Args:
         trained: trained model of a run.

@@ -267,7 +267,7 @@ def _describe_data(manifest: Manifest | None, code: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape foreign text to one line without HTML or table cells."""
+    """Escape a text for Markdown, as one line without HTML, links and table cells."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(escape_text(text), quote=False))
 
 

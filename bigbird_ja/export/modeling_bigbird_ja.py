@@ -1,10 +1,10 @@
 # Copyright 2026 the bigbird-ja authors. Licensed under the Apache License, Version 2.0.
 """BigBird as bigbird-ja trained it, for PyTorch and Hugging Face transformers (4.4x and 5).
 
-In transformers' own BigBird every random block is block 0, except during training. These classes
-have the same parameters, and use the random blocks with which the model was trained (`pattern.py`,
-next to this file in an exported folder). So the logits equal the trainer's. The memory for sparse
-attention is proportional to the sequence length.
+In transformers' own BigBird every random block is block 0, except during training. The classes in
+this file have the same parameters as transformers' classes, but use the random blocks with which
+the model was trained (`pattern.py`, next to this file in an exported folder). So the logits equal
+the trainer's. The memory for sparse attention is proportional to the sequence length.
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
 

@@ -10,10 +10,10 @@ MODULES = ("Transformer", "Pooling", "Normalize")
 def make_module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of sentence-transformers' files by name.
 
-    The files state the modules, pooling, length limit and prompts of the source. Without a source
-    of sentence-transformers, they state mean pooling. sentence-transformers 2 and all later
-    versions read these names of files and modules. A module with its own weights is left out. The
-    source's length limit is left out if this model has more positions than the source.
+    The files state the modules, pooling, length limit and prompts of the source. If the source has
+    no files of sentence-transformers, the new files state mean pooling. sentence-transformers 2 and
+    all later versions read these names of files and modules. A module with its own weights is left
+    out. The source's length limit is left out if this model has more positions than the source.
 
     Args:
         width: number of dimensions of an embedding.

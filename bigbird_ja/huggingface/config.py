@@ -109,7 +109,7 @@ class Encoder:
 
 
 def read_config(folder: str) -> Encoder:
-    """Read config.json.
+    """Read the config.json of a Hugging Face folder.
 
     Raises:
         BadInput: The file is missing, or no run can start from a model of this architecture, head

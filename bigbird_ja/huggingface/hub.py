@@ -31,7 +31,7 @@ def advise_download(path: str) -> str:
 
 
 def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
-    """Download the newest commit of the repository that `path` names, unless it is a local path.
+    """Download the newest commit of the repository that `path` names, unless `path` is local.
 
     Returns:
         The folder in huggingface_hub's cache, or `path` if nothing is downloaded.
@@ -59,7 +59,7 @@ def fetch_model(path: str, parameter: str, weights: bool = False) -> str:
         if weights and not any(name.endswith(".safetensors") for name in os.listdir(folder)):
             more["revision"] = parse_cached_path(folder)[1]
             huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
-    except Exception as error:  # The client and its HTTP library have exceptions of their own.
+    except Exception as error:  # huggingface_hub and its HTTP library raise their own exceptions.
         is_lost = type(error).__name__ == "LocalEntryNotFoundError"
         reason = summarize_error((is_lost and error.__cause__) or error)
         why = f"no such path, and the Hub cannot provide it ({reason})"

@@ -1,7 +1,7 @@
 """State dicts of Hugging Face's models: names of parameters, and readers of the files.
 
-Weights are read from safetensors or, if PyTorch is installed, from its own format, in one file or
-several. No code of a folder is executed.
+Weights are read from safetensors files. If PyTorch is installed, they are also read from files in
+PyTorch's own format. Weights may be in several files. No code of a folder is executed.
 """
 
 import hashlib

@@ -221,8 +221,8 @@ def _find_special_ids(
 ) -> SpecialIds:
     """Return the ids of the special tokens.
 
-    A token that the tokenizer does not state is found by its usual names.
-    cls and sep are the tokens that the tokenizer adds around a text, if it adds any.
+    A token that the tokenizer does not state is found by its usual names. If the tokenizer adds
+    tokens around a text, these are cls and sep.
     """
     known = {name: i for i, name in enumerate(names)}
     stated = theirs.special_tokens_map

@@ -355,7 +355,7 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
 def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
     """Return a function that finds all tokens from which a token is merged, and the token itself.
 
-    The function maps the token's id to the set of ids.
+    The function maps a token's id to the ids of the found tokens.
     """
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":

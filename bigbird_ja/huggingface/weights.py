@@ -38,8 +38,8 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
         specs: parameters of the new run.
 
     Raises:
-        BadInput: `read_config` or `state_dict.read` raises it, or the encoder has another
-            architecture or surplus tensors.
+        BadInput: `read_config` or `state_dict.read` raises it. Or the encoder's architecture is not
+            the run's, or the encoder contains tensors that the run's model lacks.
     """
     encoder, model = read_config(folder), config.model
     if (architecture := encoder.settings["architecture"]) != model.architecture:

@@ -45,7 +45,7 @@ def locate(config: str) -> tuple[str, str]:
     A file with the name of a preset must be given as ./NAME.
 
     Raises:
-        BadInput: The text is empty, or neither a preset nor a file.
+        BadInput: `config` is empty, or names neither a preset nor a file.
     """
     if not config:
         raise BadInput("`config` is empty: name a preset or a YAML file, or remove the parameter")
@@ -81,7 +81,7 @@ def read_config(path: str) -> tuple[Config, Data]:
     """Read a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
-        BadInput: The file is missing, is not a config, or has another format version.
+        BadInput: The file is missing, is not a config, or has an unsupported format version.
     """
     values, _ = _read(path, path, is_ours=True)
     pad_id = values.pop(PAD_ID, 0)

@@ -126,7 +126,7 @@ class Option:
             source: file or parameter, for the message.
 
         Raises:
-            BadInput: The value has another type, is not finite or out of range, or is not one of
+            BadInput: The value has the wrong type, is not finite or out of range, or is not one of
                 the choices.
         """
         try:

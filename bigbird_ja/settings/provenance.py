@@ -25,8 +25,8 @@ class Layer(NamedTuple):
     Attributes:
         source: "preset NAME", the path of a file, or a parameter's name in backticks.
         values: Values of settings by key.
-        is_complete: Whether the source contains all settings, so that its values are not a choice
-            of the user.
+        is_complete: Whether the source contains all settings. A value from such a source is not
+            necessarily a choice of the user.
     """
 
     source: str

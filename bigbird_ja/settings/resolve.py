@@ -56,7 +56,8 @@ def given_layers(
 
     Args:
         overrides: values by key.
-        arguments: values of parameters by the key that they set; None for a missing parameter.
+        arguments: values of parameters by the key of the setting that each parameter sets, with
+            None for a missing parameter.
     """
     given = {key: value for key, value in (arguments or {}).items() if value is not None}
     return [
@@ -117,13 +118,13 @@ def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
     """List and log the overrides to drop because a later source chose another class.
 
     For example, `--set model.architecture=modernbert` replaces the class `BigBirdModel` of a
-    preset. Then two kinds of overrides are dropped: settings that the new class does not contain
-    (`block_size`), and settings of the preset whose default differs between the two classes
+    preset. In this example two kinds of overrides are dropped: settings that the new class does not
+    contain (`block_size`), and settings of the preset whose default differs between the two classes
     (`layer_norm_eps`).
 
     Raises:
-        BadInput: A parameter, the source that chose the class, or a later source sets something
-            that the class does not contain.
+        BadInput: A parameter, the source that chose the class, or a later source sets a setting or
+            value that the class does not accept.
     """
     last = {override.key: override for override in overrides}
     chosen = select(section, {o.name: o.value for o in last.values()})
@@ -207,7 +208,8 @@ def fit_to_data(
         data_dir: folder of the data set for the message, or "" without one.
 
     Raises:
-        BadInput: The value of a parameter disagrees with the data set, or has no effect on it.
+        BadInput: The value of a parameter disagrees with the data set, or has no effect on a run
+            with this data set.
     """
     last = {override.key: override for override in overrides}
     for key, value in get_data_entries(data).items():

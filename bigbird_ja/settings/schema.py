@@ -40,9 +40,10 @@ def about(
         meaning: noun phrase for `--help`.
         span: minimum and maximum.
         unit: unit of the value.
-        by: commands in which the setting has an effect; by default the section's.
-        change: changes that a resumed run accepts; by default the section's. "free": all changes.
-            "logged": changes by a parameter, which are logged as events. "fixed": none.
+        by: commands in which the setting has an effect. The section's `by` is the default.
+        change: changes that a resumed run accepts. The section's `change` is the default.
+            "free": all changes. "logged": changes by a parameter, which are logged as events.
+            "fixed": none.
         none: meaning of None, if None is allowed.
     """
     extra = {"unit": unit, "by": by, "change": change, "none": none}

@@ -67,7 +67,7 @@ def count_train_predictions(config: Config, data: Data) -> int:
 
 
 def compute_config_fingerprint(config: Config, data: Data) -> str:
-    """Return the SHA-256 (hex) of the settings and facts that must not change when a run resumes.
+    """Return the SHA-256 (hex) of all settings and facts that may not change freely in a run.
 
     Default values are excluded, so that adding a setting does not change fingerprints of old runs.
     """
@@ -96,6 +96,6 @@ def list_changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[
 def get_accepted_changes(key: str) -> str:
     """Return "free", "logged" or "fixed": the changes that a resumed run accepts.
 
-    `schema.about` explains the three.
+    `schema.about` explains the three values.
     """
     return "fixed" if key == PAD_ID else OPTIONS[key].change

@@ -7,7 +7,7 @@ of tokens later:
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
 The quoted name is drawn from at least 10,000 names. So a model can predict the later mention only
-if it sees the first one. `scripts/probe.py` measures whether it does. Words and sentences are in
+if it sees the first one. `scripts/probe.py` measures such predictions. Words and sentences are in
 `article_words.yaml` and `article_sentences.yaml`. A change of either file changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
@@ -285,11 +285,11 @@ def sample(
         documents: number of articles.
         seed: random seed.
         mean_length: mean length of an article, in characters.
-        facts_per_1000_characters: number of facts that are repeated later in the article.
-        overwrite: whether an existing generated corpus is renamed to OUTPUT.replaced-N.
+        facts_per_1000_characters: facts per 1,000 characters, each repeated later in the article.
+        overwrite: whether an existing generated corpus is replaced, and kept as OUTPUT.replaced-N.
 
     Raises:
-        BadInput: The file exists with another content.
+        BadInput: The file exists with different content.
     """
     path, started = os.fspath(output), time.monotonic()
     characters = size = 0
@@ -314,7 +314,7 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
     """Write the documents and return True, or return False if the file already contains them.
 
     Raises:
-        BadInput: The file exists with another content.
+        BadInput: The file exists with different content.
     """
     folder, name = storage.get_directory(path), storage.get_base_name(path)
     if not path.endswith(_SUFFIXES):

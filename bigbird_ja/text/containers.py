@@ -29,7 +29,7 @@ _SHOWN = 40
 # Maximum number of rows of a Parquet file in memory, and maximum size of their texts in bytes.
 _ROWS = 256
 _BATCH_BYTES = 256 << 20
-# ARCHIVE.zip::NAME, a file in an archive.
+# Path of a file in an archive, ARCHIVE.zip::NAME.
 _IN_ZIP = re.compile(r"(?P<archive>.*\.zip)::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
 HEADER_ADVICE = ", or add a header line if the file has none"
 _CONVERT = {
@@ -114,7 +114,7 @@ def add_field(names: str) -> str:
 
 
 def list_members(path: str) -> list[str]:
-    """List the files of text in an archive by name, without the files that macOS adds.
+    """List the files of text in an archive, sorted, without the files that macOS adds.
 
     If `path` is not an archive, the list contains only `path`.
 
@@ -160,7 +160,8 @@ def read_rows(path: str, fields: Sequence[str]) -> Iterator[str]:
     """Yield the texts of one column, which is the first of `fields` that the file contains.
 
     Raises:
-        BadInput: The file has another format, is damaged, or contains no such column of text.
+        BadInput: The file is damaged, is not of the format that its suffix states, or contains no
+            such column of text.
     """
     import pyarrow
 
@@ -206,7 +207,7 @@ def _read_record_batches(
 
 
 def _find_text_column(pyarrow: Any, schema: Any, path: str, fields: Sequence[str]) -> str:
-    """Return the column's name that `find_column` finds, and check that the column is text."""
+    """Find a column with `find_column`, and check that the column contains text."""
     field = find_column(path, schema.names, fields)
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):

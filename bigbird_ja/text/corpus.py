@@ -128,7 +128,7 @@ class Corpus:
 
     @property
     def sources(self) -> list[str]:
-        """Sources in order: paths, and `tfds:NAME:SPLIT`."""
+        """Labels of the sources in order, such as a path or `tfds:NAME:VERSION:SPLIT`."""
         return [source.label for source in self.opened]
 
     @functools.cached_property

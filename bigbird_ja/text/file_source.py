@@ -29,7 +29,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.process.console import log
 from bigbird_ja.text import containers
 
-# EUC-JP comes first, as nearly every text in EUC-JP can also be decoded as CP932.
+# EUC-JP is tried first, because nearly every text in EUC-JP can also be decoded as CP932.
 _OTHERS_ENCODINGS = ("euc_jp", "cp932")
 TEXT_FIELDS = ("text",)
 UTF_8 = "utf-8"

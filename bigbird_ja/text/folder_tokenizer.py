@@ -3,8 +3,8 @@
 `huggingface.tokenizer` loads a folder with transformers. The result is stored as one zip archive,
 DATA_DIR/tokenizer.model:
 
-- `vocabulary.json`: facts for training, previews and masks. A machine that trains reads only this
-  file, so it needs no package of Hugging Face.
+- `vocabulary.json`: facts about the tokens, for training, previews and masks. A machine that trains
+  reads only this file, so it needs no package of Hugging Face.
 - `tokenizer.json`: the definition built by the tokenizer's class. The library `tokenizers` encodes
   with it. That library starts in a tenth of the time of transformers. A tokenizer in Python
   (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes with them.

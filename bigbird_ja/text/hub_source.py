@@ -77,13 +77,13 @@ def _find_commit(name: str, revision: str | None) -> str:
         f"Or run `hf download {name} --repo-type dataset --local-dir DIR` and give DIR as `inputs`"
     )
     try:
-        import datasets  # noqa: F401 - the client is one of its dependencies
+        import datasets  # noqa: F401 - huggingface_hub is one of its dependencies
         import huggingface_hub
 
         return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
     except ImportError as error:
         why = f"{error.name} is missing (pip install {error.name})"
-    except Exception as error:  # The client and its HTTP library have exceptions of their own.
+    except Exception as error:  # huggingface_hub and its HTTP library raise their own exceptions.
         why = summarize_error(error)
     raise BadInput(f"`inputs` hf:{name}: {why}. {advice}")
 

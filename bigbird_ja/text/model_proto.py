@@ -31,7 +31,7 @@ UNIGRAM, BPE = 1, 2
 # Kinds of pieces.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-# Step, in nats, to whose multiples `round_scores` rounds scores.
+# `round_scores` rounds scores to multiples of this step, in nats.
 SCORE_STEP = 1 / 64
 
 # Default value of a field by the field's type. All INT32 fields in `_MESSAGES` are enums with the
@@ -105,7 +105,7 @@ def read_settings(model: bytes) -> ModelSettings:
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece of a vocabulary, whose id is its position."""
+    """Piece of a vocabulary. The piece's position in the vocabulary is its id."""
 
     name: str
     score: float  # Log-probability (unigram), or minus the rank of the piece's merge (BPE).
@@ -131,7 +131,7 @@ def round_scores(model: bytes) -> bytes:
     """Round the scores of a unigram model to multiples of `SCORE_STEP`.
 
     SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
-    the sum (0.01 at -1e5) decides between segmentations with nearly equal scores. So the ids of a
+    the sum (0.01 in -1e5) decides between segmentations with nearly equal scores. So the ids of a
     document would differ from the ids of its parts, and from the ids of Hugging Face's tokenizer,
     which sums in float64. Float32 sums of multiples of 1/64 are exact up to 262,144, the score of
     some 40,000 tokens. All implementations choose between equal sums by the same rule. Models of

@@ -76,7 +76,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def find_sentence_boundaries(text: str) -> list[int]:
-    """Return the character offsets where sentences start, ascending, without 0 and the end."""
+    """Return the ascending offsets of sentence starts in characters, without 0 and the end."""
     cuts: list[int] = []
     # Kind and offset of each open bracket, and the number of boundaries before it.
     stack: list[tuple[int, int, int]] = []

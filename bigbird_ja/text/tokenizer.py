@@ -59,7 +59,7 @@ CORE = ("pad", "cls", "sep", "mask")
 
 
 class Tokenizer(abc.ABC):
-    """Base class of tokenizers, loaded by `load.read_tokenizer`.
+    """Base class of tokenizers, loaded by `load.parse_tokenizer`.
 
     Attributes:
         model_bytes: content of DATA_DIR/tokenizer.model.
@@ -76,7 +76,7 @@ class Tokenizer(abc.ABC):
         changes: changes that were made to another project's SentencePiece model, by token.
         files: files of a Hugging Face folder for `export`, or {} if `export` builds them.
         continues_word: bool [vocab_size], whether a token continues the previous token's word, or
-            None if tokens do not state it.
+            None if the spelling of tokens does not show this.
         has_partial_characters: whether a token may contain only a part of a character's bytes.
     """
 

@@ -109,7 +109,7 @@ def tokenize(
         encoding: encoding of .jsonl, .txt, .csv and .tsv files.
         txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
-        overwrite: whether files of an existing model are renamed to NAME.replaced-N.
+        overwrite: whether an existing model's files are replaced, and kept as NAME.replaced-N.
 
     Raises:
         BadInput: The output files exist, but were made with other settings, from another text or by
@@ -169,7 +169,10 @@ def make_model(
 
 
 def make_trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
-    """Return the arguments of SentencePiece's trainer, with ids in the order of SPECIAL_TOKENS."""
+    """Return the arguments of SentencePiece's trainer.
+
+    The special tokens have the first ids, in the order of SPECIAL_TOKENS.
+    """
     pad, bos, eos, unk, *control = CONTROL_TOKENS
     return {
         "vocab_size": settings.vocab_size,
@@ -290,7 +293,7 @@ def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def draw_sample(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
-    """Yield a random sample of `wanted` of `total` items, in order and reproducible.
+    """Yield a reproducible random sample of `wanted` of `total` items, in the order of the items.
 
     The algorithm is selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2
     S), with one pass and constant memory. Every n-th item would be no fair sample, since the lines
@@ -393,8 +396,8 @@ class ModelFiles:
             replaces: whether existing files will be replaced.
 
         Raises:
-            BadInput: A path is not writable, or is a link, a folder, a special file, or a file that
-                `tokenize` did not write or that was changed.
+            BadInput: A path is not writable, or is a link, a folder or a special file. Or a file
+                that will be replaced was not written by bigbird-ja.
         """
         for path in (self.record, self.model, self.vocab):
             outputs.check_output_file(path, _PREFIX, replaces)

@@ -75,7 +75,7 @@ def _make_class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _make_start_table() -> np.ndarray:
-    """Return whether a word starts between two characters, by class: bool [first, second]."""
+    """Return whether a word starts between two characters: bool [class, next character's class]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
     starts[OTHER, OTHER] = True  # Each punctuation mark or symbol is a word.
     starts[SPACE, :] = False  # A space belongs to the word after it, like "▁".
@@ -89,7 +89,7 @@ def _make_start_table() -> np.ndarray:
 
 
 def find_mecab_boundaries(text: str) -> np.ndarray:
-    """Find word starts by MeCab with unidic-lite: int64 character offsets, ascending from 0.
+    """Find word starts with MeCab and unidic-lite: int64 character offsets, ascending from 0.
 
     White space belongs to the following word.
 
@@ -175,8 +175,8 @@ def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray
 class ScriptMarker:
     """`WordMarker` that uses only the ids, at some 100 M tokens/s.
 
-    A table states whether a token starts a word, for each pair of a code of the previous token's
-    end and a code of this token's beginning.
+    Each token has a code for its beginning and a code for its end. A table states, for each pair of
+    an end and the beginning of the next token, whether the next token starts a word.
     """
 
     # Each token has two codes. The code of its end is the class (SPACE, KANJI, ...) of its last
