@@ -1,7 +1,8 @@
-"""BigBird's encoder, post-norm like BERT, with embeddings, then layers of attention and MLP.
+"""BigBird's encoder: embeddings, then post-norm layers of attention and MLP, as in BERT.
 
-Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
-the keys that a query sees. Full attention with that mask is the reference implementation.
+Attention is computed with all scores at once, in tiles (`tiled`), or by TPU kernels (`kernels`).
+`pattern` defines the keys that a query sees. The reference implementation computes all scores, and
+masks the scores of hidden keys.
 """
 
 import functools
@@ -51,7 +52,7 @@ def encode(
         input_ids: int32 [b, S], static shape. No token attends to `data.pad_id`.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S], used only if `attend_across_documents` is off.
-        positions: int32 [b, P], positions for which the last MLP is computed, or None for all.
+        positions: int32 [b, P], positions of the returned hidden states, or None for all.
         dropout_key: key of `layers.make_key`, or None to disable dropout.
 
     Returns:
@@ -62,7 +63,8 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # Tokens are rotated by one block, as rolled attention needs the global blocks to be adjacent.
+    # In tiles the two global blocks, the last and the first, must be adjacent. So the tokens are
+    # rotated by one block.
     offset = pattern.get_sparse_model(config).block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
@@ -70,7 +72,8 @@ def encode(
     tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
     hidden = _embed(params, config, input_ids, segment_ids, dropout_key, offset)
     if rows := count_tile_rows(config, length):
-        # All layers use tiles, as each reshape between a layer's parts would cost a relayout.
+        # The hidden states keep this shape in all layers. Each reshape inside a layer would make a
+        # TPU copy them to another memory layout.
         hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     places = None
     if positions is not None:
@@ -162,9 +165,9 @@ def attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer.
 
-    If `is_tiled`, all arrays of tokens are rotated by one block. In tiles the projections directly
-    write [b, tiles, heads, size, rows], which the output projection reads, so no relayout is
-    needed.
+    If `is_tiled`, the sequences are rotated by one block. If `count_tile_rows` is not 0, the
+    projections write arrays [b, tiles, heads, size, rows]. Attention and the output projection read
+    the same shape, so no array is copied to another memory layout.
 
     Args:
         params: the layer's kernels and biases.
@@ -213,7 +216,7 @@ def _project_in_tiles(
     width, heads = config.model.hidden_size, config.model.num_attention_heads
     size, dtype = width // heads, hidden.dtype
     is_kernel = config.model.attention_implementation == "kernel"
-    base = math.log2(math.e) if is_kernel else 1.0  # Kernels compute powers of two.
+    base = math.log2(math.e) if is_kernel else 1.0  # The kernels compute 2^x in place of e^x.
     result = []
     for name, scale in (("query", base * size**-0.5), ("key", 1.0), ("value", 1.0)):
         inner = f"{scope}/attention/self/{name}"
@@ -227,7 +230,7 @@ def _project_in_tiles(
 def _attend_whole(
     params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tokens: Tokens, layer: int
 ) -> tf.Tensor:
-    """Compute `attend` for whole sequences, with all scores of a layer at once."""
+    """Compute `attend` for whole sequences, without tiles."""
     batch, length = (int(size) for size in tokens.mask.shape)
     with tf.name_scope("attention/projections"):
         split = [batch, length, config.model.num_attention_heads, -1]

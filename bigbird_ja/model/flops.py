@@ -1,4 +1,4 @@
-"""Number of FLOPs of a training step, and of pairs of tokens for which attention is computed."""
+"""Number of FLOPs of a training step, and number of query-key pairs in attention."""
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
@@ -12,15 +12,16 @@ def count_model_flops(config: Config, data: Data, batch_per_core: int, share: fl
 
     The forward pass, with hidden size h, MLP size i and vocabulary size v, takes
 
-    - 2 x (4 h^2 + 2 h i) per token and layer for the projections and the MLP (3 h i if it is
-      gated), where the last layer's MLP runs only for predicted tokens;
+    - 2 x 4 h^2 per token and layer for the projections;
+    - 2 x 2 h i per token and layer for the MLP (2 x 3 h i for a gated MLP). In the last layer only
+      the tokens that a head reads are counted;
     - 4 h per layer and visible pair of query and key, for scores and context;
     - 2 x (h^2 + h v) per prediction for the masked-LM head;
     - 2 x (h^2 + 2 h) per sequence for next-sentence prediction.
 
-    Sparse attention counts the pairs in its pattern. Full attention counts a fraction `share` of
-    all pairs, which are the pairs within a document. Additions, softmax, norms and the optimizer
-    are not counted.
+    In full attention, only the fraction `share` of the pairs is counted, which is the fraction of
+    pairs within a document. In sparse and local attention, all pairs of the pattern are counted.
+    Additions, softmax, norms and the optimizer are not counted.
     """
     model = config.model
     hidden, length = model.hidden_size, data.seq_length
@@ -50,9 +51,7 @@ def check_length(config: Config, seq_length: int) -> None:
 
 
 def count_visible_pairs(config: Config, layer: int, length: int) -> int:
-    """Return the number of pairs of query and key that one head of a layer computes.
-
-    The sequence contains no padding.
+    """Return the number of query-key pairs that one head computes for a sequence without padding.
 
     Raises:
         BadInput: The sequence length does not suit the attention pattern.

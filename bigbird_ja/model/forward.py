@@ -1,7 +1,7 @@
 """Encoder and heads together: losses for training, and evaluation without dropout.
 
-The heads predict masked tokens, and whether segment B follows A. Evaluation runs in float32,
-without recomputation, and is compiled for each shape.
+The heads predict masked tokens, and whether segment B follows segment A. Evaluation runs in
+float32, without gradient checkpointing. A graph is traced for each shape of a batch.
 """
 
 from collections.abc import Mapping
@@ -42,14 +42,16 @@ def compute_pretraining_metrics(
         params: parameters, float32.
         config: config of the run.
         data: data of the run.
-        batch: input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
-            masked_lm_ids int32 [b, P]; (next_sentence_labels int32 [b]).
+        batch: int32 tensors by name. input_ids, segment_ids and, optionally, document_ids are
+            [b, S]. masked_lm_positions and masked_lm_ids are [b, P]. With next-sentence
+            prediction, next_sentence_labels is [b].
         dropout_key: see `encode`.
 
     Returns:
-        float32 [b, P]: masked_lm_losses (cross-entropy, nats) and masked_lm_correct (whether the
-        best token is right, 0 or 1), which the caller weights by `masked_lm_weights`. With
-        next-sentence prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
+        float32 tensors by name. masked_lm_losses (cross-entropy in nats) and masked_lm_correct (1
+        if the token with the highest score is right, else 0) are [b, P]. The caller weights them by
+        `masked_lm_weights`. With next-sentence prediction, next_sentence_losses and
+        next_sentence_correct are [b].
     """
     positions = batch["masked_lm_positions"]
     if data.nsp:  # The pooler reads the first position.
@@ -85,7 +87,8 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
     Args:
         params: parameters, float32.
         config: config of the run.
-        hidden: [b, P, hidden], hidden states at those positions. b or P may be unknown.
+        hidden: [b, P, hidden], hidden states at those positions. The static size of b or P may be
+            unknown.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
@@ -121,7 +124,7 @@ def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
 
 
 def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Compute -log softmax(logits)[ids] over the last axis, without storing float32 copies.
+    """Compute -log softmax(logits)[ids] over the last axis, without storing float32 logits.
 
     Args:
         logits: [..., classes], float32 or bfloat16.
@@ -143,8 +146,8 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
                 difference = tf.where(_is_target(logits, ids), probabilities - 1.0, probabilities)
                 return tf.cast(difference * upstream[..., None], logits.dtype)
 
-        # XLA fuses a comparison and a sum with adjacent operations. It does not fuse a gather along
-        # the vocabulary.
+        # A comparison and a sum select the target's logit. XLA fuses them with adjacent operations,
+        # but would not fuse a gather along the vocabulary.
         chosen = tf.where(_is_target(logits, ids), tf.cast(logits, tf.float32), 0.0)
         return normalizer[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
 
@@ -154,12 +157,13 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 def find_first_best(logits: tf.Tensor) -> tf.Tensor:
     """Return the first position of the maximum along the last axis: int32 [...].
 
-    The result equals `tf.argmax`. But XLA fuses the two reductions of this function with other
-    reductions over the logits.
+    The result equals that of `tf.argmax`. This function uses two simpler reductions, which XLA
+    fuses with other reductions over the logits.
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-    # Positions are float32 (exact below 2^24), as reductions of one type share a pass over logits.
+    # Positions are float32 (exact below 2^24), since reductions of one dtype can share a pass over
+    # the logits.
     places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
     # If the scores contain NaN, no position equals the maximum, and the last position is returned.
     return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
@@ -170,9 +174,9 @@ def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def make_inference_config(config: Config) -> Config:
-    """Return the config for evaluation, in float32, with XLA's attention, without recomputation.
+    """Return the config for evaluation: float32, XLA's attention, no gradient checkpointing.
 
-    With the same settings for all runs, their results are comparable.
+    All runs are evaluated with these settings, so that their results are comparable.
     """
     inference = {
         "model.attention_implementation": "xla",
@@ -230,14 +234,14 @@ class Model(Protocol):
         """Return `compute_pretraining_metrics` of one batch, without dropout."""
 
     def compute_log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return `masked_log_probabilities` of ids of any length."""
+        """Return `masked_log_probabilities` for token ids of any length."""
 
 
 class Forward:
-    """A `Model` run by TensorFlow, compiled for each shape."""
+    """A `Model` that TensorFlow runs, with one graph for each input shape."""
 
     def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
-        """Store the parameters, float32, and compile nothing yet."""
+        """Store the parameters, float32. The first call with a shape traces its graph."""
         self.config, self._data = make_inference_config(config), data
         given = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(
@@ -261,8 +265,8 @@ class Forward:
         Args:
             input_ids: int [b, n], token ids of any length.
             positions: int [b, P].
-            documents: int32 [b, n], document numbers of packed records, which need no padding, or
-                None if each row is one document.
+            documents: int32 [b, n], document numbers of packed records, or None if each row is one
+                document. If given, n must already suit the attention pattern.
 
         Returns:
             float32 [b, P, vocabulary], natural logarithms.

@@ -1,12 +1,13 @@
 """Attention over all keys on a CPU, computed for a few heads at a time.
 
-All scores of a layer at once take so much memory that a CPU waits for it: 4 sequences of 1,024
-tokens and 12 heads have 201 MB of scores, of which the backward pass reads four copies. The scores
-of four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), a layer stores no scores. The
-backward pass computes them again, and uses the stored logarithm of each row's sum.
+All scores of a layer at once take so much memory that a CPU waits for memory. For example, the
+scores of 4 sequences of 1,024 tokens with 12 heads take 201 MB, and the backward pass reads four
+arrays of this size. The scores of four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), a
+layer stores no scores. The backward pass computes them again, and normalizes each row by its stored
+log-sum-exp.
 
-A TPU has kernels for this. Without its kernels it computes `layers.dense_attention` for all heads
-at once.
+On a TPU, kernels (`kernels`) store no scores either. Without kernels, a TPU computes all heads at
+once (`layers.dense_attention`).
 """
 
 import contextlib
@@ -16,9 +17,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-# Below this number of scores in a head, all heads at once are as fast.
+# Minimum number of scores in a head. With fewer scores, computing all heads at once is as fast.
 _MIN_SCORES = 1024 * 1024
-# Maximum number of scores that are computed together. One head would leave cores of the CPU idle.
+# Maximum number of scores that are computed together: four heads for 1,024 tokens. A single head of
+# this size would leave cores of the CPU idle.
 _MAX_SCORES = 4 * 1024 * 1024
 
 _on_a_cpu = contextvars.ContextVar("on_a_cpu", default=False)
@@ -35,7 +37,10 @@ def traced_for_a_cpu() -> Iterator[None]:
 
 
 def is_used(queries: int, keys: int) -> bool:
-    """Return whether attention that is traced now is computed by `attend_by_heads`."""
+    """Return whether to trace attention of this size as `attend_by_heads`.
+
+    Outside of `traced_for_a_cpu` the result is always False.
+    """
     return _on_a_cpu.get() and suits(queries, keys)
 
 
@@ -63,8 +68,9 @@ def attend_by_heads(
         query: [b, Q, heads, size], float32 or bfloat16, not scaled.
         key: [b, S, heads, size].
         value: [b, S, heads, size].
-        visible_to_heads: function of two int32 tensors [n], the numbers of sequences and of heads.
-            The function returns float32 [n, 1 or Q, S], 1 for a key that a query sees, else 0.
+        visible_to_heads: function of two int32 tensors [n], the index of a sequence in the batch
+            and the index of a head. The function returns float32 [n, 1 or Q, S], 1 for a key that a
+            query sees, else 0.
         hidden_score: score of a hidden key, finite.
 
     Returns:
@@ -85,7 +91,7 @@ def attend_by_heads(
         return tf.cast(tf.transpose(split, [0, 2, 1, 3]), query.dtype)
 
     def score(numbers: tf.Tensor, query: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the scores of a group, [together, Q, S], and its visible keys."""
+        """Return the scores of a group of heads, [together, Q, S], and a mask of visible keys."""
         visible = visible_to_heads(numbers // heads, numbers % heads)
         scores = tf.matmul(query, key, transpose_b=True)
         return tf.where(visible > 0, scores, hidden_score), visible
@@ -149,9 +155,9 @@ def visible_keys(
     """Return the argument `visible_to_heads` of `attend_by_heads`.
 
     Args:
-        mask: float32 [b, S], 1 for a token.
-        documents: int32 [b, S], documents of the keys, or None.
-        query_documents: int32 [b, Q], documents of the queries, or None.
+        mask: float32 [b, S], 1 for a token, 0 for padding.
+        documents: int32 [b, S], document numbers of the keys, or None.
+        query_documents: int32 [b, Q], document numbers of the queries, or None.
         static_mask: bool [heads or 1, Q, S], keys that queries see, or None for all.
     """
     static = None if static_mask is None else tf.constant(static_mask, tf.float32)

@@ -17,7 +17,7 @@ from bigbird_ja.settings.schema import Config
 
 
 def draw_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarray]:
-    """Return initial weights, float32, each a function of only (seed, name, shape)."""
+    """Return the initial weights of all parameters by name, float32."""
     params = {
         name: draw_parameter(config, name, spec, seed)
         for name, spec in make_parameter_specs(config, data).items()
@@ -28,7 +28,10 @@ def draw_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarr
 
 
 def draw_parameter(config: Config, name: str, spec: ParameterSpec, seed: int) -> np.ndarray:
-    """Return initial weights of one parameter, without the changes of `model.initializer`."""
+    """Return initial weights of one parameter, before the changes of the initializer `subspaces`.
+
+    The random numbers depend only on the seed, the name and the shape.
+    """
     if spec.kind == "zeros":
         return np.zeros(spec.shape, np.float32)
     if spec.kind == "ones":
@@ -47,13 +50,13 @@ def draw_parameter(config: Config, name: str, spec: ParameterSpec, seed: int) ->
 
 
 def _make_generator(seed: int, name: str) -> np.random.Generator:
-    """Return a generator for one name, so that no parameter depends on the order of others."""
+    """Return a random generator that depends only on the seed and the name."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-# Score of the key at a head's distance, and gain of the output kernels, for the initializer
-# `subspaces`. Both were chosen by trials on the demo's corpus.
+# Constants of the initializer `subspaces`, chosen by trials on the demo's corpus: the score of the
+# key at the distance that a head attends to, and the gain of the output kernels.
 _PEAK = 20.0
 _OUTPUT_GAIN = 1.5
 
@@ -62,21 +65,22 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     """Change the initial weights of a small model so that heads attend by position.
 
     With random weights a masked language model learns only token frequencies for thousands of
-    steps, as no head attends to a fixed distance yet. With these weights heads do from the start
-    (after Trockman and Kolter 2023, arXiv:2305.09828). The first (hidden / heads) dimensions of the
-    embeddings contain only the position, and the other dimensions only the token. In shared
-    dimensions the token would soon dominate the position.
+    steps, as no head attends to a fixed distance yet. With the changed weights, heads attend to
+    fixed distances from the start (after Trockman and Kolter 2023, arXiv:2305.09828). The first
+    (hidden / heads) dimensions of the embeddings contain only the position, and the other
+    dimensions only the token. In shared dimensions the token would soon dominate the position.
 
     - Positions are sines and cosines (Vaswani et al. 2017, section 3.5) at random rates, so that
       every distance within a sequence is distinguishable.
-    - Each head attends to one distance: -1, 1, -2, 2, ... through all layers. Its query kernel is
-      its key kernel after the rotation that moves every position by that distance. Both read only
-      the position.
-    - Values read only the token, by another random map with orthonormal columns for each head. The
-      output kernel is orthogonal times a gain, so that neighbors count more than the token itself.
+    - Each head attends to one distance. The heads of all layers have the distances -1, 1, -2, 2,
+      and so on. A head's query kernel is its key kernel after the rotation that moves every
+      position by the head's distance. The two kernels read only the position.
+    - Each head's value kernel reads only the token, by a random map with orthonormal columns. The
+      output kernel is a random orthogonal matrix times a gain, so that neighboring tokens count
+      more than the token at the query's own position.
 
     Args:
-        params: initial weights of `normal`, which are changed in place.
+        params: initial weights of the initializer `normal`, which are changed in place.
         config: config of the run. The model must have 2 heads or more, of an even size.
         seed: seed for the random rates and maps.
     """
@@ -86,11 +90,12 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     for name in (WORDS, SEGMENT_TABLE):
         params[name][:, :columns] = 0
     params[POSITIONS][:, columns:] = 0
-    # The mean of a squared sine is 1/2. With this factor the positions have the same deviation as
-    # the other initial weights.
+    # The mean of a squared sine is 1/2. So the factor sqrt(2) gives the position embeddings the
+    # standard deviation of the other initial weights.
     waves = np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     params[POSITIONS][:, :columns] = model.initializer_range * waves
-    # After the layer norm, an embedding's position part has the squared length `columns`.
+    # After the layer norm, the position dimensions of an embedding have the squared length
+    # `columns`. With this scale of the kernels, the score at a head's distance is `_PEAK`.
     deviation = np.sqrt(_PEAK / np.sqrt(columns))
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"
@@ -117,6 +122,6 @@ def _draw_orthogonal(generator: np.random.Generator, rows: int, columns: int) ->
 
 
 def _make_rotation(rates: np.ndarray, distance: int) -> np.ndarray:
-    """Return the rotation of sines and cosines from position i to position i + distance."""
+    """Return the matrix that maps sines and cosines of position i to those of i + distance."""
     sine, cosine = np.diag(np.sin(rates * distance)), np.diag(np.cos(rates * distance))
     return np.block([[cosine, -sine], [sine, cosine]])

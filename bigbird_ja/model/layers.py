@@ -1,8 +1,8 @@
-"""Layers that both encoders share.
+"""Layers that the encoders of BigBird and ModernBERT share.
 
-Dense layers, activations, layer norm, attention over all keys, dropout by a counter, and gradient
-checkpointing, which stores only the inputs of a function and computes it again in the backward
-pass.
+The module contains dense layers, activations, layer norm, attention over all keys, counter-based
+dropout and gradient checkpointing. Gradient checkpointing stores only the inputs of a function, and
+computes the function again in the backward pass.
 """
 
 import math
@@ -27,7 +27,8 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
     if len(inputs.shape) == 2:
         product = tf.matmul(inputs, kernel)
     else:
-        # A reshape to two dimensions would let the compiler change layouts next to it.
+        # The einsum keeps all axes. Next to a reshape to two dimensions, the compiler might choose
+        # other memory layouts and copy arrays.
         letters = "abcd"[: len(inputs.shape) - 1]
         product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
     bias = params.get(f"{scope}/bias")
@@ -37,10 +38,10 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
 def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> tf.Tensor:
     """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
-    For the backward pass both gelus save `inputs`. With `save_derivative` they save their values
-    and derivatives instead, in the dtype of `inputs`. Otherwise a TPU's compiler computes values
-    and derivatives inside the matmuls that read them, once for each tile of the result. This can
-    take longer than the matmul.
+    For the backward pass the two forms of GELU save `inputs`. With `save_derivative` they save
+    their values and derivatives instead, in the dtype of `inputs`. Without `save_derivative` a
+    TPU's compiler computes values and derivatives inside the matmuls that read them, once for each
+    tile of a matmul's result. This can take longer than the matmul itself.
     """
     if name in FORMS and (save_derivative or name == "gelu_new"):
         return _apply_with_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
@@ -51,7 +52,7 @@ def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> 
 
 @tf.custom_gradient
 def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    """Compute the tanh form by the sigmoid, which needs few operations."""
+    """Compute the tanh form of GELU by a sigmoid, which needs few operations."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         _, slope = _tanh_form(inputs)
@@ -103,14 +104,14 @@ def _error_form(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x * share, share + x * tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-# Functions that return values and derivatives, float32.
+# Functions that return the values and the derivatives of an activation, float32.
 FORMS = {"gelu_new": _tanh_form, "gelu": _error_form}
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalize the last axis, with float32 statistics and the dtype of `inputs`.
+    """Normalize the last axis with float32 statistics, and return the dtype of `inputs`.
 
-    Nothing is added if the parameters contain no `beta`.
+    Without a parameter `beta`, no bias is added.
     """
     with tf.name_scope("layer_norm"):
         values = tf.cast(inputs, tf.float32)
@@ -128,7 +129,7 @@ class Tokens(NamedTuple):
 
     # float32 [b, S], 1 for a token, 0 for padding, which no query sees.
     mask: tf.Tensor
-    # int32 [b, S], document numbers, if a query sees only keys of its own document, or None.
+    # int32 [b, S], document numbers, or None if a query may see keys of other documents.
     documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
@@ -137,9 +138,9 @@ class Tokens(NamedTuple):
         return Tokens(change(self.mask), documents)
 
 
-# Score of a hidden key, far below any real score. It is finite, so that a row of hidden keys has a
-# maximum to subtract. Probabilities are also multiplied by the 0/1 mask, so that hidden keys get
-# exactly zero even in such a row.
+# Score of a hidden key, far below any real score. It is finite, so that a row with only hidden keys
+# has a finite maximum to subtract. The exponentials are also multiplied by the 0/1 mask, so that
+# the probability of a hidden key is exactly zero even in such a row.
 HIDDEN = -1e9
 
 
@@ -190,14 +191,15 @@ def dense_attention(
         return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
 
 
-# Dropout by a counter: the mask is a hash of (key, element's position), so nothing is stored.
-# Every row and every column of the last dimension gets a well mixed 32-bit number, and two rounds
-# of a finalizer (multiply and shift, with the constants of Chris Wellons' `lowbias32`) join them
-# for each element. XLA fuses this into the op that uses the mask, forward and backward, with the
-# same bits on a CPU and on a TPU. TensorFlow's stateless random numbers (Philox) would take some
-# ten rounds of multiplications per number, and memory until the backward pass.
+# Counter-based dropout: the mask is a hash of a key and of each element's position, so no mask is
+# stored. The last axis counts columns, and all other axes together count rows. Each row and each
+# column gets a well mixed 32-bit number. For each element, two rounds of a hash finalizer (multiply
+# and shift, with the constants of Chris Wellons' `lowbias32`) join the numbers of its row and its
+# column. XLA fuses the hash into the ops that use the mask, in the forward and the backward pass. A
+# CPU and a TPU compute the same bits. TensorFlow's stateless random numbers (Philox) would take
+# some ten rounds of multiplications per number, and would occupy memory until the backward pass.
 
-# 2^32 / golden ratio, which spreads small integers over the range.
+# 2^32 / golden ratio. A multiplication by this number spreads small integers over 32 bits.
 _GOLDEN = 0x9E3779B9
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B
@@ -225,7 +227,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
     Args:
         x: float, static shape, at least one dimension.
-        rate: 0 to below 1, in steps of 2^-32.
+        rate: probability from 0 to below 1, rounded to a multiple of 2^-32.
         key: uint32 [2], or None to disable dropout (evaluation).
         place: number of this place in the model, different for each use of a key.
 
@@ -258,7 +260,8 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     row_bits = _mix(_mix(rows + key[0]) ^ key[1])
     columns = tf.cast(tf.range(shape[-1]), tf.uint32)
     column_bits = _mix(columns * _make_constant(_GOLDEN) + key[1])
-    # With XOR alone, three corners of a rectangle of elements would determine the fourth.
+    # Two rounds of mixing follow the XOR. With XOR alone, the bits at three corners of a rectangle
+    # of elements would determine the bits at the fourth corner.
     bits = row_bits ^ column_bits
     bits = (bits ^ _shift(bits, 16)) * _make_constant(_FIRST)
     bits = (bits ^ _shift(bits, 15)) * _make_constant(_SECOND)
@@ -268,7 +271,7 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
 def _apply_mask(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
     with tf.name_scope("dropout"):
         keep = keep_mask(x.shape.as_list(), rate, key)
-        # bfloat16 cannot represent 1 / (1 - rate).
+        # The scale is applied in float32, as bfloat16 cannot represent 1 / (1 - rate) exactly.
         scaled = tf.cast(x, tf.float32) * (1.0 / (1.0 - rate))
         return tf.cast(tf.where(keep, scaled, 0.0), x.dtype)
 
@@ -295,9 +298,10 @@ def run_layers(
     hidden: tf.Tensor,
     dropout_key: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Run `run(layer, parameters, hidden) -> hidden` for all layers.
+    """Apply all layers in order, and return the hidden states of the last one.
 
-    With gradient checkpointing the backward pass computes each layer again.
+    `run(layer, parameters, hidden)` computes one layer. With gradient checkpointing the backward
+    pass computes each layer again.
     """
     for layer in range(config.model.num_layers):
         names = list_layer_parameters(config, layer)
@@ -321,20 +325,22 @@ def recompute(
 ) -> tf.Tensor:
     """Compute `function(inputs, *weights)` without storing intermediate results for gradients.
 
-    Unlike `tf.recompute_grad` it works on tensors in graph mode.
+    The backward pass computes `function` again. Unlike `tf.recompute_grad`, this implementation
+    works on tensors in graph mode.
 
     Args:
         function: deterministic function, called twice. It may close over tensors without
             gradient.
-        inputs: activations.
-        weights: other tensors with gradients.
+        inputs: first argument of `function`, activations.
+        weights: other arguments of `function`, for which gradients are computed, too.
     """
 
     @tf.custom_gradient
     def run(inputs: tf.Tensor, *weights: tf.Tensor):  # type: ignore[no-untyped-def]
         def gradient(upstream: tf.Tensor):  # type: ignore[no-untyped-def]
-            # Without the barrier the compiler would merge this computation with the first one.
-            # The barrier also delays the computation until its result is needed.
+            # Without the barrier the compiler would merge this second computation with that of the
+            # forward pass. The barrier also delays the second one until the upstream gradient
+            # exists.
             again, upstream = barrier([inputs, upstream])
             with tf.GradientTape() as tape:
                 tape.watch([again, *weights])
@@ -347,10 +353,10 @@ def recompute(
 
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the same tensors, behind a barrier for a TPU's compiler.
+    """Return the same tensors, behind an optimization barrier of XLA.
 
-    The compiler merges no operations across the barrier, and moves none across it. A CPU's compiler
-    removes barriers early, so that they save no memory there.
+    A TPU's compiler merges no operations across the barrier, and moves none across it. A CPU's
+    compiler removes barriers early, so that barriers save no memory on a CPU.
     """
     if is_compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))

@@ -32,7 +32,8 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config, ModernBertModel
 
-# Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves, [tiles, 1, 2, ...].
+# Cosines [tiles, 1, 1, size / 2, rows] and sines [tiles, 1, 2, size / 2, rows] of rotary positions,
+# float32. The sines are negated for the first half of a head.
 _Angles = tuple[tf.Tensor, tf.Tensor]
 
 
@@ -50,7 +51,7 @@ def encode(
 ) -> tf.Tensor:
     """Compute hidden states of all positions, or of some, as `bigbird.encode` does.
 
-    Segments are ignored, as the architecture has no embeddings of them.
+    Segments are ignored, as ModernBERT has no segment embeddings.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
@@ -75,7 +76,7 @@ def encode(
 
 
 def get_modernbert_model(config: Config) -> ModernBertModel:
-    """Return the settings of a ModernBERT."""
+    """Return the model settings of a config whose architecture is ModernBERT."""
     return cast(ModernBertModel, config.model)
 
 
@@ -92,7 +93,10 @@ def _embed(
 
 
 def _count_tile_rows(config: Config, length: int, is_global: bool) -> int:
-    """Return the number of tokens in a layer's tile, which for XLA is the whole sequence."""
+    """Return the number of tokens in a layer's tile.
+
+    With XLA's attention, the tile is the whole sequence.
+    """
     if config.model.attention_implementation != "kernel":
         return length
     return tile_rows(
@@ -117,7 +121,7 @@ def _run_layer(
     """
     scope, model = f"bert/encoder/layer_{layer}", get_modernbert_model(config)
     inputs = hidden
-    if layer:  # The embeddings are already normalized.
+    if layer:  # The inputs of layer 0, the embeddings, are already normalized.
         inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
     output = _attend(params, config, layer, inputs, tokens, angles[pattern.is_global(model, layer)])
     if places is not None and layer == model.num_layers - 1:
@@ -141,9 +145,9 @@ def _attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer: [b * S, hidden].
 
-    The projections write queries, keys and values as [b, tiles, heads, size, rows], so that tokens
-    fill the TPU's 128 lanes. A head's 64 numbers would fill half of them. XLA's attention has one
-    tile.
+    The projections write queries, keys and values as [b, tiles, heads, size, rows], so that the
+    last axis, the tokens of a tile, fills the 128 lanes of a TPU. The 64 numbers of a head would
+    fill only half of the lanes. With XLA's attention, a sequence is one tile.
     """
     model = get_modernbert_model(config)
     batch, length = (int(size) for size in tokens.mask.shape)
@@ -156,8 +160,8 @@ def _attend(
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
         rows = tf.reshape(inputs, [*tiles, model.hidden_size])
-        # There are three matmuls, as splitting the result of one, and joining its gradients, would
-        # copy them.
+        # Query, key and value are computed by three matmuls. With a single matmul, splitting its
+        # result and joining the gradients would cost copies.
         each = (tf.einsum("btri,ihd->bthdr", rows, part) for part in tf.unstack(kernel, axis=1))
         query, key, value = each
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
@@ -181,10 +185,10 @@ def _attend(
 def banded_attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, reach: int | None
 ) -> tf.Tensor:
-    """Compute `dense_attention` to keys within `reach` tokens, or to all keys if it is None.
+    """Compute `dense_attention` to keys within `reach` tokens, or to all keys if `reach` is None.
 
-    Each query block of `reach` tokens sees three key blocks. Sequences of at most three blocks, or
-    of a length that is not a multiple of `reach`, are computed densely.
+    Each query block of `reach` tokens sees three key blocks. If a sequence has at most three
+    blocks, or its length is not a multiple of `reach`, all scores are computed and masked.
     """
     if reach is None:
         return dense_attention(query, key, value, tokens, None)
@@ -222,9 +226,9 @@ def banded_attention(
 def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
-    With `save_product` the result and `both` are saved for the backward pass, which then computes
-    each gradient once. This has the same purpose as `save_derivative` of `activate`, but needs less
-    memory.
+    With `save_product`, `both` and the result are saved for the backward pass, and barriers make a
+    TPU's compiler compute each gradient only once. `save_derivative` of `activate` has the same
+    purpose, but needs more memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
     if not save_product or name not in FORMS:
@@ -248,15 +252,16 @@ def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
     """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) to [b, tiles, heads, size, rows].
 
     Element d of a head's first half and element d of its second half are rotated together, and
-    scaled, in float32. Because of barriers a TPU's compiler does not fuse the rotation into the
-    matmuls before it, and does not rotate gradients again in each matmul that reads them.
+    scaled, in float32. Barriers keep a TPU's compiler from fusing the rotation into the preceding
+    matmuls, and from rotating gradients again in each matmul that reads them.
     """
     cosine, sine = angles
     halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]
 
     def turn(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
         split = tf.reshape(values, halves)
-        # The order is reversed before the cast, as a TPU would write reversed float32 to HBM.
+        # The halves are exchanged before the cast to float32. A TPU would write an array that is
+        # reversed in float32 to HBM.
         straight, crossed = (
             tf.cast(part, tf.float32) * scale for part in (split, tf.reverse(split, [3]))
         )
@@ -272,7 +277,10 @@ def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
 
 
 def _compute_angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
-    """Return cosines and sines of position * theta^(-2d / size), as transformers does."""
+    """Return cosines and sines of position * theta^(-2d / size), the angles of transformers.
+
+    `size` is the size of a head, and d is the index of an element in half a head.
+    """
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)

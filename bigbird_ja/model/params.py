@@ -1,8 +1,8 @@
 """Names and shapes of the model's parameters.
 
-The names are from Google's BigBird checkpoints. ModernBERT's parameters have the same names, if
-BigBird contains such a parameter. Kernels are [in, out]. In Google's checkpoints the head axis of
-the attention kernels is split, so these kernels are reshaped when they are read.
+The names are from Google's BigBird checkpoints. ModernBERT's word embeddings and heads have the
+same names as BigBird's. Kernels are [in, out]. The attention kernels of Google's checkpoints have
+separate axes for the head and for its size, so they are reshaped when they are read.
 `cls/seq_relationship/output_weights` is [2, hidden], as in Google's checkpoints.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
-# Rows of the segment table, for A and B.
+# Number of rows of the segment table: one for segment A, one for segment B.
 SEGMENTS = 2
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
@@ -28,7 +28,7 @@ class ParameterSpec:
 
     @property
     def decay(self) -> bool:
-        """Whether AdamW decays the parameter, which excludes biases and layer norms."""
+        """Whether AdamW decays the parameter. Biases and layer norms are not decayed."""
         return len(self.shape) > 1
 
 
@@ -61,8 +61,8 @@ def list_layer_parameters(config: Config, layer: int) -> list[str]:
 def _make_modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
     """Return the specs of ModernBERT, with shapes and initialization of transformers' class.
 
-    Only the decoder has a bias. Query, key and value share one kernel, and so do both halves of the
-    gated MLP.
+    Only the output layer of the masked-LM head has a bias. Query, key and value share one kernel.
+    The two halves of the gated MLP share another kernel.
     """
     model, hidden = config.model, config.model.hidden_size
     assert model.vocab_size is not None

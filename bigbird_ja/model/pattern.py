@@ -1,18 +1,19 @@
 """Key blocks that each query block sees (window, global and the static random plan).
 
-With n blocks of `block_size` tokens, block rows 0 and n-1 see all blocks. Every other row r sees
-blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
+A sequence has n blocks of `block_size` tokens. Query blocks 0 and n-1 see all blocks. Every other
+query block r sees the global blocks 0 and n-1, the window r-1, r, r+1, and random blocks. The
+setting `random_pattern` selects the random blocks:
 
-- `independent`: `num_random_blocks` blocks are drawn for each row, head and layer, without the
-  row's window and global blocks.
-- `rolled`: blocks 1..n-2 form m tiles of two, where tile i consists of blocks 2i+1 and 2i+2. With
-  static shifts s of the head and layer, both rows of tile i see tiles (i + s) mod m. Shifts are in
-  2..m-2, so that they never overlap the window, and are different within a head.
+- `independent`: `num_random_blocks` blocks are drawn for each query block, head and layer. Window
+  and global blocks are not drawn.
+- `rolled`: blocks 1 to n-2 form m tiles of two blocks, where tile i consists of blocks 2i+1 and
+  2i+2. Each head of a layer has different static shifts. By a shift s, the two blocks of tile i see
+  tile (i + s) mod m. Shifts are from 2 to m-2, so that no shift leads to a block of the window.
 
 Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, as in Hugging Face's
-BigBird, so that an exported model computes the same. Slightly longer sequences that allow too few
-different shifts get full attention, too. The length of all other sequences must be a multiple of
-two blocks.
+BigBird, so that an exported model computes the same values. Slightly longer sequences get full
+attention, too, if they allow too few different shifts. The length of all other sequences must be a
+multiple of two blocks.
 """
 
 # An exported folder contains this file without the imports from bigbird_ja, which are only types.
@@ -50,7 +51,7 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 def is_sparse(model: Model) -> TypeGuard[BigBirdModel]:
     """Return whether long sequences get BigBird's sparse pattern."""
-    # The attribute decides, not the class, as exported code calls this with its own config.
+    # This checks an attribute and not the class, as exported code passes a config of another class.
     return getattr(model, "attention_type", "original_full") != "original_full"
 
 
@@ -75,7 +76,7 @@ def find_shortest_sparse(model: BigBirdModel) -> int:
     """Return the shortest length in tokens for which attention is not full."""
     blocks = 5 + 2 * model.num_random_blocks
     if model.random_pattern == "rolled" and count_shifts(model):
-        # m - 3 shifts exist, and n = 2 * m + 2.
+        # A sequence of m tiles has 2 * m + 2 blocks, and allows m - 3 different shifts.
         blocks = max(blocks, 2 * (count_shifts(model) + 3) + 1)
     return blocks * model.block_size + 1
 
@@ -96,16 +97,17 @@ def padded_length(model: Model, length: int) -> int:
 def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     """Return the static random connections of all layers, or None if attention is full.
 
-    The connections are a pure function of (pattern_seed, layer, head, number of blocks), drawn by
-    NumPy's legacy generator, whose stream never changes.
+    The connections depend only on the config and the number of blocks. They are drawn by NumPy's
+    legacy generator (`RandomState`), which has the same stream in every version.
 
     Args:
         config: config of the run.
         seq_length: length of a sequence, in tokens.
 
     Returns:
-        `independent`: int32 [layers, heads, n - 2, random], random key blocks of query blocks 1 to
-        n - 2. `rolled`: int32 [layers, heads, num_shifts], shifts in tiles.
+        For `independent`, random key blocks of query blocks 1 to n - 2, where n is the number of
+        blocks: int32 [layers, heads, n - 2, num_random_blocks]. For `rolled`, shifts in tiles:
+        int32 [layers, heads, shifts].
     """
     if is_full(config, seq_length):
         return None
@@ -117,7 +119,7 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     return draw(model.pattern_seed, shape, seq_length // model.block_size)
 
 
-# Cached, as every layer needs the plan, and needs it again for recomputation.
+# Cached, as every layer reads the plan, and reads it again for gradient checkpointing.
 @functools.lru_cache(maxsize=8)
 def _draw_independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     num_layers, heads, count = shape
@@ -132,7 +134,7 @@ def _draw_independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -
 
 @functools.lru_cache(maxsize=8)
 def _draw_rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
-    """Draw shifts from a shuffled pool, so that all are used equally often over the model."""
+    """Draw shifts from a shuffled pool, so that all heads together use each shift equally often."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
     plan = np.zeros(shape, np.int32)
@@ -169,15 +171,18 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """Return the inner key blocks that inner query blocks see by one shift: bool [n - 2, n - 2]."""
+    """Return a mask of the key blocks that query blocks see by one shift: bool [query, key].
+
+    The mask covers the inner blocks, which are all blocks except the first and the last one.
+    """
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
 def make_dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return the keys that each query sees, bool [heads, S, S], without padding.
+    """Return a mask of the keys that each query sees: bool [heads, queries, keys].
 
-    The mask is the reference for the other implementations.
+    Padding is not masked. Attention with this mask is the reference for faster implementations.
     """
     size = get_sparse_model(config).block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)

@@ -1,21 +1,24 @@
 """Block-sparse attention in tiles, in plain TensorFlow ops that are fast on a TPU.
 
-Two blocks of 64 form a tile of 128 rows, the width of the matrix unit. Sequences are rotated by one
-block, so that tile 0 consists of the last and the first block (the global ones), and any other tile
-j of blocks 2j-1 and 2j. Queries of tile 0 see all keys (part "rows"). Queries of tile j see
+Two blocks of 64 tokens form a tile of 128 rows, the width of the matrix unit. A sequence of T tiles
+is rotated by one block. So tile 0 consists of the two global blocks, the last and the first. Any
+other tile j consists of blocks 2j-1 and 2j. Queries of tile 0 see all keys (part "rows"). Queries
+of any other tile j see these parts:
 
-- own: tile j (two neighboring blocks see each other);
-- outer: the blocks on both sides, joined to one tile: lanes 0..63 from tile j+1, 64..127 from j-1;
+- own: tile j, as its two blocks are neighbors;
+- outer: the two blocks next to tile j, joined to one tile (lanes 0..63 from tile j+1, lanes 64..127
+  from tile j-1);
 - global: tile 0;
-- random: tiles 1 + (j - 1 + s) mod (T - 1), one for each shift s of the head.
+- random: tile 1 + (j - 1 + s) mod (T - 1) for each shift s of the head.
 
 The scores of these parts are not concatenated, but share one row maximum and one row sum. Slices
-and selections fuse into the matmuls, and only random tiles are copied (gathered). The gradient is
-written by hand, and saves the probabilities in bfloat16.
+and selections fuse into the matmuls, and only random tiles are copied (gathered). The backward pass
+is written by hand, and reads probabilities that were saved in the compute dtype.
 
-Arrays are [b, T, heads, size, rows]. In this order 64 numbers by 128 rows fill the TPU's (8, 128)
-layout, while [rows, 64] would be padded to twice its size. Tile 0 is included in the computations
-of all tiles, so that no array needs to be cut, and these results of tile 0 are dropped.
+Arrays are [b, T, heads, size, rows]. With 64 numbers by 128 rows as the last two axes, they fill
+the TPU's (8, 128) layout. In the order [rows, 64] they would be padded to twice their size. The
+parts of tile j are computed for tile 0, too, so that no array needs to be sliced. These results of
+tile 0 are dropped.
 """
 
 from collections.abc import Callable
@@ -27,7 +30,7 @@ import tensorflow as tf
 from bigbird_ja.model.layers import Tokens, barrier, is_compiled_by_xla
 from bigbird_ja.model.tiling import RandomTiles, is_first, mark_low
 
-# Term that is added to the score of a hidden key. The maximum of a row is at least _UNSEEN / 2, so
+# Term that is added to the score of a hidden key. The maximum of a row is raised to _UNSEEN / 2, so
 # that the probabilities of a row without visible keys are exactly zero.
 _UNSEEN = -1e9
 
@@ -54,7 +57,8 @@ def tiled_attention(
             context, kept = _forward(random, query, key, value, tokens)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                # The final slash makes the name absolute, so it stays within the layer's scope.
+                # The final slash makes the scope's name absolute. So the names of the gradient's
+                # ops begin with the layer's scope.
                 with tf.name_scope(f"{scope}gradient/"):
                     return _backward(random, query, key, value, context, kept, upstream)
 
@@ -63,15 +67,15 @@ def tiled_attention(
         return run(query, key, value)
 
 
-# Tensors that are saved for the gradient, in addition to inputs and output: each part's
-# probabilities in the compute dtype, not divided by their sum, and the sums, float32 [b, T, heads,
-# rows].
+# Tensors that are saved for the backward pass, in addition to inputs and output. They are the
+# probabilities of each part in the compute dtype, not yet divided by their sum, and the sums,
+# float32 [b, T, heads, rows].
 _Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _PARTS = ("own", "outer", "global", "random")
 
-# Letters of the equations: b batch, t tiles, h heads, d size, r query rows, c key rows, m random
-# tiles.
+# Letters of the einsum equations: b batch, t tiles, h heads, d size of a head, r query rows, c key
+# rows, m random tiles.
 _SCORES = {
     "own": "bthdr,bthdc->bthrc",
     "outer": "bthdr,bthdc->bthrc",
@@ -96,10 +100,11 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract two arrays in float32. A TPU's matrix unit reads them as bfloat16."""
+    """Contract two arrays in float32, which a TPU's matrix unit rounds to bfloat16."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not is_compiled_by_xla() and _comes_first(equation):
-        # TensorFlow's CPU kernel writes the left operand's axes first, and then transposes.
+        # TensorFlow's CPU kernel writes the left operand's axes first, and transposes the result if
+        # its order is different. With exchanged operands it is not transposed.
         inputs, output = equation.split("->")
         equation = ",".join(reversed(inputs.split(","))) + "->" + output
         left, right = right, left
@@ -107,7 +112,10 @@ def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _comes_first(equation: str) -> bool:
-    """Return whether the right operand's own axes precede the left one's in the result."""
+    """Return whether the result begins with an axis that only the right operand contains.
+
+    Axes that both operands contain are ignored.
+    """
     inputs, output = equation.split("->")
     left, right = inputs.split(",")
     own = [axis in right for axis in output if (axis in left) != (axis in right)]
@@ -115,9 +123,10 @@ def _comes_first(equation: str) -> bool:
 
 
 def _shift_tiles(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return [b, T, ...] shifted to tile t + 1 and to tile t - 1, with `edge` at the ends.
+    """Return for each tile of [b, T, ...] the next tile and the previous tile, as two arrays.
 
-    The array is padded once and sliced twice, as slices fuse into their readers, unlike shifts.
+    `edge` replaces the tiles beyond the ends. The array is padded once and sliced twice, since XLA
+    fuses slices into the ops that read them, but not shifts.
     """
     padded = tf.concat([edge, values, edge], axis=1)
     return padded[:, 2:], padded[:, :-2]
@@ -171,8 +180,8 @@ def _compute_biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]
     mask, documents = tokens
     biases = _lay_out_rows(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
     # The first block of a tile sees only the outer block before the tile, and the second block only
-    # the one after the tile. The block after the tile is in the first half of "outer", so equal
-    # halves are hidden from each other.
+    # the outer block after the tile. The block after the tile is in the first half of "outer". So a
+    # key is hidden if it is in the same half as the query.
     first = mark_low(mask)
     biases["outer"] += np.where(first[:, None] == first, np.float32(_UNSEEN), np.float32(0.0))
     unseen = random.unseen(len(first))
@@ -217,9 +226,9 @@ def _forward(
         parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PARTS]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
         context = tf.where(is_first(query), first[:, None], reduce(tf.add, parts))
-        # A division per element would cost more than the rest, so the reciprocal of the few totals
-        # is computed. Without the barrier the float32 parts would be stored until the backward
-        # pass.
+        # A division of each element would be expensive, so the reciprocals of the few totals are
+        # computed. Without the barrier the float32 terms of the context would be stored until the
+        # backward pass.
         context = context * (1.0 / totals)[:, :, :, None]
         (context,) = barrier([tf.cast(context, query.dtype)])
     return context, (probabilities, totals)
@@ -236,13 +245,15 @@ def _backward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     probabilities, totals = kept
     with tf.name_scope("softmax"):
-        # The upstream gradient is divided by the sums, instead of the probabilities.
+        # The saved probabilities are not divided by their sums. The upstream gradient is divided by
+        # the sums instead.
         exact = tf.cast(upstream, tf.float32)
         inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / totals
         first_inner = inner[:, 0]
         shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
-        # The results of tile 0 in these parts were dropped, so their gradient is zero.
+        # The forward pass dropped the results of tile 0 in all parts except "rows". So the gradient
+        # of these results is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(is_first(query)[..., 0], 0.0, inner)
@@ -271,9 +282,10 @@ def _compute_key_gradient(
 
     Args:
         random: random connections of the layer.
-        weights: weights by the part's name.
+        weights: gradients of the scores (or probabilities), by the part's name.
         queries: [b, T, heads, size, rows], queries (or gradients of the context).
-        first: [b, heads, size, rows], the same for tile 0, in the part "rows".
+        first: [b, heads, size, rows], queries (or gradients of the context) of tile 0, for the part
+            "rows".
     """
     dtype = queries.dtype
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PARTS}

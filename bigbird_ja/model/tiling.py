@@ -1,6 +1,7 @@
 """Random connections of `tiled` attention, as the tiles that each tile of a sequence sees.
 
-Arrays are [b, T, heads, size, rows], and tile 0 contains the global blocks, as in `tiled`.
+Arrays are [b, T, heads, size, rows] for T tiles of `rows` tokens. Tile 0 contains the global
+blocks, as in `tiled`.
 """
 
 from dataclasses import dataclass
@@ -22,18 +23,19 @@ class RolledTiles:
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the m tiles that each tile sees: [b, T, heads, m, ...].
+        """Return the keys of the m random tiles that each tile sees: [b, T, heads, m, ...].
 
-        For tile 0 the m tiles are arbitrary.
+        Tile 0 sees no random tiles, so its m tiles in the result are arbitrary.
         """
         return tf.gather(
             _flatten(keys, 3), _flatten_places(int(keys.shape[0]), self.tiles, self._find_others(1))
         )
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`, and return terms of a sum: [b, T, heads, size, rows]."""
-        # The adjoint of a gather is a scatter, but the adjoint of a permutation is a gather, too.
-        # The parts of tile 0 are zero, so tile 0 may see itself.
+        """Apply the adjoint of `keys`, and return tensors [b, T, heads, size, rows] to add up."""
+        # The adjoint of a gather is usually a scatter. But each shift permutes the tiles, and the
+        # adjoint of a permutation is a gather, too. The parts of tile 0 are zero, so tile 0 may see
+        # itself.
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
         seen_by = _flatten_places(batch, self.tiles, self._find_others(-1))
         places = seen_by * shifts + np.arange(shifts, dtype=np.int32)
@@ -42,11 +44,14 @@ class RolledTiles:
         return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """Arrange a number per token, [b, T, rows], as [b, T, heads or 1, m, rows]."""
+        """Gather a number per token, [b, T, rows], from the m random tiles that each tile sees.
+
+        The result is [b, T, heads, m, rows].
+        """
         return tf.gather(rows, self._find_others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
-        """Return a mask of the keys to hide, or None.
+        """Return a mask of the hidden keys in random tiles, or None if all of them are visible.
 
         The mask is bool, and broadcasts to [b, T, heads, query rows, m, key rows].
         """
@@ -66,10 +71,10 @@ class IndependentTiles:
     """Connections of each block to its own random blocks.
 
     A tile of two query blocks gets m joined key tiles. The first half of a joined tile is a random
-    block of the first query block, and the second half is a random block of the second one. For
-    each half a whole tile is gathered, and a selection joins the halves, which costs less than
-    moving half tiles. If a random block is in the wrong half of its tile, the tile is gathered from
-    a copy of the keys in which the two halves of each tile are exchanged.
+    block of the first query block, and the second half is a random block of the second query block.
+    For each half a whole tile is gathered, and a selection joins the two halves. This costs less
+    than moving half tiles. If a random block is in the wrong half of its tile, the tile is gathered
+    from a copy of the keys in which the two halves of each tile are exchanged.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:
@@ -90,7 +95,7 @@ class IndependentTiles:
         self._source = [source[:, :, half] for half in (0, 1)]  # Each is [T, heads, m].
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Implement the method of `RolledTiles`."""
+        """Implement `RolledTiles.keys` for independent blocks."""
         both = tf.concat([keys, _exchange(keys)], axis=1)
         batch = int(keys.shape[0])
         places = (_flatten_places(batch, 2 * self._tiles, source) for source in self._source)
@@ -98,7 +103,7 @@ class IndependentTiles:
         return tf.where(mark_low(keys), first, second)
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Implement the method of `RolledTiles`."""
+        """Implement `RolledTiles.keys_back` for independent blocks."""
         batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
         zero = tf.zeros([], parts.dtype)
         halves = (tf.where(mark_low(parts), parts, zero), tf.where(mark_low(parts), zero, parts))
@@ -115,13 +120,13 @@ class IndependentTiles:
         return [summed[:, : self._tiles], _exchange(summed[:, self._tiles :])]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """Implement the method of `RolledTiles`."""
+        """Implement `RolledTiles.numbers` for independent blocks."""
         both = tf.concat([rows, _exchange(rows)], axis=1)
         first, second = (tf.gather(both, source, axis=1) for source in self._source)
         return tf.where(mark_low(rows), first, second)
 
     def unseen(self, rows: int) -> np.ndarray:
-        """Implement the method of `RolledTiles`."""
+        """Implement `RolledTiles.unseen` for independent blocks."""
         first = np.arange(rows) < rows // 2
         return first[:, None, None] != first
 
@@ -130,7 +135,10 @@ RandomTiles = RolledTiles | IndependentTiles
 
 
 def _flatten_places(batch: int, tiles: int, tile: np.ndarray) -> np.ndarray:
-    """Convert tiles [T, heads, m] to indices of [b * tiles * heads]: int32 [b, T, heads, m]."""
+    """Convert tile numbers [T, heads, m] to indices into an axis of b * tiles * heads elements.
+
+    The result is int32 [b, T, heads, m].
+    """
     heads = tile.shape[1]
     sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * tiles
     return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
@@ -142,7 +150,7 @@ def _exchange(values: tf.Tensor) -> tf.Tensor:
 
 
 def mark_low(values: tf.Tensor) -> np.ndarray:
-    """Mark the lanes of a tile's first block, for [..., rows]: bool [rows]."""
+    """Return a mask of the rows of a tile's first block, for [..., rows]: bool [rows]."""
     rows = int(values.shape[-1])
     return np.arange(rows) < rows // 2
 

@@ -56,7 +56,7 @@ class _Tiles:
     d_values: Any
 
     def load_queries(self, j: Any, head: int) -> _Queries:
-        """Load or compute all values about one head's queries of tile j that key tiles share."""
+        """Return the values of one head's queries of tile j, which every key tile requires."""
         shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
@@ -85,11 +85,10 @@ class _Queries:
     inner: jax.Array
 
     def multiply(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Multiply keys by the queries (scores), and values by the upstream gradient.
+        """Multiply keys by the queries, and values by the upstream gradient.
 
-        The second product is the gradient of the attention probabilities.
-
-        `keys` and `values` are transposed: [keys, size].
+        The first product contains the scores. The second product is the gradient of the attention
+        probabilities. `keys` and `values` are transposed: [keys, heads * size].
         """
         return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
 
@@ -212,7 +211,7 @@ def _process_head(
 ) -> Iterator[None]:
     """Process a tile of one head's queries with several key tiles, joined in one product.
 
-    With `near` the adjacent blocks are included. The gradient of the queries is appended to
+    With `near`, the adjacent blocks are processed, too. The gradient of the queries is appended to
     `d_queries`. The generator yields between the stages of the software pipeline.
     """
     shape, seen, own = tiles.shape, tiles.seen, t.slice_rows(tiles.shape, head)

@@ -1,8 +1,8 @@
-"""Choice between XLA's attention and the kernels.
+"""Choice between XLA's attention and the Pallas kernels.
 
 XLA's attention (`bigbird`, `modernbert`, `tiled`) runs everywhere and is the reference. The kernels
-are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs them, for comparisons.
-jax is imported only if kernels are used.
+are for newer TPUs under the engine pjrt. On a CPU Pallas' interpreter runs the kernels, for
+comparisons. jax is imported only if kernels are used.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from bigbird_ja.settings.values import replace_settings
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 
 
-# Chips on which `auto` selects the kernels, as they reduce the cycles of a whole step, counted in
-# its machine code (docs/design/kernel.md).
+# Chips on which `auto` selects the kernels. On these chips the kernels reduce the cycles of a whole
+# step, as counted in its machine code (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 
 
@@ -38,7 +38,7 @@ _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE
 
 
 # Words in a compiler's message when HBM is too small. This message also matches `_REFUSAL`, as it
-# lists the buffers of the kernels, but the kernels are not the reason for it.
+# lists the buffers of the kernels. But the kernels are not the reason for the failure.
 _OTHER_MEMORY = "memory space hbm"
 
 
@@ -64,7 +64,7 @@ def resolve_attention(config: Config, data: Data, platform: str, chip: str | Non
 
 
 def fall_back_to_xla(requested: Config, taken: Config, error: Exception) -> Config:
-    """Return the config with XLA's attention after a kernel failed to compile, and log it.
+    """Return the config with XLA's attention after a kernel failed to compile, and log the change.
 
     Args:
         requested: config before `resolve_attention`.
@@ -86,8 +86,8 @@ def fall_back_to_xla(requested: Config, taken: Config, error: Exception) -> Conf
 def saves_derivatives(config: Config) -> bool:
     """Return whether activations save their derivatives (`layers`) for the backward pass.
 
-    They do so only together with the kernels. On chips with kernels this is faster
-    (docs/design/kernel.md), and other chips have too little memory for it.
+    Derivatives are saved only if attention uses the kernels. On chips with kernels a step is then
+    faster (docs/design/kernel.md). Other chips have too little memory for the derivatives.
     """
     return config.model.attention_implementation == "kernel"
 

@@ -45,7 +45,7 @@ class _SeesAll:
     """Online softmax of one head's queries over the key tiles that are processed so far.
 
     Attributes:
-        queries: queries, masked to the head.
+        queries: queries of a tile, with zeros for all other heads.
         maximum: [1, rows], maximum of the scores.
         total: [1, rows], sum of the exponentials.
         summed: [size, rows], sum of the values, weighted by the exponentials.
@@ -204,9 +204,9 @@ def _process_head(
 ) -> Iterator[None]:
     """Process one head's queries of tile j with all key tiles that they see.
 
-    The keys are in tile j itself, the global tile, the random tiles and the adjacent blocks. If
-    tile 0 is global, its queries of the same head (`first`) are processed with the keys of tile j,
-    too. The generator yields between the stages of the software pipeline.
+    The keys are in tile j itself and in the adjacent blocks. If tile 0 is global, keys in tile 0
+    and in the random tiles are added, and the head's queries of tile 0 (`first`) are processed with
+    the keys of tile j. The generator yields between the stages of the software pipeline.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.slice_rows(shape, head)

@@ -1,7 +1,7 @@
-"""Attention by kernels in TensorFlow's graph, with one call forward and one backward.
+"""Attention by kernels in TensorFlow's graph, with one kernel call per forward or backward pass.
 
-Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
-and head are saved between forward and backward.
+Scores and probabilities stay in the chip's vector memory. In addition to the inputs, only the
+context and one number per query and head are saved for the backward pass.
 
 For a TPU, JAX lowers a Pallas kernel to one custom call. The text of this call is inserted into
 TensorFlow's graph. TensorFlow's lowering does not change the text, and libtpu compiles it. For a
@@ -31,7 +31,7 @@ from bigbird_ja.model.layers import Tokens
 _TARGET = "tpu_custom_call"
 # Version of Mosaic in which kernels are serialized. jax's default is the newest, which the libtpu
 # of some images cannot read. Kaggle has jax 0.7.2 and libtpu 0.0.17, which reads up to version 4.
-# libtpu 0.0.52 compiles version 4 to the same code as its own version.
+# libtpu 0.0.52 compiles a kernel in version 4 to the same code as in its newest version.
 _FORMAT = 4
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
@@ -73,7 +73,8 @@ def kernel_attention(
             context, statistics = call_jax(forward, shape, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-                # The final slash makes the name absolute, so it stays within the layer's scope.
+                # The final slash makes the scope's name absolute. So the names of the gradient's
+                # ops begin with the layer's scope.
                 with tf.name_scope(f"{scope}gradient/"):
                     given = [query, key, value, context, upstream, statistics, *marks]
                     return call_jax(backward, shape, given)
@@ -87,9 +88,10 @@ def kernel_attention(
 def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     """Return the arguments of a kernel that state which keys a query sees (see `tiles.Masks`).
 
-    The result always contains a mark of each key, which fills all lanes of the key's row, as scores
-    are transposed. If documents limit the keys, a mark of each query follows. If the kernel may
-    skip key tiles (`LayerShape.runs`), the `tiles.Bounds` of the query tiles follow.
+    The first argument contains the marks of the keys. A key's mark fills all lanes of its row,
+    since scores are [keys, queries]. If documents limit the keys, the marks of the queries follow.
+    If the kernel may skip key tiles (`LayerShape.runs`), the `tiles.Bounds` of the query tiles
+    follow.
     """
     if tokens.documents is None:
         keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN
@@ -107,7 +109,7 @@ def make_marks(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 
 
 def find_bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """For each query tile, find the key tiles that contain its documents.
+    """Find, for each query tile, the key tiles that contain its documents.
 
     Document numbers never decrease along a sequence, so these key tiles are adjacent.
 

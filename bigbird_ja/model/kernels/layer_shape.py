@@ -1,4 +1,4 @@
-"""Shape of one attention layer for the kernels, and the order in which they process tiles."""
+"""Shape of one attention layer, and the order in which the kernels process its tiles."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ LANES = 128
 def tile_rows(length: int, reach: int | None) -> int:
     """Return the number of tokens in a kernel's tile, or 0 if no tile suits this length.
 
-    If `reach` is given (maximum distance of query and key, in tokens), a tile has at least
-    2 * reach tokens. Every key within reach is then in the query's own tile, or in the nearer half
-    of an adjacent tile.
+    `reach` is the maximum distance of query and key in tokens, or None if it is unlimited. A tile
+    has at least 2 * reach tokens. So every key within reach is in the query's own tile, or in the
+    nearer half of an adjacent tile.
     """
     sizes = (2 * LANES, LANES) if reach is None else (LANES, 2 * LANES)
     fitting = (rows for rows in sizes if length % rows == 0 and 2 * (reach or 0) <= rows)
@@ -24,15 +24,15 @@ def tile_rows(length: int, reach: int | None) -> int:
 class Order:
     """Order in which a kernel processes tiles."""
 
-    # Number of tiles in an iteration. They are key tiles for full attention, else query tiles.
+    # Number of tiles that one iteration processes: key tiles in full attention, else query tiles.
     at_once: int
     # Argument of `tiles.emit_pipelined`.
     lag: int
 
 
-# Orders of the forward and the backward kernel. The forward lag of "rolled" is the number of score
-# products of a head. So the matrix units compute the next head's scores and the previous head's
-# context during a head's softmax.
+# Orders of the forward kernel and of the backward kernel. The forward lag of "rolled" is the number
+# of score products of a head. So the matrix units compute the next head's scores and the previous
+# head's context during a head's softmax.
 ORDERS = {
     "rolled": (Order(4, 6), Order(4, 1)),
     "local": (Order(8, 1), Order(8, 1)),
@@ -45,14 +45,14 @@ class LayerShape:
     """Sizes of one attention layer, and the keys that a query sees."""
 
     batch: int
-    tiles: int  # Number T of tiles in a sequence, with tile 0.
+    tiles: int  # Number T of tiles in a sequence, including tile 0.
     heads: int
     size: int  # Size of a head.
     rows: int  # Rows of a tile.
-    num_shifts: int | None  # Random tiles of a query tile, or None if not rolled.
+    num_shifts: int | None  # Random tiles of a query tile, or None if attention is not rolled.
     has_documents: bool
     dtype: str
-    # If not rolled, maximum distance of a key in tokens, or None if unlimited.
+    # Maximum distance of query and key in tokens. None if it is unlimited or attention is rolled.
     reach: int | None = None
     is_backward: bool = False
     tried: Order | None = None  # Order that replaces the one in `ORDERS`, for measurements.
@@ -76,7 +76,7 @@ class LayerShape:
 
     @property
     def group(self) -> int:
-        """Number of heads in one step of the grid, which fill the lanes."""
+        """Number of heads in one step of the kernel's grid. If possible, they fill the lanes."""
         wanted = max(1, LANES // self.size)
         return wanted if self.heads % wanted == 0 else 1
 
@@ -90,8 +90,9 @@ class LayerShape:
         """Number of key tiles per iteration, for each loop over the key tiles of a query tile.
 
         The values are `Order.at_once`, half of it, ..., 1. Each later loop processes the remainder
-        of the previous one. The result is empty if all key tiles are processed. This is so if
-        documents do not limit the keys, or if there are at most two tiles.
+        of the previous one. The forward kernel has an additional first loop over single tiles. The
+        result is empty if the kernel skips no key tiles: if attention is not full, if documents do
+        not limit the keys, or if there are at most two tiles.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
@@ -100,11 +101,11 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield for each loop: key tiles per iteration, first key tile, and number of iterations.
+        """Yield key tiles per iteration, first key tile, and number of iterations of each loop.
 
-        The loops together process the key tiles of a query tile. If the first key tile is odd, the
-        forward kernel processes it alone. So every pair of tiles begins at an even tile, and
-        skipped tiles do not change how sums are rounded.
+        The loops together process the key tiles of a query tile. If the first key tile has an odd
+        number, the forward kernel processes this tile alone. So every pair of tiles begins at an
+        even number, and skipped tiles do not change how sums are rounded.
 
         Args:
             start: first key tile of a query tile, a Python or traced integer.

@@ -1,15 +1,15 @@
 """Matmuls, masks and access to tiles, for both kernels.
 
-A kernel processes one sequence of one group of heads at a time. All of its tiles are in the chip's
-vector memory, so that a random tile is an index and not a copy.
+A kernel processes one sequence of one group of heads at a time. All tiles of the sequence are in
+the chip's vector memory, so that a random tile is read by its index, without a copy.
 
-Scores are transposed, [keys, queries]. So the softmax reduces over sublanes, which is elementwise
-work for all but the last eight. The statistics of the softmax are rows, like the queries, and the
-product of values and probabilities needs no transpose.
+Scores are transposed, [keys, queries]. So the softmax reduces over sublanes. This reduction is
+elementwise work, except for the last eight sublanes. The softmax statistics have one number per
+lane, as the queries do. The product of values and probabilities needs no transpose.
 
-The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. To select a
-head, queries are zero in the lanes of all other heads. This costs nothing, as the matrix unit would
-pad the shorter contraction with zeros.
+The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. A product
+selects one head if the queries, [heads * size, rows], are zero for all other heads. The zeros cost
+nothing, as the matrix unit would pad the shorter contraction of a single head with zeros.
 """
 
 import functools
@@ -25,9 +25,11 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 
-# Score of a hidden key, as in `model.tiled`. The maximum of a row is at least UNSEEN / 2.
+# Score of a hidden key, as in `model.tiled`. The maximum of a query's scores is at least
+# UNSEEN / 2, so that the weight of a hidden key is always zero.
 UNSEEN = -1e9
-# Chips compute powers of 2, so queries are scaled by log2(e).
+# Chips compute powers of 2. So queries are scaled by log2(e), and the gradients of queries and keys
+# by ln(2).
 LN_2 = math.log(2.0)
 
 
@@ -57,7 +59,7 @@ def make_mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """For each query tile, the range of key tiles that contain its documents."""
+    """Range of key tiles that contain the documents of a query tile, for each query tile."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
         """Store bounds of the shape `LayerShape.bounds`."""
@@ -74,7 +76,7 @@ Shifts = list[list[Any]]
 
 
 def split_refs(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
-    """Return query marks or None, bounds or None, and the shifts of this step's heads.
+    """Return query marks or None, bounds or None, and the shifts of this grid step's heads.
 
     Args:
         shape: shape of the layer.
@@ -130,10 +132,10 @@ def transpose(tile: jax.Array) -> jax.Array:
 def loop_over_tiles(
     shape: LayerShape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
 ) -> Any:
-    """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
+    """Loop over the tiles from `first` to T - 1, by `step(tiles, state)`, which returns the state.
 
     A step processes `Order.at_once` tiles. The first and last stages of a step do not overlap with
-    others, so fewer, longer steps are faster.
+    other steps, so fewer, longer steps are faster.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -152,10 +154,10 @@ def loop_over_keys(
     bounds: Bounds | None,
     query: Any,
 ) -> Any:
-    """Run `step` over the key tiles of a query tile, as `loop_over_tiles` does.
+    """Loop over the key tiles of a query tile, by `step(tiles, state)`, which returns the state.
 
-    The loop runs only over the key tiles within the query tile's `bounds`, since other tiles would
-    only add zeros. Without bounds the loop runs over all tiles.
+    The loop processes only the key tiles within the query tile's `bounds`, since other tiles would
+    only add zeros. Without bounds the loop processes all tiles.
     """
     if bounds is None:
         return loop_over_tiles(shape, step, state)
@@ -169,14 +171,14 @@ def loop_over_keys(
 
 
 def emit_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
-    """Emit the code of tasks as a software pipeline, each task `lag` stages after the previous.
+    """Emit the code of tasks as a software pipeline, with `lag` stages between their starts.
 
-    Matrix units compute products in the order of the code, and the later products of a task wait
-    for results of the vector units. Meanwhile the matrix units compute products of other tasks.
+    Matrix units compute products in the order of the code. The later products of a task wait for
+    results of the vector units. Meanwhile the matrix units compute products of other tasks.
 
     Args:
         tasks: generators that yield between their stages.
-        lag: number of stages.
+        lag: number of stages between the starts of two consecutive tasks.
     """
     under_way: list[Iterator[None]] = []
     for task in tasks:
@@ -188,7 +190,7 @@ def emit_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
 
 
 def _advance(task: Iterator[None]) -> bool:
-    """Emit the next stage, and return whether there are more."""
+    """Emit the next stage of a task, and return False if it was the last stage."""
     try:
         next(task)
     except StopIteration:
@@ -214,7 +216,7 @@ def slice_rows(shape: LayerShape, head: int) -> slice:
 
 
 def join_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Join the first half of one tile's lanes and the second half of another's.
+    """Join the first half of the lanes of tile `low` and the second half of those of tile `high`.
 
     The selection uses 32-bit numbers, as not every chip can select or move 16 bits.
     """
@@ -225,7 +227,7 @@ def join_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def join_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
-    """Join the first half of one tile's rows and the second half of another's."""
+    """Join the first half of the rows of tile `low` and the second half of those of tile `high`."""
     half = shape.rows // 2
     return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
 
@@ -233,9 +235,9 @@ def join_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
 class Masks:
     """Masks of scores, by marks of keys and queries.
 
-    If documents limit keys, the mark of a key or query is the number of its document (int32), which
-    is negative for padding. A query sees the keys with its own mark. Otherwise only keys have
-    marks: float32, 0 or, for padding, `UNSEEN`.
+    If documents limit keys, the mark of a key or query is the number of its document (int32). Keys
+    in padding have the mark -1. A query sees the keys with the same mark as its own. If documents
+    do not limit keys, only keys have marks (float32): 0 for a token, `UNSEEN` for padding.
     """
 
     def __init__(self, shape: LayerShape, key_marks: Any, query_marks: Any) -> None:
@@ -269,7 +271,7 @@ class Masks:
     def _apply_limit(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
         marks = jnp.concatenate([marks] * (self._shape.rows // marks.shape[1]), axis=1)
         if self._queries is None:
-            return jnp.where(marks < 0.0, UNSEEN, scores)  # This is cheaper than an addition.
+            return jnp.where(marks < 0.0, UNSEEN, scores)  # A selection is cheaper than a sum.
         return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
@@ -284,11 +286,11 @@ class Neighbors:
 
     def __init__(self, shape: LayerShape, shifts: Shifts, j: Any) -> None:
         """Compute the numbers of the key tiles."""
-        # Tile T contains zeros. It replaces tiles beyond the ends, and tile 0 if that is global.
+        # Tile T contains zeros. It replaces tiles beyond the ends, and tile 0 if tile 0 is global.
         first = 0 if shape.num_shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # An array without tile T is read at another tile where a neighbor is missing. The values do
-        # not matter, since the attention weights of the missing neighbor's keys are zero.
+        # In arrays without a tile T, another tile is read in place of a missing neighbor. Its
+        # values do not matter, since the attention weights of a missing neighbor's keys are zero.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [[_wrap(j + shift, shape.tiles) for shift in heads] for heads in shifts]
