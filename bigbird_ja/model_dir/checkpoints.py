@@ -1,20 +1,20 @@
 """Checkpoints in MODEL_DIR, on disk or a bucket, each verified by its metadata.
 
-A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's own
-format) and, written last, its metadata `model.ckpt-N.json` with sizes and checksums. After that,
-TensorFlow's `checkpoint` file is written. TensorFlow's tools read it, and here it is the list of
-complete checkpoints. Checkpoints are found by their metadata. `tf.train.latest_checkpoint` is not
-used, because it returns None if a bucket cannot be read, and the run would start over.
+A checkpoint at step N consists of `model.ckpt-N.data-00000-of-00001` and `model.ckpt-N.index`
+(TensorFlow's own format), and of its metadata, `model.ckpt-N.json`, with sizes and checksums.
+TensorFlow's file `checkpoint` lists the complete checkpoints, for this module and for TensorFlow's
+tools. Checkpoints are found by their metadata. `tf.train.latest_checkpoint` is not used. If a
+bucket cannot be read, this function returns None, and the run would start over.
 
 A kill can come between any two files, so their order matters:
 
-- A save writes data, index, metadata, then `checkpoint`. A checkpoint without metadata is not
-  saved.
+- A save writes data, index, metadata, then `checkpoint`. A checkpoint without metadata counts as
+  incomplete.
 - A removal updates `checkpoint`, then removes metadata, index, data.
 
-After a kill the next start removes files of checkpoints that `checkpoint` does not list. Only files
-in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. The three files of a checkpoint
-are added to that manifest before they are written.
+After a kill, the next start removes the files of each checkpoint that has no metadata and is not
+listed in `checkpoint`. Only files in MODEL_DIR's ownership manifest (`storage.ownership`) are
+removed. The three files of a checkpoint are added to the manifest before they are written.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from bigbird_ja.storage.ownership import MANIFEST_NAME, FileVersion, Owned
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
-# TensorFlow's name for the pointer file.
+# TensorFlow's name for the file that lists checkpoints.
 STATE = "checkpoint"
 # Suffixes of TensorFlow's files, in the order of writing.
 SUFFIXES = (".data-00000-of-00001", ".index")
@@ -78,7 +78,7 @@ class _Versioned(msgspec.Struct):
 
 
 class Damaged(BadInput):
-    """Missing or incomplete checkpoint, or one that differs from its metadata."""
+    """Checkpoint that is missing or incomplete, or that differs from its metadata."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ class CheckpointStore:
         return sorted(step for step, endings in parts.items() if ".json" in endings)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
-        """Make a checkpoint in local scratch files the latest one of MODEL_DIR.
+        """Move a checkpoint from local scratch files to MODEL_DIR, as its latest checkpoint.
 
-        The scratch files are moved (disk) or uploaded and removed (bucket). A failure does not
-        affect the previous checkpoint.
+        On a bucket, the scratch files are uploaded and then removed. A failure does not affect the
+        previous checkpoint. Finally, the checkpoints of `select_removed` are removed.
 
         Returns:
-            The metadata as written.
+            The metadata, with sizes and checksums of the files.
         """
         scratch_files = {
             name: prefix + end for name, end in zip(_list_names(meta.step), SUFFIXES, strict=True)
@@ -191,7 +191,7 @@ class CheckpointStore:
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
     def find_latest_good(self, names: Collection[str]) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint, or None if nothing was ever saved here.
+        """Return the newest undamaged checkpoint, or None if no checkpoint was ever saved.
 
         Nothing is changed in MODEL_DIR. `repair` makes the changes that this method plans.
 
@@ -226,7 +226,7 @@ class CheckpointStore:
     def repair(self) -> None:
         """Rename damaged checkpoints aside, and remove files that a kill has left.
 
-        The caller owns the lock.
+        The caller must own MODEL_DIR's lock.
         """
         while self._repairs:
             self._repairs.pop(0)()
@@ -299,11 +299,11 @@ class CheckpointStore:
 
 
 def select_removed(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
-    """Return the checkpoints among the ascending `steps` that are not to be kept.
+    """Return the checkpoints to remove among the ascending `steps`.
 
     The last `keep_last` checkpoints are kept. If `keep_every` is not 0, the first checkpoint at or
-    after each multiple of it is kept, too. A save happens between device loops, so its step is
-    rarely an exact multiple.
+    after each multiple of `keep_every` is kept, too. Checkpoints are saved between device loops of
+    several steps, so the step of a checkpoint is rarely an exact multiple.
     """
     kept = set(steps[-keep_last:])
     if keep_every:

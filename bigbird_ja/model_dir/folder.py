@@ -1,9 +1,9 @@
 """MODEL_DIR of a run, checked before any write, and locked while the run writes to it.
 
-A run may continue with another number of steps, and with other settings if they are given
-explicitly. The optimizer's state is kept. If the batch size changes, the order of the data is
-divided into batches of the new size. The next batch is the first one without any record that was
-seen. So no record is seen twice, and less than one batch is skipped.
+A run may continue with a changed number of steps. It may continue with other changed settings if
+the user gives them explicitly. The optimizer's state is kept. If the batch size changes, the order
+of the data is divided into batches of the new size. The next batch is the first batch that contains
+no seen record. So no record is seen twice, and less than one batch is skipped.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from bigbird_ja.storage.lease import LOCK_NAME, Lease, keep_lease, read_holder
 from bigbird_ja.storage.ownership import MANIFEST_NAME, Owned
 
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
-# Maximum delay until a file on a shared disk is visible to the other hosts.
+# Maximum delay until a file on a shared disk is visible to other hosts.
 _VISIBLE_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 # Files that change while a run trains.
@@ -49,7 +49,7 @@ class Resumption:
 
     checkpoint: Checkpoint | None
     interruptions: int  # Number of earlier starts that did not finish the run.
-    next_batch: int = 0  # Position in the data's order, in batches of the config.
+    next_batch: int = 0  # Position in the data's order, in batches of the config's size.
 
     @property
     def step(self) -> int:
@@ -65,9 +65,9 @@ class Resumption:
 class ModelDir:
     """MODEL_DIR, with its files, ownership manifest, lock, scratch folder, checkpoints and logs.
 
-    The folder is listed, and its manifest read, when it is opened. If the manifest has changed by
-    the time that the folder is locked, both are read again. This is sufficient, as every file of a
-    checkpoint is added to the manifest before it is written.
+    The constructor lists the folder and reads its manifest. If another process changes the manifest
+    before the folder is locked, the folder is listed again. An unchanged manifest shows that no
+    checkpoint was added, since every file of a checkpoint is added to the manifest first.
 
     Args:
         path: MODEL_DIR, on disk or gs://.
@@ -79,7 +79,7 @@ class ModelDir:
         files: size and version of the folder's files, by name.
         settings: config and data of the run in the folder, or None without a run.
         events: events of the run. They are read after the folder is locked, since a supervisor may
-            add some before.
+            add events before the trainer acquires the lock.
         lease: lock of the folder. It is None before `lock`, and in a process that does not write.
         scratch: empty local folder, after `lock` or `follow_writer`.
         checkpoints: store of checkpoints, after `lock` or `follow_writer`.
@@ -87,8 +87,8 @@ class ModelDir:
         heartbeat: writer of heartbeat.json, after `open_logs`.
 
     Raises:
-        BadInput: The path cannot be a folder, it contains files that `pretrain` did not make, or
-            its settings cannot be read.
+        BadInput: The path cannot be a folder, the folder contains files that `pretrain` did not
+            write, or the settings of its run cannot be read.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ModelDir:
         self.evaluations: list[Evaluation] = []
         self.metrics: run_log.MetricsLog | None = None
         self._has_begun = False
-        # Content of heartbeat.json to restore after a refused start.
+        # Old content of heartbeat.json, which is restored if the start is refused.
         self._heartbeat_before: bytes | None = None
 
     def join(self, name: str) -> str:
@@ -142,7 +142,7 @@ class ModelDir:
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
-        """Return whether there is, or was, a checkpoint (damaged or not)."""
+        """Return whether a file shows that a checkpoint exists or existed, damaged or not."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
     def find_last_start(self) -> EventRecord | None:
@@ -156,16 +156,16 @@ class ModelDir:
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
     def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
-        """Compare settings with the run in the folder.
+        """Compare settings with those of the run in the folder.
 
         Args:
             config: config to continue with.
             data: data to continue with.
-            stated: keys that the caller set explicitly. A setting of `training` may differ if its
-                key is among them.
+            stated: keys that the caller set explicitly. These settings may differ if a resumed run
+                accepts changes of them (`get_accepted_changes`).
 
         Raises:
-            BadInput: Another setting differs. The message contains its key.
+            BadInput: Any other setting differs. The message contains its key.
         """
         different = list_changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: get_accepted_changes(key) == "logged" for key in different}
@@ -186,7 +186,7 @@ class ModelDir:
     def find_resumption(self, config: Config, data: Data, fingerprint: str) -> Resumption:
         """Find the newest undamaged checkpoint, and the batch at which training continues.
 
-        The caller owns the lock. The checkpoint is compared with the config and the data set.
+        The caller must own the lock. The checkpoint is compared with the config and the data set.
 
         Args:
             config: config to continue with, allowed by `check_settings`.
@@ -208,7 +208,8 @@ class ModelDir:
                 f" {meta.data_fingerprint[:12]}, not {fingerprint[:12]}): give that `data_dir`, or"
                 " another `model_dir`, or `overwrite` to move that run aside"
             )
-        # The new settings were compared with the run's settings, which must equal the checkpoint's.
+        # `check_settings` has compared the new settings with the run's settings. So the checkpoint
+        # is compared with the run's settings.
         own = self.settings or (config, data)
         check_config(*own, meta, self.join(CONFIG), list_earlier_configs(self.events.records))
         return Resumption(
@@ -219,8 +220,8 @@ class ModelDir:
     def lock(self) -> Iterator[None]:
         """Context manager: create MODEL_DIR and lock it.
 
-        With `overwrite` an existing run is renamed aside before. If the run has not begun at the
-        end of the context, all of this is undone. On a local disk the scratch folder is inside
+        With `overwrite`, an existing run is first renamed aside. If the block ends without a call
+        of `begin`, these changes are undone. On a local disk the scratch folder is inside
         MODEL_DIR, so that checkpoints are moved and not copied.
 
         Raises:
@@ -233,7 +234,7 @@ class ModelDir:
             before = storage.read_bytes(mark) if is_new and MANIFEST_NAME in self.files else b""
             self.manifest = self.manifest or Owned.create(self.path, _KIND)
             with self._acquire_lease() as self.lease:
-                if not self.manifest.is_current():  # Another process has trained here.
+                if not self.manifest.is_current():  # Another process has changed the folder.
                     self.files = storage.list_stats(self.path)
                 self.lease.expect({self.join(name): s.token for name, s in self.files.items()})
                 self._check_entries()
@@ -252,12 +253,12 @@ class ModelDir:
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
 
     def _check_entries(self) -> None:
-        """Check that each existing file and folder of the run is a plain file or a folder.
+        """Check that the run's existing files are plain files, and its existing folders folders.
 
         Without this check the run would change some files before it fails, for example at a FIFO.
 
         Raises:
-            BadInput: One of them is something else. The message contains its path.
+            BadInput: A file or folder is of another kind. The message contains its path.
         """
         if storage.is_remote(self.path):
             return
@@ -274,7 +275,7 @@ class ModelDir:
     def open_logs(self, step: int, num_train_steps: int) -> None:
         """Read the logs of a run that continues from `step`, without changing them.
 
-        A process that does not write logs keeps only the fields that its heartbeat needs.
+        A process that does not own the lock reads no logs. It only creates its `heartbeat`.
 
         Raises:
             BadInput: A log contains an invalid line.
@@ -312,8 +313,8 @@ class ModelDir:
     def write_heartbeat(self) -> None:
         """Write heartbeat.json.
 
-        Before the run begins, while a step compiles, only a continued run writes heartbeats. `undo`
-        then restores the old file.
+        Before `begin` is called, for example while a step compiles, the file is only written if it
+        already exists. If the start is refused, `undo` restores the old file.
         """
         if not self._has_begun:
             if self._heartbeat_before is None:
@@ -323,7 +324,7 @@ class ModelDir:
         self.heartbeat.write()
 
     def undo(self) -> None:
-        """Restore the files that a refused start has changed, unless the run has begun."""
+        """Restore the heartbeat.json that a refused start has changed, unless the run has begun."""
         if self._heartbeat_before and not self._has_begun:
             storage.write_bytes(self.join(run_log.HEARTBEAT), self._heartbeat_before)
             self._heartbeat_before = None
@@ -336,7 +337,8 @@ class ModelDir:
             owner: id of the lock's holder.
 
         Raises:
-            BadInput: The writer's lock is not visible here, so this is another folder.
+            BadInput: The writer's lock is not visible in this folder, so the writer uses another
+                folder.
         """
         end = self._clock() + _VISIBLE_SECONDS
         while (holder := read_holder(self.join(LOCK_NAME))) is None or holder.id != owner:
@@ -366,7 +368,7 @@ class ModelDir:
         return self.manifest
 
     def _acquire_lease(self) -> contextlib.AbstractContextManager[Lease]:
-        """Context manager: own the lock."""
+        """Return a context manager that acquires the lock and releases it at the end."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another `model_dir`"
         return keep_lease(Lease(self.join(LOCK_NAME), busy, self._log))
 
@@ -377,7 +379,10 @@ class ModelDir:
 
     @contextlib.contextmanager
     def _move_aside_if_overwritten(self) -> Iterator[None]:
-        """With `overwrite`, rename the run aside, and back if the new run does not begin."""
+        """Context manager: with `overwrite`, rename the old run aside.
+
+        If the new run does not begin, the old run is renamed back.
+        """
         is_half_moved = self.manifest is not None and bool(self.manifest.moving_to)
         if not (is_half_moved or (self._overwrite and self.has_work)):
             yield
@@ -402,7 +407,7 @@ class ModelDir:
             os.rename(moved, path)
 
     def _move_aside(self) -> str:
-        """Rename MODEL_DIR and return the new name. The caller owns the lock.
+        """Rename MODEL_DIR and return the new name. The caller must own the lock.
 
         Raises:
             BadInput: MODEL_DIR cannot be renamed.
@@ -425,7 +430,7 @@ class ModelDir:
         moved = storage.find_free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            # The lock belongs to this process, as no other process trains the old run.
+            # The lock file has moved, too. This process owns the lock, so the file can be deleted.
             os.unlink(os.path.join(moved, LOCK_NAME))
         os.mkdir(path)
         self.files, self.manifest = {}, None

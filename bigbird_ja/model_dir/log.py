@@ -1,9 +1,9 @@
 """Log files of a run (heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl).
 
 TensorFlow is not imported, as the supervisor on a workstation uses this module, too. On disk a line
-is appended by one write. A bucket cannot append to a file. There the whole file of events is
-replaced by compare-and-swap. Metrics are kept in memory, and `sync` writes the whole file (at each
-save, and every minute).
+is appended by one write. A bucket cannot append to a file. So on a bucket an event or evaluation is
+added by a compare-and-swap of the whole file. Metrics are kept in memory, and `sync` writes the
+whole file (at each save, and every minute).
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def drop_evaluations(model_dir: str, last_step: int) -> None:
 
 
 def append_line(path: str, record: JsonRecord) -> None:
-    """Add one line of JSON to a file that several processes may write."""
+    """Add one line of JSON to a file to which several processes may append."""
     _append(path, encode_line(record))
 
 
@@ -115,8 +115,8 @@ def find_origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
 def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the description of the Hugging Face folder from which a run descends.
 
-    The run may start from another run, and so on. The result is {} if no run of this chain starts
-    from a folder.
+    A run may start from the weights of another run. The result is {} if no run of this chain
+    started from a Hugging Face folder.
     """
     while record and "folder" not in record:
         record = record.get("init_from")
@@ -126,7 +126,7 @@ def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
 def count_unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
     """Count the starts that no event `finished` follows before the next start.
 
-    Other events are not counted, since a killed process leaves none.
+    Events of failures are not used, since a killed process writes no event.
     """
     count, running = 0, False
     for event in events:
@@ -188,7 +188,7 @@ def _read_data(path: str) -> bytes:
 
 
 def _add_extra_keys(line: bytes, checked: T) -> T:
-    """Return a checked record with the additional keys of its line."""
+    """Return a checked record, with the keys of its line that its type does not declare."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
@@ -213,7 +213,7 @@ class MetricsLog:
         self._has_later = b"".join(self._lines) != data
 
     def drop_later(self) -> None:
-        """Remove the lines of lost work, before the first `append`."""
+        """Remove the lines of lost work. Call this method before the first `append`."""
         if self._has_later:
             storage.write_bytes(self._path, b"".join(self._lines))
 
@@ -243,13 +243,13 @@ class MetricsLog:
 
 
 class Heartbeat:
-    """Writer of `heartbeat.json`, at each change of state and every few seconds.
+    """Writer of `heartbeat.json`. The trainer calls it at changes of state and every few seconds.
 
     Args:
         model_dir: MODEL_DIR.
         run: name of the run.
         clock: clock, UNIX seconds.
-        fields: other fields, or other initial values of fields.
+        fields: additional fields, or initial values that replace the defaults.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        # Lock for writes. `update` does not acquire it, so that it never waits for a bucket.
+        # Lock for writes. `update` does not acquire it, so that `update` never waits for a bucket.
         self._lock = threading.Lock()
         self._fields: JsonRecord = {
             "run": run,

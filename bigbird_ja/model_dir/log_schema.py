@@ -1,6 +1,6 @@
 """Types of the records in a run's log files: keys that readers rely on, and ranges of values.
 
-A record is a dictionary, which `log` checks when it reads a line. Keys that are not declared here
+A record is a dictionary, which `log` checks when it reads a line. Keys that a type does not declare
 are kept unchanged. `None` stands for a number that JSON cannot represent (NaN, infinity).
 """
 
@@ -71,8 +71,9 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-# Range of positions or distances in tokens, and number of predictions in it. `to` is exclusive.
-# In a table by distance, both ends are None for tokens that occur nowhere else in the record.
+# Range of positions or distances in tokens, and number of predictions in the range. `to` is
+# exclusive. A distance is that to the nearest visible occurrence of the same token. For tokens
+# without such an occurrence, both ends are None.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 

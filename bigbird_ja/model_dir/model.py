@@ -1,7 +1,7 @@
 """Model of a MODEL_DIR, with its parameters, config and tokenizer.
 
-The checkpoint's metadata states the config and the tokenizer that it was trained with. A changed
-config or tokenizer is refused, as otherwise all results would be wrong without an error.
+The checkpoint's metadata states the config and the tokenizer that the checkpoint was trained with.
+A changed config or tokenizer is refused, as otherwise all results would be wrong without an error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
     """Load a MODEL_DIR's checkpoint, the newest by default.
 
     Raises:
-        BadInput: There is no checkpoint or no tokenizer, or files do not match.
+        BadInput: There is no checkpoint or no tokenizer, or the config or the tokenizer does not
+            match the checkpoint.
     """
     config, data, params, meta = load_parameters(model_dir, step)
     tokenizer = load_tokenizer(model_dir, meta)
@@ -137,7 +138,7 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
-    """Check that a MODEL_DIR's tokenizer, if there is one, is the one of the data set.
+    """Check that a MODEL_DIR's tokenizer, if there is one, is the tokenizer of the data set.
 
     Args:
         model_dir: MODEL_DIR.

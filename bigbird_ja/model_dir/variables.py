@@ -38,7 +38,8 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
     """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
 
-    Call it outside of graphs, so in a separate thread while a session trains.
+    The function requires eager mode. While a session trains in the main thread, call the function
+    in another thread.
 
     Raises:
         StorageError: The disk is full, or fails.
@@ -54,8 +55,8 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
             tensors=[tf.convert_to_tensor(values[name]) for name in names],
         )
     except tf.errors.OpError as error:
-        # For EFBIG TensorFlow raises OutOfRangeError, which a session would take for the end of the
-        # data. So a StorageError is raised.
+        # For a file that is too large (EFBIG), TensorFlow raises OutOfRangeError, which a session
+        # would interpret as the end of the data. So a StorageError is raised.
         known = classify(error)
         raise known or StorageError(
             f"{prefix} cannot be written ({error.message}): check the disk"
