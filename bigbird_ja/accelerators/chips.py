@@ -3,16 +3,17 @@
 A `Chip` describes the device on which one compiled program runs. On v2, v3 and v7x the device is a
 core, half a chip. v5e and v6e have one core per chip. On v5p the device is the chip with its two
 cores. On v4 the offline topology compiles for one core, but the TPU's runtimes join a chip's two
-cores into one device ("megacore") with one memory of 32 GB. `MEGACORE` describes that device, of
-which slices consist.
+cores into one device ("megacore") with one memory of 32 GB. `MEGACORE` describes this device. A v4
+slice consists of such devices.
 
 Sources:
 
 - Peak rates and memory per chip: Google Cloud's pages "TPU v2", ... "TPU7x"
   (cloud.google.com/tpu/docs), halved if the device is half a chip.
-- Clocks of v2 to v4: Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4). The others are
-  the peak rate divided by the FLOPs of the matrix units per cycle (v5e, v5p: four units of 128 x
-  128; v6e, and each core of v7x: four of 256 x 256; two FLOPs per cell).
+- Clocks of v2 to v4: Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4). The other
+  clocks are the peak rate divided by the FLOPs of the matrix units per cycle. v5e, and each core of
+  v5p, have four units of 128 x 128. v6e, and each core of v7x, have four units of 256 x 256. Each
+  cell of a unit computes two FLOPs per cycle.
 - `hbm_bytes`: the memory that libtpu leaves to a program, read from its out-of-memory reports.
 """
 
@@ -82,10 +83,11 @@ class Accelerator:
     """TPU slice.
 
     Attributes:
-        name: Google's name, with the number of chips on v5e and v6e, and of cores on others.
+        name: Google's name. It contains the number of chips for v5e and v6e, and the number of
+            cores for other chips.
         chip: Name of its chip in `CHIPS`.
         chips: Number of chips, the unit of prices.
-        units: Size in units of `Chip.unit`.
+        units: Number of chips or of cores, as `Chip.unit` states.
         devices: Number of devices, over which the global batch is divided.
         peak_flops: Peak rate of the whole slice in bfloat16 FLOP/s.
     """
@@ -113,9 +115,10 @@ class Accelerator:
         return self.name.replace("v5e-", "v5litepod-")
 
 
-# Chips whose slice names count chips. Other names count cores, two per chip.
+# Chips for which the number in a slice's name counts chips. For other chips the number counts
+# cores, two per chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
-# Maximum number of chips on one host, if it is not 4.
+# Maximum number of chips of a slice with one host, if it is not 4.
 _ONE_HOST = {"v5e": 8, "v6e": 8}
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
 # Cores per chip, for chips whose `Chip.unit` is a core. The unit of all others is a chip.
@@ -167,7 +170,7 @@ def predict_link_seconds(chip: Chip, topology: str, carried: float, count: int) 
     """Return the seconds of a step's collectives on the links of a slice.
 
     In a dimension of at least 16 chips (v5p: 4) the links form a ring, so that both directions are
-    used. A chip without a public timing counts with its specified bandwidth.
+    used. For a chip without a public timing, the specified bandwidth is used.
 
     Args:
         chip: chip of the slice.

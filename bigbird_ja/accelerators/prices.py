@@ -19,7 +19,8 @@ PAGE = "https://cloud.google.com/tpu/pricing"
 OLD_DAYS = 365
 # Maximum number of zones, if the user does not choose any.
 USUAL_ZONES = 4
-# Maximum ratio of a zone's price to the first zone's, as budgets use the most expensive zone.
+# Maximum ratio of a zone's price to the first zone's price. Budgets use the most expensive of the
+# chosen zones, so a zone above this ratio is not chosen.
 _MAX_PRICE_RATIO = 1.5
 _Chips = Annotated[int, Meta(ge=1, le=1 << 20)]
 Price = Annotated[float, Meta(ge=0, lt=1e6)]
@@ -39,7 +40,7 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         zones: Zones that offer the chip.
         documented_by: Page about the chip.
         zones_by: Page that lists the zones.
-        as_of: Date on which both pages were read.
+        as_of: Date on which the two pages were read.
         least_chips: Minimum number of chips.
         most_chips: Maximum number of chips, or None for no limit.
     """
@@ -125,7 +126,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return price * machine.chips if price is not None and is_sold else None
 
     def list_zones(self, machine: Accelerator, pricing: str) -> list[tuple[str, float | None]]:
-        """List the zones that offer a machine, with prices, cheapest first and unknown last.
+        """List the zones that offer a machine, with prices, cheapest first, unknown prices last.
 
         Args:
             machine: TPU slice.
@@ -162,9 +163,9 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def choose_zones(self, machine: Accelerator, pricing: str, near: str = "") -> tuple[str, ...]:
         """Choose zones that offer a machine: those in the bucket's region, then the cheapest.
 
-        Zones on other continents are excluded, unless there are no others, since traffic costs more
-        than the difference between zones. Zones that are much more expensive than the first one are
-        excluded, since budgets use the most expensive zone.
+        If the bucket's continent has zones, zones on other continents are excluded, since traffic
+        between continents costs more than the difference in price. Zones that are much more
+        expensive than the first zone are excluded, since budgets use the most expensive zone.
 
         Args:
             machine: TPU slice.
@@ -192,7 +193,7 @@ def load_prices(override_path: str | None = None) -> Prices:
     """Read the package's price table and merge a user's file into it.
 
     Args:
-        override_path: YAML file of the same form, on disk or gs://; it may be partial.
+        override_path: YAML file in the form of `prices.yaml`, on disk or gs://; it may be partial.
 
     Raises:
         BadInput: The file is missing, or contains invalid YAML, an unknown key or an invalid price.
@@ -216,7 +217,7 @@ def load_prices(override_path: str | None = None) -> Prices:
     for key in ("chips", "rentals"):
         if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
             raise BadInput(f"{override_path}: {key}.{unknown[0]} must be one of {', '.join(CHIPS)}")
-    # The file's date is valid only for its own rows.
+    # The date of the user's file is valid only for the offers in this file.
     dated = {
         chip: [msgspec.structs.replace(each, as_of=each.as_of or own.as_of) for each in offers]
         for chip, offers in own.chips.items()

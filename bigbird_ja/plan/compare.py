@@ -19,10 +19,11 @@ def describe_rate(model_dir: str, manifest: Manifest) -> str | None:
 
     Args:
         model_dir: folder of the run.
-        manifest: manifest of its data set; the rates count all positions of a sequence.
+        manifest: manifest of the run's data set.
 
     Returns:
-        One line, or None if no step is logged or `plan` does not know the machine.
+        One line, in which the rates count all positions of a sequence, including padding. None if
+        no step is logged or `plan` does not know the machine.
     """
     metrics, events = run_log.read_metrics(model_dir), run_log.read_events(model_dir)
     devices = [e["environment"].get("device", "") for e in events if e.get("environment")]

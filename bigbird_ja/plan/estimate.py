@@ -19,15 +19,15 @@ SECONDS_PER_HOUR = 3600.0
 
 # Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), which is assumed without a data set.
 WIKI40B_JA_BYTES = 1.9e9
-# With a vocabulary of 32,000, a token is two Japanese characters, which are 3 bytes each in UTF-8.
+# With a vocabulary of 32,000, a token is about two Japanese characters of 3 bytes each in UTF-8.
 BYTES_PER_TOKEN = 6.0
 
 # Assumed preemptions per hour of a spot machine. In 2022, seven spot machines (v2, v3) had 42
 # preemptions in 677 hours, 0.04 to 0.12 per hour (github.com/skypilot-org/skypilot/pull/1500). No
 # figures of v5e and v6e are published.
 PREEMPTIONS_PER_HOUR = 0.25
-# Assumed pause of training for each checkpoint. docs/design/launch.md explains this and the next
-# two assumptions.
+# Assumed pause of training for each checkpoint. docs/design/launch.md explains this assumption,
+# `RESTART_SECONDS` and `ABSENT_SECONDS`.
 SAVE_SECONDS = 15.0
 # Assumed time from READY to the first step: boot, installation, compilation, restore.
 RESTART_SECONDS = 360.0
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def checkpoint_interval(self) -> float:
-        """Seconds of training between checkpoints, one hour if they are not saved by time."""
+        """Seconds of training between checkpoints. One hour if they are not saved by time."""
         return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
 
 
@@ -92,9 +92,10 @@ class MachineRate:
 def estimate_rate(machine: Accelerator, run: Plan) -> MachineRate:
     """Return the expected tokens per second of a run on a machine.
 
-    The rate comes from preflight if it compiled the step and the step fits. A result for the slice
-    has priority over one for a chip, as it includes the traffic on the links. Without a result, the
-    rate follows from the fraction of the peak that a base model reaches.
+    If `preflight` compiled the step and the step fits, the rate is the result of `preflight`. A
+    result for the slice has priority over a result for one chip, as only the former includes the
+    traffic on the links. Without a result, the rate is computed from the fraction of the peak
+    FLOP/s that a model of base size reaches.
     """
     step = run.results.find(machine)
     if step and step.step_ms and step.step_ms_range:
@@ -129,11 +130,12 @@ class RunTime:
 
 
 def estimate_run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
-    """Return the expected hours, with preemptions as a Poisson process over rented time.
+    """Return the expected hours of a run, with preemptions as a Poisson process over rented time.
 
-    Each preemption costs a restart, and on average half a checkpoint interval that is repeated.
-    With T the interval in seconds, s the save, R the restart and r the rate per rented hour, the
-    rented hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
+    Each preemption costs a restart, and on average half a checkpoint interval that is repeated. T
+    is the interval, s the duration of a save, R the duration of a start or restart, and r the
+    number of preemptions per rented hour. The rented hours H of U hours of training solve
+    H = U (1 + s/T) + R + r H (T/2 + s/2 + R), with all durations in hours.
 
     Args:
         training_hours: Hours of training without interruption.
@@ -179,7 +181,7 @@ class Row:
         wall_hours_range: Minimum and maximum of `wall_hours`.
         cost_usd_range: Minimum and maximum of `cost_usd`.
         fits: Whether the step fits in memory by preflight; None without a result.
-        divides: Whether devices times accumulation steps divide the global batch.
+        divides: Whether the global batch is a multiple of devices times accumulation steps.
         note: Reasons against this machine, for users.
     """
 
@@ -311,12 +313,13 @@ def _scale_figures(
     """Multiply a figure and the ends of its interval by a factor.
 
     Args:
-        times: expected times, then those at the fast and slow end of a step's interval.
+        times: three times of the run: the expected time, and the times at the fast and at the slow
+            end of the interval of a step's time.
         name: field of `RunTime`.
         factor: factor, or None if it is unknown.
 
     Returns:
-        Two values, each None if a time or the factor is unknown.
+        The multiplied figure and interval, or (None, None) if a time or the factor is unknown.
     """
     known = [factor * getattr(time, name) for time in times if time and factor is not None]
     return (known[0], (known[1], known[2])) if len(known) == len(times) else (None, None)
@@ -346,7 +349,7 @@ class Budget:
 def make_budget_rows(run: Plan, rows: Sequence[Row], budget: float, epochs: float) -> list[Budget]:
     """Compute how much of a run a budget pays for on each rented machine.
 
-    The machine that can train most comes first.
+    The machine that trains the most steps for the budget comes first.
 
     Args:
         run: planned run.
@@ -371,7 +374,7 @@ def list_hours_by_preemptions(
     """Return the rented hours of a spot machine at several rates of preemptions.
 
     Returns:
-        The hours by rate (preemptions per hour), or {} if the machine is not a spot machine.
+        The hours by rate (preemptions per hour), or {} if `row` is None or not for a spot machine.
     """
     if row is None or row.pricing != "spot":
         return {}
@@ -395,7 +398,7 @@ def compute_affordable_share(run: Plan, row: Row, budget: float) -> float | None
         is unknown or preemptions are too frequent.
     """
     rate = run.preemptions_per_hour if row.pricing == "spot" else 0.0
-    # Rented hours are a linear function of the hours of training, with this constant term.
+    # Rented hours are a linear function of the hours of training. `start` is the constant term.
     start = estimate_run_time(0.0, run.checkpoint_interval, rate)
     if not row.usd_per_hour or row.hours is None or start is None:
         return None

@@ -30,7 +30,7 @@ from bigbird_ja.settings.resolve import (
 )
 from bigbird_ja.settings.variants import list_used_settings
 
-# Other rates of preemptions for which hours are shown, too.
+# Additional rates of preemptions per hour, for which `plan` also shows the rented hours.
 OTHER_PREEMPTIONS = (0.1, 1.0)
 
 
@@ -49,8 +49,8 @@ class PlanResult:
         rows: Estimates, cheapest first.
         cheapest: Cheapest rented machine that can finish, or None.
         preemptions_per_hour: Assumed preemptions of a spot machine.
-        hours_by_preemptions: Rented hours of `cheapest` by other rates of preemptions, if it is a
-            spot machine.
+        hours_by_preemptions: Rented hours of `cheapest` for each rate in `OTHER_PREEMPTIONS`, if
+            `cheapest` is a spot machine.
         minutes_per_preemption: Repeated work and restart after a preemption.
         max_cost: Budget in US dollars, or None.
         max_cost_buys: Training that the budget pays for on each rented machine.
@@ -174,7 +174,8 @@ def _read_results(path: str, seq_length: int) -> PreflightResult:
     """Read a result file of `preflight`, and warn if rented machines use another compiler.
 
     Raises:
-        BadInput: The file is missing, of another kind, or for sequences of another length.
+        BadInput: The file is missing, is not a result of `preflight`, or is for sequences of
+            another length than `seq_length`.
     """
     results = load_results(path)
     for step in (*results.chips, *results.topologies):

@@ -149,12 +149,12 @@ def _format_range(ends: tuple[float, float] | None) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Format a number with two or three digits."""
+    """Format a number, with more decimals for a smaller number: 1,234, 12.3 and 0.12."""
     return f"{value:,.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
 
 
 def _group_machines(rows: Sequence[Row], field: str) -> dict[str, str]:
-    """Group machines by the text of a field."""
+    """Return the names of the machines with the same text in a field, by this text."""
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         text = getattr(row, field) or ""
