@@ -111,7 +111,7 @@ class Accelerator:
 
     @property
     def launch_type(self) -> str:
-        """Name for `launch --accelerator_type`, where Google calls v5e `v5litepod`."""
+        """Google's name for `launch --accelerator_type`, which contains `v5litepod` for v5e."""
         return self.name.replace("v5e-", "v5litepod-")
 
 

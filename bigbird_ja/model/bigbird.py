@@ -43,7 +43,7 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of all positions, or of some.
+    """Compute hidden states of all positions, or of the given `positions`.
 
     Args:
         params: parameters of `make_parameter_specs`, float32.
@@ -63,8 +63,8 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # In tiles the two global blocks, the last and the first, must be adjacent. So the tokens are
-    # rotated by one block.
+    # In tiled attention the two global blocks, the last and the first, must be adjacent. So the
+    # tokens are rotated by one block.
     offset = pattern.get_sparse_model(config).block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
@@ -146,7 +146,7 @@ def _run_layer(
 
 
 def is_tiled(config: Config, length: int) -> bool:
-    """Return whether sequences of this length are processed in tiles, rotated by one block."""
+    """Return whether sequences of this length are rotated by one block and processed in tiles."""
     if pattern.is_full(config, length):
         return False
     return pattern.get_sparse_model(config).attention_type == "block_sparse"

@@ -49,9 +49,10 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of all positions, or of some, as `bigbird.encode` does.
+    """Compute hidden states of all positions, or of the given `positions`.
 
-    Segments are ignored, as ModernBERT has no segment embeddings.
+    The arguments are those of `bigbird.encode`. Segments are ignored, as ModernBERT has no segment
+    embeddings.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
@@ -260,8 +261,8 @@ def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
 
     def turn(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
         split = tf.reshape(values, halves)
-        # The halves are exchanged before the cast to float32. A TPU would write an array that is
-        # reversed in float32 to HBM.
+        # The halves are exchanged before the cast to float32. If they were exchanged after the
+        # cast, a TPU would write the float32 array to HBM.
         straight, crossed = (
             tf.cast(part, tf.float32) * scale for part in (split, tf.reverse(split, [3]))
         )

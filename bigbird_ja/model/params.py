@@ -23,7 +23,8 @@ class ParameterSpec:
     """Shape and initialization of one parameter."""
 
     shape: tuple[int, ...]
-    # zeros, ones, normal (truncated at two deviations), or scaled (normal / sqrt(2 * layers)).
+    # Initialization: zeros, ones, normal (truncated at two deviations), or scaled (normal, divided
+    # by sqrt(2 * layers)).
     kind: str
 
     @property

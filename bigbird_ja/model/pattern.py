@@ -7,8 +7,9 @@ setting `random_pattern` selects the random blocks:
 - `independent`: `num_random_blocks` blocks are drawn for each query block, head and layer. Window
   and global blocks are not drawn.
 - `rolled`: blocks 1 to n-2 form m tiles of two blocks, where tile i consists of blocks 2i+1 and
-  2i+2. Each head of a layer has different static shifts. By a shift s, the two blocks of tile i see
-  tile (i + s) mod m. Shifts are from 2 to m-2, so that no shift leads to a block of the window.
+  2i+2. Each head of each layer has its own static shifts, which are all different. By a shift s,
+  the two blocks of tile i see tile (i + s) mod m. Shifts are from 2 to m-2, so that no shift leads
+  to a block of the window.
 
 Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, as in Hugging Face's
 BigBird, so that an exported model computes the same values. Slightly longer sequences get full
@@ -134,7 +135,7 @@ def _draw_independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -
 
 @functools.lru_cache(maxsize=8)
 def _draw_rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
-    """Draw shifts from a shuffled pool, so that all heads together use each shift equally often."""
+    """Draw shifts from a shuffled pool, so that the model uses each shift equally often."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
     plan = np.zeros(shape, np.int32)

@@ -48,7 +48,7 @@ def tiled_attention(
         random: random connections of the layer.
 
     Returns:
-        Context of the same shape, which is zero for a query that sees no key.
+        Context in the shape of `query`, which is zero for a query that sees no key.
     """
     with tf.name_scope("attention") as scope:
 
@@ -100,11 +100,11 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract two arrays in float32, which a TPU's matrix unit rounds to bfloat16."""
+    """Contract two arrays as float32. A TPU's matrix unit rounds their elements to bfloat16."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not is_compiled_by_xla() and _comes_first(equation):
         # TensorFlow's CPU kernel writes the left operand's axes first, and transposes the result if
-        # its order is different. With exchanged operands it is not transposed.
+        # its order is different. With exchanged operands the result is not transposed.
         inputs, output = equation.split("->")
         equation = ",".join(reversed(inputs.split(","))) + "->" + output
         left, right = right, left
@@ -156,7 +156,7 @@ def _gather_views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
 def _lay_out_rows(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
     """Arrange a number per token like the keys of each part of the attention ("own", "outer", ...).
 
-    The results broadcast to the part's scores.
+    Each result broadcasts to the scores of its part.
 
     Args:
         random: random connections of the layer.

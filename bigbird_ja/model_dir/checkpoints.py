@@ -56,7 +56,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Meta:
-    """Metadata of a checkpoint, and the run's totals so far."""
+    """Metadata of a checkpoint, with the run's totals up to the checkpoint."""
 
     step: Count
     config_fingerprint: str
@@ -174,7 +174,7 @@ class CheckpointStore:
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
-        """Verify all files of a checkpoint, in place on disk, or after download from a bucket.
+        """Verify all files of a checkpoint. Files on a bucket are downloaded first.
 
         Raises:
             Damaged: The checkpoint is missing, incomplete or damaged.

@@ -124,7 +124,7 @@ def find_origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def count_unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Count the starts that no event `finished` follows before the next start.
+    """Count the starts that are not followed by an event `finished` before the next start.
 
     Events of failures are not used, since a killed process writes no event.
     """
@@ -243,7 +243,7 @@ class MetricsLog:
 
 
 class Heartbeat:
-    """Writer of `heartbeat.json`. The trainer calls it at changes of state and every few seconds.
+    """Writer of `heartbeat.json`, called at each change of state and every few seconds.
 
     Args:
         model_dir: MODEL_DIR.
@@ -300,7 +300,7 @@ def _append_local(path: str, line: bytes) -> None:
 def _append(
     path: str, line: bytes, known: tuple[bytes, str] | None = None
 ) -> tuple[bytes, str] | None:
-    """Append a line, on a bucket by compare-and-swap.
+    """Append a line to a file on disk, or to an object on a bucket by compare-and-swap.
 
     Args:
         path: path on disk or gs://.

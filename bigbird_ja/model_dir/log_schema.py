@@ -72,7 +72,7 @@ class MetricsRecord(_Metrics, total=False):
 
 
 # Range of positions or distances in tokens, and number of predictions in the range. `to` is
-# exclusive. A distance is that to the nearest visible occurrence of the same token. For tokens
+# exclusive. Distances are measured to the nearest visible occurrence of the same token. For tokens
 # without such an occurrence, both ends are None.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 

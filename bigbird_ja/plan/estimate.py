@@ -17,7 +17,7 @@ from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
 
-# Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), which is assumed without a data set.
+# Size of Wiki40b Japanese (TFDS wiki40b/ja, train split), the assumed text if no data set is given.
 WIKI40B_JA_BYTES = 1.9e9
 # With a vocabulary of 32,000, a token is about two Japanese characters of 3 bytes each in UTF-8.
 BYTES_PER_TOKEN = 6.0
@@ -92,10 +92,10 @@ class MachineRate:
 def estimate_rate(machine: Accelerator, run: Plan) -> MachineRate:
     """Return the expected tokens per second of a run on a machine.
 
-    If `preflight` compiled the step and the step fits, the rate is the result of `preflight`. A
-    result for the slice has priority over a result for one chip, as only the former includes the
-    traffic on the links. Without a result, the rate is computed from the fraction of the peak
-    FLOP/s that a model of base size reaches.
+    If `preflight` compiled the step and the step fits, the rate is computed from its result. A
+    result for the slice includes the traffic on the links, so it has priority over a result for one
+    chip. Without a result, the rate is computed from the fraction of the peak FLOP/s that a model
+    of base size reaches.
     """
     step = run.results.find(machine)
     if step and step.step_ms and step.step_ms_range:

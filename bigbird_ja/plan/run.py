@@ -45,7 +45,7 @@ class PlanResult:
         tokens: Tokens of the run.
         epochs: Passes over the data set.
         assumption: Assumed data set, or None if one was given.
-        compiler: Versions of the compiler's packages for the rates.
+        compiler: Versions of the compiler's packages with which the rates were computed.
         rows: Estimates, cheapest first.
         cheapest: Cheapest rented machine that can finish, or None.
         preemptions_per_hour: Assumed preemptions of a spot machine.

@@ -56,7 +56,7 @@ class _Tiles:
     d_values: Any
 
     def load_queries(self, j: Any, head: int) -> _Queries:
-        """Return the values of one head's queries of tile j, which every key tile requires."""
+        """Return the values of one head's queries of tile j that are required for each key tile."""
         shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
@@ -77,7 +77,7 @@ class _Tiles:
 
 @dataclass(frozen=True)
 class _Queries:
-    queries: jax.Array  # Masked to the head.
+    queries: jax.Array  # [heads * size, rows], with zeros for all other heads.
     upstream: jax.Array
     own_queries: jax.Array  # [size, rows]
     own_upstream: jax.Array

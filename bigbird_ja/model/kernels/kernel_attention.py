@@ -57,7 +57,7 @@ def kernel_attention(
             or attention is rolled.
 
     Returns:
-        Context of the same shape, which is zero for a query that sees no key.
+        Context in the shape of `query`, which is zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
     num_shifts = None if shifts is None else shifts.shape[1]

@@ -82,7 +82,7 @@ class LayerShape:
 
     @property
     def groups(self) -> int:
-        """Number of steps of the grid for a sequence."""
+        """Number of groups of heads. The kernel's grid has a step for each group of a sequence."""
         return self.heads // self.group
 
     @property
