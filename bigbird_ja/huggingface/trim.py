@@ -382,7 +382,7 @@ def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
 def _list_merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the merges of a BPE model, as pairs of tokens.
 
-    In older files a merge is one text with a space.
+    In older files a merge is one text, with a space between the two tokens.
     """
     pairs = (each.split(" ") if isinstance(each, str) else each for each in model["merges"])
     return [(first, second) for first, second in pairs]

@@ -339,7 +339,7 @@ def _write_file(path: str, texts: Iterator[str], overwrite: bool) -> bool:
 def _encode(path: str, texts: Iterator[str], file: IO[bytes]) -> None:
     """Write the documents in the format that the suffix of `path` states."""
     if path.endswith(".gz"):
-        # Without name and time in the header, equal documents give equal bytes.
+        # The gzip header contains no name and no time, so equal documents give equal bytes.
         with gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0) as packed:
             _encode(path.removesuffix(".gz"), texts, cast("IO[bytes]", packed))
         return

@@ -41,7 +41,8 @@ AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"
-# Maximum size of each .txt file for which `auto` selects `file`. The longest novels have 5 MB.
+# With `txt_documents` auto, each of several .txt files is one document if no file is larger than
+# this size. The longest novels have 5 MB.
 _MAX_BOOK_BYTES = 8 << 20
 # A column is rejected if this many cells at its start contain only numbers.
 _ROWS_OF_NUMBERS = 10
