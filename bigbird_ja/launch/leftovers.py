@@ -121,7 +121,11 @@ def down(
     if free:
         shown = [ListedTpu.of(tpu) for tpu in free]
         if not (confirm(shown) if confirm else yes):
-            raise BadInput("nothing was deleted" if confirm else "deletion requires `yes`")
+            raise BadInput(
+                "nothing was deleted, since the deletion was not confirmed"
+                if confirm
+                else "deletion requires confirmation: set `yes`"
+            )
         left = delete_all(clients, free, DELETE_SECONDS, time.monotonic, time.sleep)
         deleted = [tpu.resource for tpu in free if tpu.resource not in left]
         result = DownResult(tuple(deleted), tuple(left))

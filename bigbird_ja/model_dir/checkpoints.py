@@ -170,7 +170,7 @@ class CheckpointStore:
         decode.check_format(version, path, "train again, or use the version that wrote it")
         meta = _decode(data, Meta, path)
         if meta.step != step:
-            raise Damaged(f"{path} is damaged: it states step {meta.step}")
+            raise Damaged(f"{path} is damaged: it states step {meta.step}, not {step}")
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
@@ -184,7 +184,8 @@ class CheckpointStore:
         if meta.files.keys() != set(_list_names(step)):
             listed = ", ".join(sorted(meta.files))
             raise Damaged(
-                f"{self._join(_name_metadata(step))} is damaged: it lists {listed or 'no files'}"
+                f"{self._join(_name_metadata(step))} is damaged: it lists {listed or 'no files'},"
+                f" instead of {', '.join(_list_names(step))}"
             )
         for name, expected in meta.files.items():
             local = self._fetch(name, expected)

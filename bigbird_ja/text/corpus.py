@@ -257,7 +257,8 @@ def split_weight(source: str) -> tuple[str, float | None]:
             return match[1], float(match[2])
     raise BadInput(
         f"`inputs` {shorten(source)}: the weight {shorten(match[2])} is not from 0.0001 to"
-        " 1000. Write SRC=WEIGHT, such as news.jsonl=0.5, or PATH=1 if the path ends in =NUMBER"
+        " 1000. Write SRC=WEIGHT, such as news.jsonl=0.5. If the path itself ends in =NUMBER,"
+        " append =1"
     )
 
 

@@ -183,7 +183,7 @@ class FileSource:
         def texts() -> Iterator[str]:
             for row in rows:
                 if row and len(row) != len(header):
-                    raise csv.Error(f"{len(row)} columns, not {len(header)}")
+                    raise csv.Error(f"{len(row)} columns, but the header has {len(header)}")
                 yield row[column].removesuffix("\n") if row else ""
 
         try:

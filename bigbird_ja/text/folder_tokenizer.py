@@ -86,8 +86,8 @@ def _unpack(data: bytes, source: str) -> dict[str, bytes]:
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * MAX_BYTES:
             raise BadInput(
-                f"{source} is larger than {2 * MAX_BYTES:,} bytes when unpacked, the limit of a"
-                " tokenizer: restore it from a copy"
+                f"{source} unpacks to more than {2 * MAX_BYTES:,} bytes, too many for a tokenizer."
+                " The file is probably damaged: restore it from a copy"
             )
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 

@@ -118,7 +118,7 @@ def test_a_damaged_record_does_not_keep_a_machine(name, fake):
     path = Path(support.make_run(bucket, "a").supervisor(name))
     for damage in DAMAGE:
         path.write_bytes(damage)
-        with pytest.raises(BadInput, match="deletion requires `yes`"), emulated.serving(fake):
+        with pytest.raises(BadInput, match="confirmation: set `yes`"), emulated.serving(fake):
             leftovers.down(project="p", bucket=bucket)
     assert support.run([*DOWN, f"--bucket={bucket}"], fake)[1]["deleted"] == [NODE_A]
 

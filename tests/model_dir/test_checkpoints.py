@@ -114,7 +114,7 @@ def test_damaged_checkpoint_is_named_and_set_aside(run, change, how, words):
     ("change", "how", "words"),
     [
         (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json is damaged: it lists \.\./passwd, model"),
-        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is damaged: it states step 10"),
+        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is damaged: it states step 10, not 20"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
         (Run.edit, [SIDECAR, f',\n "format_version": "{FORMAT_VERSION}"', ""], "has format None"),
         (Run.edit, [SIDECAR, f'_version": "{FORMAT_VERSION}"', '_version": "9.0.0"'], "9.0.0"),

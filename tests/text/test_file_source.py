@@ -206,7 +206,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "It looks like euc_jp"),
         ("a.txt", "日本語".encode("utf-16"), "It looks like utf-16"),
         ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
-        ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
+        ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, but the header has 2"),
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
         ("a.csv", b"id,body\n1,a\n", "no column text. Its fields are id, body. .* a header line"),
         ("a.csv", b"0,%b\n" % (b"x" * 999), r"no column text. Its fields are 0, x+ \.\.\.. Add"),
