@@ -160,8 +160,8 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     )
 
 
-# Program that reads batches for about 30 seconds of one core's time. It prints how many sequences
-# per second two idle cores would read.
+# Program that reads batches for about 30 seconds of processor time. It prints twice the number of
+# sequences that it reads per second of processor time, as the rate of two idle cores.
 _READ = """
 import sys, time
 from bigbird_ja.data import manifest, pipeline

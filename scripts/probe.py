@@ -85,7 +85,7 @@ def framed(ids: Iterable[int], special: Any, length: int) -> np.ndarray:
 
 
 def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
-    """Find repeated mentions of facts. Return character spans of the previous and this mention."""
+    """Return each pair of consecutive mentions of the same fact, as spans of characters."""
     mentions: dict[str, list[Mention]] = defaultdict(list)
     for match in _FACT.finditer(text):
         mentions[match[0]].append(match.span(2))

@@ -11,7 +11,7 @@ from bigbird_ja.launch.state import Phase
 from testkit.simulated_cloud import SimulatedCloud
 
 POLL = 300.0
-# Tolerance in seconds: one poll of the watcher, and a deletion by the service.
+# Tolerance in seconds: one poll of the watcher (60), a deletion by the service (30), and a second.
 SLACK = 60.0 + 30.0 + 1.0
 INVARIANTS = (
     "nothing foreign is touched",
@@ -28,10 +28,11 @@ class Cloud(SimulatedCloud):
     """Simulated cloud that also contains the lock file, and measures values for the invariants.
 
     Attributes:
-        lock: content and token of the lock file, None if it does not exist.
+        lock: content and token of the lock file, or None if the file does not exist.
         tokens: number of writes of the lock file, modulo 8.
-        two_for: seconds since when several machines exist without interruption.
-        paused: seconds without billing after the end of a run or before its first poll.
+        two_for: seconds for which several machines have existed without interruption.
+        paused: seconds that do not count for the run's time limit, since the run has not been
+            polled yet, or has ended without billing.
         allowed: maximum lifetime of each machine in seconds, by attempt.
     """
 
@@ -61,8 +62,9 @@ class Cloud(SimulatedCloud):
     def broken(self, run):
         """Return the names of the violated invariants.
 
-        The limits of `run` apply to all supervisors, since no other record of the run has a higher
-        price.
+        Args:
+            run: record with the run's limits. If supervisors use different records, these have the
+                same limits, and `run` is the record with the highest price.
         """
         hours = run.max_seconds + self.paused + 2 * POLL + SLACK
         is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)

@@ -51,10 +51,10 @@ class Limits:
 
 
 def watch(mark, limits=None):
-    """Call `mark(phase)` at each instant from now on in this process.
+    """Wrap the functions in `_CALLS`, so that later calls of them in this process call `mark`.
 
     Args:
-        mark: function that gets the name of the phase.
+        mark: function of the phase's name, called before or after the wrapped function.
         limits: `Limits` whose timers replace the timers of --max_train_minutes, or None.
     """
     for phase, calls in _CALLS.items():

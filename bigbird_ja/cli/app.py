@@ -121,16 +121,17 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Return a context manager that yields the writer of the `--json` line, or None without it."""
+    """Return a context manager that yields the writer of the `--json` line if `wanted`, else None."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
 def _run(arguments: list[str], printed: ConsoleHandler) -> dict[str, Any] | str:
-    """Run a command and return its results, or return the requested help.
+    """Run a command and return its results, or return the requested help or version.
 
     Args:
         arguments: arguments of the command line.
-        printed: log handler, which this function configures to print parameters as flags.
+        printed: log handler. This function configures it to replace the names of parameters in
+            messages by flags, such as `data_dir` by --data_dir.
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):

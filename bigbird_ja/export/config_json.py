@@ -58,8 +58,8 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
     else:
         blocks = _BLOCK_KEYS if pattern.is_sparse(model) else ()
         keys, others = (*_BIGBIRD_KEYS, *blocks), _make_bigbird_config(trained)
-    # Ids that the source's config.json states are kept. They may differ from `special`, where cls
-    # and sep are the tokens that the tokenizer adds around a text.
+    # Token ids in the source's config.json take precedence over those in `special`. The ids may
+    # differ, since cls and sep in `special` are the tokens that the tokenizer adds around a text.
     special_ids = {
         f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")
     }

@@ -8,8 +8,8 @@ as before, so its hidden states are unchanged, too:
 - Unigram chooses the segmentation with the highest score. This segmentation is still possible, as
   its tokens are kept. The score of an unknown character is the lowest score of all tokens minus a
   penalty, so the token with the lowest score is always kept.
-- BPE joins pairs in the order of the merges. A token is kept together with all tokens from which it
-  is merged.
+- BPE joins pairs of tokens in the order of the merges. A token is kept together with all tokens
+  that are merged to form it.
 - WordPiece chooses the longest token that fits. This token is still possible, as it is kept. Only a
   word that was unknown may change. After trimming it may be divided into kept tokens.
 """
@@ -178,8 +178,8 @@ def read_encoder(folder: str) -> TrimmableEncoder:
     """Read an encoder, and check that its vocabulary can be trimmed.
 
     Raises:
-        BadInput: Weights or tokenizer are missing or damaged, a run cannot start from the class, or
-            the vocabulary cannot be trimmed.
+        BadInput: Weights or tokenizer are missing or damaged, a run cannot start from the encoder's
+            class, or the vocabulary cannot be trimmed.
     """
     hf_config.read_config(folder)
     if not set(WITH_TOKENS) & set(storage.list_files(folder)):
@@ -290,7 +290,7 @@ def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> 
 
 
 def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[int]:
-    """Rank the tokens that a corpus does not use by their likelihood in similar text.
+    """Rank the tokens that a corpus does not use, by their likelihood in similar text.
 
     The likelihood of a token is the product of its characters' frequencies in the corpus and, in a
     Unigram model, its own probability. A token is left out if it contains a character that the
@@ -336,7 +336,7 @@ def _read_stated_ids(encoder: TrimmableEncoder) -> dict[str, int]:
 
 
 def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
-    """Return the ids that every vocabulary of this encoder needs."""
+    """Return the ids of the tokens that every trimmed vocabulary of this encoder must contain."""
     tokenizer = encoder.tokenizer
     needed = {*_read_stated_ids(encoder).values(), *tokenizer.special.to_dict().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
@@ -353,9 +353,10 @@ def _find_needed_ids(encoder: TrimmableEncoder) -> set[int]:
 
 
 def _make_part_finder(encoder: TrimmableEncoder) -> Callable[[int], set[int]]:
-    """Return a function that finds all tokens from which a token is merged, and the token itself.
+    """Return a function that maps a token's id to the ids of all tokens that it needs.
 
-    The function maps a token's id to the ids of the found tokens.
+    These are the token itself and, in a BPE model, all tokens that are merged, directly or
+    indirectly, to form it.
     """
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":
@@ -481,7 +482,7 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
 
 
 def _read_copied_files(folder: str) -> dict[str, bytes]:
-    """Read the files to copy: `_KEPT_FILES`, and the folders that modules.json names."""
+    """Read the files to copy: `_KEPT_FILES`, and the folders that modules.json lists."""
     tree = storage.list_tree(folder)
     modules: list[dict[str, Any]] = []
     if "modules.json" in tree:

@@ -1,4 +1,4 @@
-"""Record of a launched run, and facts of a machine that was requested for it."""
+"""Record of a launched run, and properties of a machine that was requested for the run."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,21 +117,21 @@ class LaunchedRun:
         return min(limits, default=None)
 
     def supervisor(self, name: str) -> str:
-        """Return the path of a file in the supervisor's folder."""
+        """Return the path of the file `name` in the supervisor's folder."""
         return storage.join(self.run_dir, "supervisor", name)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a requested machine. They stay the same if the run's record changes.
+    """Properties of a requested machine. Later changes of the run's record do not change them.
 
     Attributes:
-        service: Service that rents it.
-        project: Id of its project.
+        service: Service that rents the machine.
+        project: Id of the machine's Google Cloud project.
         accelerator_type: Type of the TPU.
         pricing: "spot" or "on_demand".
-        queued: Whether it belongs to a queued resource.
-        usd_per_hour: Its price.
+        queued: Whether the machine belongs to a queued resource.
+        usd_per_hour: Price of the machine.
         requested: UNIX seconds of the request by the service's clock, 0 if unknown.
     """
 
@@ -145,12 +145,12 @@ class Machine:
 
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
-        """Return the facts of the machine that a run's record requests."""
+        """Return the properties of the machine that a run's record specifies."""
         kind, pricing, usd = run.accelerator_type, run.pricing, run.usd_per_hour
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record requests a machine with these facts.
+        """Return whether a run's record specifies a machine with the same properties.
 
         The price and the time of the request are not compared.
         """

@@ -27,7 +27,7 @@ from bigbird_ja.launch.transitions import (
 SILENT_EXIT = 60.0
 # Number of successive failures with the same reason after which the run ends.
 SAME_FAILURES = 3
-# If a TPU has trained for this many seconds, its failure counts as the first one in a row.
+# After this many seconds of training on a TPU, a failure starts a new count of successive failures.
 HEALTHY = 3600.0
 
 

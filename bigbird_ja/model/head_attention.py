@@ -2,9 +2,9 @@
 
 All scores of a layer at once take so much memory that a CPU waits for memory. For example, the
 scores of 4 sequences of 1,024 tokens with 12 heads take 201 MB, and the backward pass reads four
-arrays of this size. The scores of four heads take 17 MB. As in FlashAttention (arXiv:2205.14135), a
-layer stores no scores. The backward pass computes them again, and normalizes each row by its stored
-log-sum-exp.
+arrays of this size. The scores of four heads of one sequence take 17 MB. As in FlashAttention
+(arXiv:2205.14135), a layer stores no scores. The backward pass computes them again, and normalizes
+each row by its stored log-sum-exp.
 
 On a TPU, kernels (`kernels`) store no scores either. Without kernels, a TPU computes all heads at
 once (`layers.dense_attention`).

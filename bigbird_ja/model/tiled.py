@@ -100,7 +100,10 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract two arrays as float32. A TPU's matrix unit rounds their elements to bfloat16."""
+    """Convert two arrays to float32, and contract them by an einsum equation.
+
+    A TPU's matrix unit rounds the factors to bfloat16, and sums their products in float32.
+    """
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not is_compiled_by_xla() and _comes_first(equation):
         # TensorFlow's CPU kernel writes the left operand's axes first, and transposes the result if

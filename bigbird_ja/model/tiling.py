@@ -1,4 +1,4 @@
-"""Random connections of `tiled` attention, as the tiles that each tile of a sequence sees.
+"""Random connections of `tiled` attention: the random key tiles that each query tile sees.
 
 Arrays are [b, T, heads, size, rows] for T tiles of `rows` tokens. Tile 0 contains the global
 blocks, as in `tiled`.
@@ -11,13 +11,23 @@ import tensorflow as tf
 
 
 def make_random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
-    """Convert a layer's plan (`pattern.random_plan`) to connections of tiles."""
+    """Return the random key tiles of each query tile in one layer.
+
+    Args:
+        plan: the layer's shifts (rolled) or random key blocks (independent), from
+            `pattern.random_plan`.
+        tiles: number of tiles of a sequence.
+    """
     return RolledTiles(plan, tiles) if plan.ndim == 2 else IndependentTiles(plan, tiles)
 
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Connections by shifts: with shift s, tile j sees tile 1 + (j - 1 + s) mod (T - 1)."""
+    """Random connections of whole tiles, by shifts.
+
+    For each shift s of a head, queries of tile j see the keys of tile 1 + (j - 1 + s) mod (T - 1),
+    where T is the number of tiles. Tile 0 sees no random tiles.
+    """
 
     shifts: np.ndarray  # int32 [heads, m]
     tiles: int
@@ -32,7 +42,10 @@ class RolledTiles:
         )
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`, and return tensors [b, T, heads, size, rows] to add up."""
+        """Apply the adjoint of `keys`. Its result is the sum of the returned tensors.
+
+        Each tensor has the shape [b, T, heads, size, rows].
+        """
         # The adjoint of a gather is usually a scatter. But each shift permutes the tiles, and the
         # adjoint of a permutation is a gather, too. The parts of tile 0 are zero, so tile 0 may see
         # itself.
@@ -150,7 +163,7 @@ def _exchange(values: tf.Tensor) -> tf.Tensor:
 
 
 def mark_low(values: tf.Tensor) -> np.ndarray:
-    """Return a mask of the rows of a tile's first block, for [..., rows]: bool [rows]."""
+    """Return a mask of a tile's first block, bool [rows], for `values` of shape [..., rows]."""
     rows = int(values.shape[-1])
     return np.arange(rows) < rows // 2
 

@@ -96,7 +96,7 @@ def _format_comparison(result: PlanResult) -> str:
 
 
 def _format_hours(result: PlanResult) -> list[str]:
-    """Format the cheapest machine's hours and dollars at other rates of preemptions."""
+    """Format the cheapest machine's hours and dollars for each rate in `hours_by_preemptions`."""
     price = (result.cheapest.usd_per_hour if result.cheapest else None) or 0.0
     return [
         f"{_format_number(hours)} h ({_format_number(hours * price)} USD) at {rate}"
@@ -107,7 +107,7 @@ def _format_hours(result: PlanResult) -> list[str]:
 
 
 def _format_ages(rows: Sequence[Row]) -> list[str]:
-    """Describe the age of the prices, with the machines' names if there are several dates."""
+    """Describe the age of the prices, with the machines' names if the prices have several dates."""
     today, dates = datetime.date.today(), _group_machines(rows, "price_as_of")
     return [
         describe_age(datetime.date.fromisoformat(date), today)
@@ -154,7 +154,7 @@ def _format_number(value: float) -> str:
 
 
 def _group_machines(rows: Sequence[Row], field: str) -> dict[str, str]:
-    """Return the names of the machines with the same text in a field, by this text."""
+    """Return a dict from each text in `field` to the names of the machines with this text."""
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         text = getattr(row, field) or ""

@@ -10,7 +10,7 @@ The compiler starts copies between HBM and the core's memory during other ops (`
 copies whenever an op does not use HBM. At a `copy-done` or `slice-done`, the core waits for the
 remainder of the copy. A program lists its instructions in the order in which they run, so these
 waits can be simulated. Of several copies, HBM serves the one that is required first. No other order
-gives shorter waits, so their sum is a lower bound.
+gives shorter waits, so the sum of the simulated waits is a lower bound.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CodeCost(Cost):
 def combine_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
 ) -> list[CodeCost]:
-    """Return the costs, with the counts of machine code added to each.
+    """Return the cost of each op, with the cycles that are counted in its machine code.
 
     Args:
         module: Optimized HLO.
@@ -222,8 +222,8 @@ def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> i
 class _CodeLookup:
     """Lookup of an instruction's machine code.
 
-    Of identical instructions, libtpu lists the machine code of one. So the code is found by the
-    instruction's name, or by the name of an identical instruction.
+    If several instructions are identical, libtpu lists the machine code of only one of them. So if
+    no code is listed for an instruction's name, the code of an identical instruction is used.
     """
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
@@ -336,7 +336,7 @@ def _time_op(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip)
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
-    """Spend `cycles` of HBM on the unfinished copies, first on the one that is required first."""
+    """Spend `cycles` of HBM on the unfinished copies, in the order in which they are required."""
     while cycles > 0 and copies:
         needed, left = heapq.heappop(copies)
         if left > cycles:

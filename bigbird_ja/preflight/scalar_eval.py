@@ -44,7 +44,7 @@ class Scalars:
     """
 
     def __init__(self, bundles: Iterable[str]) -> None:
-        """Store the definitions of scalars and predicates in the bundles."""
+        """Read the definitions of all scalars and predicates from the text of `bundles`."""
         # Operation and operands of each scalar or predicate, by its name or its memory address.
         self._defined: dict[str, tuple[str, list[str]]] = {}
         for part in (part for bundle in bundles for part in bundle.split(";;")):
@@ -66,7 +66,7 @@ class Scalars:
 
         Args:
             predicate: Predicate on which the loop branches back.
-            negated: Whether it branches back if the predicate is false.
+            negated: Whether the loop branches back if the predicate is false.
         """
         for iteration in range(_MAX_TRIPS):
             value = self._evaluate(predicate, iteration, {})
@@ -187,7 +187,10 @@ class Scalars:
         return start + step * iteration
 
     def _find_origin(self, name: str) -> str:
-        """Return the scalar of which `name` is a copy, through registers or memory, or `name`."""
+        """Follow copies through registers and memory, and return the name of the original scalar.
+
+        If `name` is not a copy, the result is `name`.
+        """
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:

@@ -67,9 +67,10 @@ def count_train_predictions(config: Config, data: Data) -> int:
 
 
 def compute_config_fingerprint(config: Config, data: Data) -> str:
-    """Return the SHA-256 (hex) of all settings and facts that may not change freely in a run.
+    """Return the SHA-256 (hex) of a run's settings and of its data set's properties.
 
-    Default values are excluded, so that adding a setting does not change fingerprints of old runs.
+    Settings that a resumed run may change freely (see `get_accepted_changes`) are excluded. Default
+    values are excluded, too, so that adding a setting does not change fingerprints of old runs.
     """
     counted = {
         key: value

@@ -326,8 +326,8 @@ class Pod:
         """End this process after the store, which process 0 serves, is lost."""
         self._client = None
         self._end(Stalled(_GONE))
-        # If this process has failed, a call to the lost store may block its main thread forever. So
-        # this thread ends the process.
+        # If this process itself has failed, `_end` does nothing, and a call to the lost store may
+        # block the main thread forever. So end the process here, in a background thread.
         if self._failure is not None:
             time.sleep(_FINAL_STATUS_SECONDS)
             self._exit(self._failure)

@@ -25,9 +25,10 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
             assert pair.b[0].start == pair.a[-1].end
     alone = [pair for pair in pairs if not pair.b]
     singles = [fragment for pair in alone for fragment in pair.a]
-    # In sequences without a segment B, each fragment is one token, which is too short for a pair.
-    # All these tokens come from one document. Each pair that contains text of this document leaves
-    # at most two single tokens: one before a random B, and one at the cut of A or B.
+    # A sequence has no segment B only if all its fragments are single tokens, which cannot be
+    # divided into A and B, and no other document has remaining text. So all these tokens come from
+    # one document. Each pair with text of this document leaves at most two single tokens in it: one
+    # before the start of a random B, and one after the end of A or B.
     assert all(fragment.end - fragment.start == 1 for fragment in singles)
     left = {fragment.document for fragment in singles}
     assert len(left) <= 1

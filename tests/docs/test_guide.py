@@ -89,8 +89,8 @@ def test_the_guide_runs_as_printed(tmp_path):
     for block in BLOCKS:
         done = run("bash", "-e", "-c", block, cwd=tmp_path, env=environ, timeout=1200)
         assert done.status == 0, f"{block}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
-    # The guide's Python calls find that the commands have finished every step. With different
-    # settings than the commands, they would fail.
+    # The commands have finished every step, so the guide's Python calls train no step. They would
+    # fail if their settings differed from those of the commands.
     script = "import bigbird_ja as bb\n" + "".join(PYTHON)
     environ["PYTHONPATH"] = str(ROOT)
     done = run(sys.executable, "-c", script, cwd=tmp_path, env=environ, timeout=1200)

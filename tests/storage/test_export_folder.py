@@ -56,7 +56,7 @@ def test_files_that_a_user_changed_or_added_are_kept(target, caplog):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
     storage.delete(f"{target}/export.json")
-    assert not _export(target, 1, "one")  # An export without this file is not finished.
+    assert not _export(target, 1, "one")  # Without export.json, an export is not finished.
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
     assert f"was moved to {target}.replaced-2" in caplog.text
     assert storage.list_tree(f"{target}.replaced-1") == [MANIFEST_NAME, "sub/a.txt"]

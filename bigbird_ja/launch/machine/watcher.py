@@ -47,7 +47,8 @@ LOG_BYTES = 65536
 # Maximum size of an answer, and of a download by `get`.
 ANSWER_BYTES = 65536
 GET_BYTES = 256 << 20
-# Number of characters of a renewal that are compared and stored.
+# The value `renewed` in lease.json is cut to this number of characters, and then compared with the
+# stored value of the previous renewal.
 RENEWAL_LENGTH = 32
 # Maximum time without a new step.
 STALLED_SECONDS = 5400.0
@@ -107,11 +108,11 @@ class Counters:
 
     Attributes:
         age: Lifetime of the machine.
-        unrenewed: Time since the last renewal.
+        unrenewed: Time since the last renewal of the lease by the supervisor.
         quiet: Time since the last new step.
         ended: Time since the end of training.
         step: Last step.
-        renewal: Value of the last renewal.
+        renewal: Value `renewed` in lease.json at the last renewal.
         clock: Seconds since boot at the last poll.
         boot: Id of the boot at the last poll, or "" before the first one.
         wall: UNIX seconds at the last poll.
@@ -130,7 +131,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Seen:
-    """Values that one poll read from bucket and disk. None stands for a failed read."""
+    """Values that one poll read from the bucket and the disk. None stands for a failed read."""
 
     step: int | None = None
     renewal: str | None = None
@@ -221,7 +222,7 @@ class Host:
         self._number: int | None = None
 
     def poll(self) -> Seen:
-        """Read the last step, the renewal, and whether training has ended."""
+        """Read the last step, the last renewal of the lease, and whether training has ended."""
         terms = self._terms
         step = self._read_values(terms.model_dir, "heartbeat.json").get("global_step")
         lease, renewal = self._read_values(terms.supervisor_dir, "lease.json"), None
@@ -231,7 +232,7 @@ class Host:
         return Seen(step if is_step else None, renewal, self.has_ended())
 
     def has_ended(self) -> bool:
-        """Return whether training has ended, by a file that the start-up script then creates."""
+        """Return whether the file exists that the startup script creates at the end of training."""
         return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:

@@ -30,9 +30,10 @@ class Order:
     lag: int
 
 
-# Orders of the forward kernel and of the backward kernel. The forward lag of "rolled" is the number
-# of score products of a head. So the matrix units compute the next head's scores and the previous
-# head's context during a head's softmax.
+# Order of the forward kernel and order of the backward kernel, by `LayerShape.kind`. In "rolled"
+# attention with two random tiles, a head has six score products. With a lag of six, the forward
+# kernel's matrix units compute the next head's scores and the previous head's context during a
+# head's softmax.
 ORDERS = {
     "rolled": (Order(4, 6), Order(4, 1)),
     "local": (Order(8, 1), Order(8, 1)),

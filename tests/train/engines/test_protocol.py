@@ -89,10 +89,11 @@ def test_evaluation_during_training_equals_one_of_the_checkpoint(runs, inputs):
 
 
 def test_resume_is_bit_exact_after_kills_and_stops_in_every_phase(runs, bucket, fake_gcs):
-    """Compare the weights after SIGKILL, SIGTERM and a time limit on a bucket.
+    """Interrupt a run on a bucket five times, and compare its weights with an uninterrupted run.
 
-    SIGKILL arrives before the first save, during the first save, and during the last save. The
-    three starts between the second kill and the last start disable saving by steps. testkit.soak
+    SIGKILL ends the first start before the first save, and the second start during the first save.
+    SIGTERM ends the third start, and a time limit ends the fourth. SIGKILL ends the fifth start
+    during its last save. The third, fourth and fifth start disable saving by steps. testkit.soak
     tests kills on a disk.
     """
     model = f"{bucket}/model"
