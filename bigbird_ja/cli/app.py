@@ -121,7 +121,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Return a context manager that yields the writer of the `--json` line if `wanted`, else None."""
+    """Return a context manager that yields the `--json` line's writer if `wanted`, else None."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
