@@ -23,7 +23,8 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	bench-bad-input bench-cpu bench-leaks bench-clock bench-trim bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9. -]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@printf '  make bench-%-10s a comparison of scripts/recipes.yaml (hours)\n' $(LEARN)
 
 install: $(STAMP) ## make .venv with everything in the lock, and bigbird-ja in it
 

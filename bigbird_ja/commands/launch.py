@@ -102,7 +102,9 @@ def define_flags(flags: Flags) -> None:
     flags.text("network", "VPC network.", none="the project's default")
     flags.text("subnetwork", "VPC subnetwork.", none="the network's")
     flags.text(
-        "vm_python", "Python of the VM's image; only TPUEstimator uses it.", default="python3"
+        "vm_python",
+        "Python of the VM's image, for installation and watcher; TPUEstimator also trains with it.",
+        default="python3",
     )
     flags.switch("external_ip", "Give the VM an external address.", default=True)
 

@@ -8,8 +8,8 @@ tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, Tensor
 Rerun the same command to resume from the last checkpoint; --config may be left out, and --set may
 change settings of `training`. If the run is finished, the command says so. After SIGTERM, SIGHUP,
 Ctrl-C, --max_train_minutes or a closed standard error, the command saves and exits with status 75.
-The preset tiny-cpu takes minutes on two CPU cores, base-4096 7.0 hours on a v5e-8; `bigbird-ja
-plan` estimates time and cost.
+The preset tiny-cpu takes minutes on two CPU cores; `bigbird-ja plan` estimates the time and cost of
+the others on TPUs.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ tenth of the data, which is not used for training.
 
 This program needs only PyTorch and transformers, and uses a GPU if there is one. A BigBird export,
 such as the guide's, contains the code of its attention. This code runs only with
---trust_remote_code: read it first. Exports of a ModernBERT, or of a BERT or RoBERTa whose maximum
-length was not changed, contain no code and need no flag.
+--trust_remote_code: read it first. Exports of a ModernBERT, or of a BERT or RoBERTa with full
+attention, contain no code and need no flag.
 """
 
 from __future__ import annotations
