@@ -24,7 +24,7 @@ logging.getLogger("bigbird_ja").setLevel(logging.INFO)  # `caplog` records from 
 
 @pytest.hookimpl(trylast=True)  # runs after `-m` has selected the tests
 def pytest_collection_modifyitems(config, items):
-    """Skip tests whose engine is missing, set timeouts of slow tests, and sort the files."""
+    """Skip tests of TPUEstimator if it is missing, set timeouts of slow tests, and sort files."""
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
@@ -128,8 +128,8 @@ def fake_tpu(tmp_path):
 def real_text_path():
     """Return the path of a .jsonl.gz with real Japanese text.
 
-    The variable BIGBIRD_JA_REAL_TEXT may name the file. By default it is a shared file of 35 MB. If
-    neither exists, the test is skipped.
+    The environment variable BIGBIRD_JA_REAL_TEXT may name the file. The default is a shared file of
+    35 MB. If there is neither, the test is skipped.
     """
     shared = ROOT.parent / "shared/data/ja_real.jsonl.gz"
     path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(shared) if shared.exists() else None)
@@ -142,7 +142,7 @@ def real_text_path():
 def once(tmp_path_factory):
     """Return a function that fills a folder only once for all workers of pytest.
 
-    A call is `once("name", make)`, where `make(folder)` fills the folder. It returns that folder.
+    The call `once("name", make)` returns the folder `name`, which `make(folder)` has filled.
     """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -174,7 +174,7 @@ def sample_corpus(once):
 
 @pytest.fixture(scope="session")
 def tokenizer_path(sample_corpus, once):
-    """Return the path of a .model with 1,200 entries, trained on `sample_corpus`."""
+    """Return the path of a tokenizer with 1,200 entries, trained on `sample_corpus`."""
 
     def make(folder):
         flags = (f"--input={sample_corpus}", f"--output_prefix={folder}/ja", "--vocab_size=1200")
@@ -186,7 +186,7 @@ def tokenizer_path(sample_corpus, once):
 
 @pytest.fixture(scope="session")
 def small_run(sample_corpus, tokenizer_path, once):
-    """Return a run of six steps on sequences of 256 tokens. Tests must not change it."""
+    """Return a run of six steps on sequences of 256 tokens. Tests must not change its files."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
@@ -211,7 +211,8 @@ def manifest(small_run):
 def run(capsys):
     """Return a function that runs a command in this process, e.g. `run("plan", "--json")`.
 
-    The function returns an `Ended`: exit status, standard output and its JSON, standard error.
+    The function returns an `Ended`, which contains the exit status, standard output, standard
+    error, and the parsed JSON of standard output.
     """
 
     def run_here(*arguments):
@@ -225,14 +226,14 @@ def run(capsys):
 def run_cli():
     """Return a function that runs a command in a new process.
 
-    A call is `run_cli("sample", "--output=x.txt", env={...})`. It returns an `Ended`.
+    The call `run_cli("sample", "--output=x.txt", env={...})` returns an `Ended`.
     """
     return command_line.run_cli
 
 
 @pytest.fixture(scope="session")
 def zygote(fake_gcs, tmp_path_factory):
-    """Return an object that starts `bigbird-ja` commands as real processes within two seconds.
+    """Return an object that starts a `bigbird-ja` command as a real process in two seconds.
 
     The processes use the fake Google Cloud Storage.
     """

@@ -13,8 +13,8 @@ from bigbird_ja import errors
 from bigbird_ja.cli import COMMANDS, command_flags, load_command
 
 SHELL = {"json", "help", "config", "set"}
-# Flags that are not parameters of the functions: the answer to a question on a terminal, a file in
-# place of a text, and the number of printed examples.
+# Flags of commands that the Python functions lack. `yes` answers a question on the terminal,
+# `input` is a file of texts, and `examples` is the number of printed examples.
 ONLY_FLAGS = {"down": {"yes"}, "fill_mask": {"input"}, "check_data": {"examples"}}
 
 

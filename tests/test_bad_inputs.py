@@ -1,7 +1,7 @@
 """Every command refuses bad input with one line and status 2, and does not change any file.
 
 Bad values of flags and settings are tested in tests/cli/test_command_flags.py, damaged files in
-tests/test_hostile.py. Refusals of each reader are in the tests of its package.
+tests/test_hostile.py. The tests of each package cover the input that its own readers refuse.
 """
 
 import json
@@ -13,14 +13,14 @@ import pytest
 from bigbird_ja import cli
 from testkit import runs, synthetic
 
-# Commands find these errors only after they have printed the settings.
+# Cases that end with one of these texts fail only after the command has printed the settings.
 _FOUND_LATER = ("/no-text.jsonl", "--set=model.num_layers=3")
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
     "no-effect.yaml": "model: {architecture: modernbert, block_size: 8}",
     "huge.txt": "x" * (1 << 20 | 1),
-    # Files of the user. c/ja.json does not prove that `tokenize` wrote the other files.
+    # Files that bigbird-ja did not write, although their names are those of its outputs.
     **dict.fromkeys(("a/ja.model", "b/ja.vocab", "c/ja.json", "c/model.ckpt-9.index"), "a thesis"),
     "c/export.json": "{}",
 }
@@ -36,8 +36,8 @@ _FILL = "fill-mask --model_dir={w}/model"
 _EXPORT = "export --model_dir={w}/model --output_dir={o}"
 _FOREIGN_FILE = "was not created by bigbird-ja"
 _FOREIGN_FOLDER = "contains files that were not created by bigbird-ja, such as "
-# A command with its flags, and words of its error message. {t} is a folder with bad files, {w} one
-# with good files, and {o} a path that must not be written to.
+# Each case is a command with its flags, and a text that the error message must contain. {w} is a
+# folder with good files, {t} is a folder with bad files, and {o} is a path that must stay unused.
 CASES = (
     ("plan --config=base-409", "the presets are base-4096, "),
     ("plan --data_dir={t}/none", "Run `bigbird-ja make-data`"),
@@ -119,7 +119,7 @@ CASES = (
     (_EVALUATE + " --model_dir={t}/a", "not the result of `export`"),
     ("fill-mask --model_dir={t}/a --text=[MASK]", "not the result of `export`"),
     (_MAKE + " --tokenizer={t}/damaged/ja.model", "not the model that"),
-    # A command replaces only files that it wrote itself.
+    # These commands must refuse to replace files that bigbird-ja did not write.
     ("report --model_dir={w}/model --output={t}/a/ja.model", _FOREIGN_FILE),
     ("preflight --output={t}/a/ja.model", _FOREIGN_FILE),
     ("sample --documents=3 --output={t}/huge.txt --overwrite", _FOREIGN_FILE),
@@ -130,7 +130,7 @@ CASES = (
     ("demo --work_dir={t}/c", _FOREIGN_FOLDER),
     (_EXPORT + " --output_dir={t}/c --overwrite", _FOREIGN_FOLDER),
     (_TRAIN + " --model_dir={t}/c --overwrite", _FOREIGN_FOLDER),
-    # `launch` needs a config that can train on the machine, and a limit of the cost.
+    # `launch` requires --config, and a limit of the cost or of the hours.
     *((start, "--config is required") for start in ("launch --dry_run", _RENT)),
     *((start + " --max_cost=5", "--config is required") for start in ("launch --dry_run", _RENT)),
     *(
@@ -154,14 +154,15 @@ CASES = (
     (_EIGHT + " --bucket=/tmp/b", "can access only gs://"),
     (_EIGHT + " --spot", "rents spot TPUs without a flag"),
     (_EIGHT + " --price_per_hour=0 --max_cost=3", "has no effect with"),
-    # A rented machine would refuse this input.
+    # `launch` refuses input with which the training on the rented machine would fail.
     (_EIGHT + " --accelerator_type=v5e-32", "by 32 cores x 1 micro-batches"),
     (_EIGHT + " --accelerator_type=v3-8 --set=tpu.num_cores=4", "set it to 8 for v3-8"),
     (
         _EIGHT + " --accelerator_type=v3-8 --set=model.attention_implementation=kernel",
         "attention_implementation=kernel requires",
     ),
-    # Values that are stored must not contain free text, and the error message does not show them.
+    # `launch` stores these values, so only some characters are allowed. Since a refused value may
+    # contain a secret, the message must not show it.
     (_EIGHT + " --data_dir=gs://b/d?access_token=ya29.secret", "may contain only letters"),
     (_EIGHT + " --vm_python=python3;secret", "may contain only letters"),
 )

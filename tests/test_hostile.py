@@ -1,8 +1,9 @@
 """A command refuses a damaged input file in one line, or does not need the damaged part.
 
-The tests can damage every file in the folders of a command, so that a new file needs no new test.
-They test a fixed sample of the cases. BIGBIRD_JA_HOSTILE_SEED draws another sample, and
-`make bench-bad-input` tests all cases.
+A case is a command, one file in its input folders, and one kind of damage. Since all files in these
+folders are listed, a new file needs no new test. The test draws a fixed sample of the cases. The
+environment variable BIGBIRD_JA_HOSTILE_SEED selects another sample, and `make bench-bad-input`
+tests all cases.
 """
 
 import functools
@@ -20,9 +21,10 @@ from bigbird_ja.text import articles
 from testkit import runs, tokenizer_folders
 
 SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
-SAMPLE = 24  # Number of cases.
+SAMPLE = 24  # number of cases that are drawn
 ALL = "BIGBIRD_JA_HOSTILE_ALL" in os.environ
-# Valid flags of each command that reads files. in/ contains a finished run, and out/ is empty.
+# Valid flags of each command that reads files. The folder in/ contains a finished run with its
+# inputs. The folder out/ is empty.
 GOOD = {
     "tokenize": "--input=in/corpus.jsonl --output_prefix=out/ja --vocab_size=1200",
     "make-data": "--input=in/corpus.jsonl --tokenizer=in/ja.model --output_dir=out/data"
@@ -39,14 +41,15 @@ GOOD = {
     "export": "--model_dir=in/model --output_dir=out/hf",
     "launch": "--config=in/config.yaml --max_cost=5 --dry_run",
 }
-# Commands that read no files, except `preflight`, which takes long and reads the files of `plan`.
+# Commands that are not tested. They read no files, except `preflight`, which is slow and reads the
+# same files as `plan`.
 OTHERS = {"demo", "sample", "status", "logs", "down", "doctor", "preflight"}
 # Accepted exit statuses. 0: the damage does not matter. 2: the file is refused. 71: reading the
 # file needs more memory than there is. 74: the file cannot be read.
 STATUSES = {0, 2, 71, 74}
 TIMEOUT_SECONDS = 120.0
-# Address space that a command may use in addition to TensorFlow's. The limit stops a command that
-# reads an endless device.
+# Maximum address space of a command in bytes, in addition to that of TensorFlow. The limit stops a
+# command that reads an endless device.
 MEMORY = 6 * 2**30
 
 

@@ -23,15 +23,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # The supported versions of Python. .ci/run tests each of them.
 PYTHONS = ("3.11", "3.12", "3.13")
 COMMON = ("huggingface",)
-# For each lock, its extras and its versions of Python.
+# Each lock file, with the extras and the versions of Python for which it pins packages.
 LOCKS = {
     "requirements/main.lock": (("cpu", "dev", *COMMON), PYTHONS),
     "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.11",)),
     "requirements/kaggle.lock": (("test", *COMMON), ("3.12",)),
 }
 OVER = "requirements/extra.lock"  # This lock is installed after main.lock.
-# Folder of the locks that `launch` installs on a machine. image.lock contains the packages that are
-# missing in an image with TensorFlow 2.15.
+# Folder of the lock files for rented machines. Its file image.lock pins the packages that a machine
+# image with TensorFlow 2.15 lacks.
 MACHINES = "bigbird_ja/launch/locks"
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
@@ -132,7 +132,8 @@ def test_the_promised_pythons_are_the_same_everywhere():
     for page in ("README.md", "README.ja.md", "docs/install.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         wanted = {f"3.{minor}" for minor in minors}
-        # Lines about TPUEstimator name the Python of an image, not a supported version.
+        # Lines about TPUEstimator name the Python version of a machine image, which is not one of
+        # the supported versions.
         promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)
         assert wanted == {*re.findall(r"\b3\.1\d\b", promised)}, page
     for lock, (_, pythons) in LOCKS.items():
@@ -161,7 +162,7 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
 
 
 def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
-    """Compare version, address and checksum of CPython with those that uv lists."""
+    """Compare version, address and checksum of a rented machine's CPython with those in uv."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
     assert f"3.{listed['minor']}" == PYTHONS[0]
@@ -181,7 +182,10 @@ def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
 def test_it_installs_with_the_packages_of_free_tpu_images(image, uv, tmp_path):
-    """Resolve the requirements with the image's versions as constraints, as the notebooks do."""
+    """Resolve the requirements, constrained to the versions of packages that an image contains.
+
+    The notebooks install with the same constraints.
+    """
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
     wanted = tmp_path / "wanted.in"

@@ -2,14 +2,14 @@
 
 tests/fixtures/format-0.2.0.tar.xz contains
 
-- corpus.jsonl, and ja.* by `tokenize --vocab_size 51`;
+- corpus.jsonl, and the tokenizer ja.* by `tokenize --vocab_size 51`;
 - data/ by `make-data --seq_length 64 --max_predictions_per_seq 10 --num_shards 2 --eval_fraction
   0.1`;
-- model/ by four steps of `pretrain` with the settings that its config.yaml states;
-- whole-metrics.jsonl, the metrics after `pretrain --num_train_steps 8` on a copy of model/.
+- model/ by four steps of `pretrain` with the settings in model/config.yaml;
+- whole-metrics.jsonl, the metrics of a copy of model/ after `pretrain --num_train_steps 8`.
 
-The archive contains the tokenizer's model only once. Files of unreleased versions are refused
-(`storage.decode`).
+The archive contains ja.model only once, so the fixture `made` copies it into data/ and model/.
+Files of unreleased versions are refused (`storage.decode`).
 """
 
 import json
@@ -23,7 +23,7 @@ from testkit import ROOT
 
 @pytest.fixture(params=["0.2.0"])
 def made(request, tmp_path):
-    """Unpack the files that a version wrote, and return their folder."""
+    """Unpack the files that a released version wrote, and return their folder."""
     with tarfile.open(ROOT / f"tests/fixtures/format-{request.param}.tar.xz") as archive:
         # Python before 3.11.4, such as that of Debian, has no extraction filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)

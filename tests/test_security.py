@@ -1,4 +1,4 @@
-"""Flags, messages and files of a run never contain secrets.
+"""Flags, error messages and the files of the repository contain no secrets.
 
 The rules `S` of ruff check the code, and tests/process/test_redact.py checks the output.
 """

@@ -48,14 +48,14 @@ RECORD = LaunchedRun(
 
 
 def supervised(cloud, record=RECORD, **io):
-    """Supervise a run in virtual time until it ends, and return its last state."""
+    """Supervise a simulated run in virtual time until it ends, and return the run's last state."""
     return supervise(record, cloud.io(**io))
 
 
 def lifetimes(*hours):
-    """Return a `Lifetime` that ends the n-th machine after the n-th of these hours.
+    """Return a function that the simulated cloud calls for the lifetime of each new machine.
 
-    All later machines live forever.
+    The n-th machine lives for the n-th of `hours`. All later machines live forever.
     """
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
@@ -77,20 +77,20 @@ def write_manifest(directory, masking="dynamic", **more):
 
 
 def client(fake):
-    """Return our client of a fake service."""
+    """Return the package's client, connected to a fake service."""
     module = compute if isinstance(fake, FakeCompute) else tpu_api
     return module.Client("p", rest(fake.api))
 
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):
-    """Return our REST client for an address, without credentials and with short timeouts."""
+    """Return the package's REST client, without credentials and with short timeouts."""
     client = Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
     client.call_seconds = call_seconds
     return client
 
 
 def command(root, *more, steps=100):
-    """Return the arguments of `launch` for a CPU, with folders below `root`."""
+    """Return arguments of `launch` that train the preset tiny-cpu, with folders below `root`."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         "launch",
@@ -123,7 +123,7 @@ def run(arguments, *fakes):
 
 
 def start(root, fake, *more, steps=400, **terms):
-    """Start `launch` in a new process."""
+    """Start `launch` in a new process, which uses a fake service."""
     words = [json.dumps(emulated.describe(fake, **terms)), *command(root, *more, steps=steps)]
     return subprocess.Popen(
         [sys.executable, "-m", "testkit.emulated", *words, "--json"],

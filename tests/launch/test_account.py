@@ -11,15 +11,15 @@ from tests.launch.support import RECORD
 
 @pytest.mark.parametrize(
     ("beat_at", "limit", "reads", "billed"),
-    # Time of the last heartbeat, maximum lifetime of the machine in seconds (0 for no limit),
-    # whether the bucket answers, and the billed seconds.
+    # beat_at: time of the last heartbeat. limit: maximum lifetime of the machine in seconds, 0 for
+    # no limit. reads: whether the bucket can be read. billed: expected billed seconds.
     [
-        # Without a heartbeat, the bill ends when the watcher would delete a stalled machine.
+        # Without a heartbeat, the machine is billed until its watcher would delete it as stalled.
         (None, 0.0, True, 5400.0),
-        (None, 0.0, False, 360_000.0),  # The bucket does not answer, so the whole time is billed.
+        (None, 0.0, False, 360_000.0),  # If the bucket cannot be read, the whole time is billed.
         (None, 100_000.0, False, 96_400.0),
         (11_800.0, 0.0, True, 1800.0 + 5400.0),
-        (11_800.0, 4600.0, True, 1000.0),  # The machine had 1,000 seconds left.
+        (11_800.0, 4600.0, True, 1000.0),  # The machine had used 3,600 of its 4,600 seconds.
     ],
 )
 def test_a_machine_that_disappeared_unobserved_is_billed_for_its_maximum_lifetime(

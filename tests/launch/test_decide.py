@@ -1,9 +1,9 @@
-"""Simulated runs have exactly the events that the files stories/NAME.txt record.
+"""Supervised runs on a simulated cloud have exactly the events that stories/NAME.txt record.
 
 In each file, the part above the line `---` is YAML. It describes the acts of the service, the
 bucket and the user (see `live`). The part below the line contains every event with its time and
-fields, the last state, and all rentals. `python -m tests.launch.test_decide` rewrites the files, so
-that a diff shows the changes.
+fields, the last state, and a summary of the rentals. `python -m tests.launch.test_decide` rewrites
+the lower parts. A diff of the files then shows how the supervisor's behavior has changed.
 """
 
 import contextlib
@@ -37,27 +37,28 @@ FAULTS = {
 
 
 def words(text):
-    """Return the words of a script. `quota*3` stands for `quota quota quota`."""
+    """Split the outcomes in a story into words. `quota*3` stands for `quota quota quota`."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 
 
 def live(story):
-    """Run a story, and return the lines of its effects.
+    """Simulate a story, and return its events, its last state and its rentals as lines.
 
     Args:
         story: a dict with these keys, which are optional.
             hours: lifetimes of the first machines in hours. The others live forever.
-            script: outcomes of the creations.
-            deletions: outcomes of the deletions.
+            script: outcomes of the requests to create a machine.
+            deletions: outcomes of the requests to delete a machine.
             run: changed fields of `LaunchedRun`.
             cloud: changed fields of `SimulatedCloud`.
             constants: changed constants of `launch`.
-            fails: faults as [act or acts, zone or "", first hour, last hour, key of FAULTS].
-            stop: hour of a Ctrl-C with which the user deletes the machine.
-            detach: hour of a Ctrl-C with which the user detaches.
+            fails: faults as [act or acts, zone or "" for all, first hour, last hour, key of
+                FAULTS].
+            stop: hour at which the user presses Ctrl-C and deletes the machine.
+            detach: hour at which the user presses Ctrl-C and detaches.
             happens: events as [hour, kind, hours]. The kind is "nap" (the supervisor sleeps for
-                these hours), "clock" (the clock is changed by these hours) or "repair" (the machine
+                these hours), "clock" (the wall clock jumps by these hours) or "repair" (the machine
                 is repaired for these hours).
             then: further launches, each with its own `run`, `cloud`, `stop`, `detach` and
                 `happens`, after a `pause` of hours.

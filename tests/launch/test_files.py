@@ -1,4 +1,4 @@
-"""The supervisor's files on gs://, and those that the startup script copies there."""
+"""Files on the bucket that the supervisor writes, and files that the machine's watcher writes."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def test_state_events_and_reports(bucket):
     files.save_state(state)
     assert files.load_state() == state
     files.append_event({"event": "created", "time": 1.0})
-    run_log.EventLog(run.model_dir).append("saved", step=5)  # The trainer writes this file, too.
+    run_log.EventLog(run.model_dir).append("saved", step=5)  # The trainer uses the same log.
     files.append_event({"event": "preempted", "time": 2.0})
     events = [event["event"] for event in run_log.read_events(run.model_dir)]
     assert events == ["created", "saved", "preempted"]
@@ -67,7 +67,7 @@ def test_files_of_another_version_are_refused(bucket, name):
     run = LaunchedRun(bucket, "run-1")
     files = RunFiles(run)
     files.prepare()
-    # A later version may store other fields.
+    # A later version of the package may store other fields.
     storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
     with pytest.raises(BadInput, match="has format '9', but this version reads"):
         _ = (read_run(bucket, "run-1"), files.load_state())

@@ -11,7 +11,7 @@ from bigbird_ja.launch.supervise import Stop
 
 
 def press(interrupts, number=signal.SIGINT):
-    """Send the signal, and wait until the listening thread receives it."""
+    """Send a signal to this process, and wait until the thread of `interrupts` receives it."""
     received = threading.Event()
     receive = interrupts._receive
     interrupts.receive = lambda n: (receive(n), received.set())
@@ -32,21 +32,21 @@ def test_the_user_is_asked_once(answer, meaning):
         assert interrupts.stop() is Stop.NO
         press(interrupts)
         assert interrupts.stop() is Stop(meaning)
-        interrupts.stop()  # The second call does not ask again.
+        interrupts.stop()  # This second call does not ask the user again.
 
 
 def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
     with Interrupts("ask", False, log=quiet) as interrupts:
         press(interrupts)
         assert interrupts.stop() is Stop.DELETE
-        assert interrupts.stop() is Stop.DELETE  # The choice does not change.
+        assert interrupts.stop() is Stop.DELETE  # The choice stays until the next Ctrl-C.
         press(interrupts)
         assert interrupts.stop() is Stop.DETACH
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
-    # Set the default handler, since the test process ignores SIGHUP under nohup.
+    # Set the default handler, since a process that nohup has started ignores SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
@@ -54,7 +54,7 @@ def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
             assert interrupts.stop() is Stop.DELETE
             press(interrupts, signal.SIGTERM)
             interrupts.handle_lost_reader()
-            assert interrupts.stop() is Stop.DELETE  # Only the user can detach.
+            assert interrupts.stop() is Stop.DELETE  # Only a Ctrl-C could end the deletion.
     finally:
         signal.signal(signal.SIGHUP, before)
 

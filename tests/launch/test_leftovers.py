@@ -15,7 +15,7 @@ OFF = ServiceFault(Kind.PERMISSION, "the API has not been used in project p")
 
 
 class Scripted:
-    """Service that returns the given answers in order, and then always the last one."""
+    """Fake service that returns the given answers in order, and repeats the last one forever."""
 
     def __init__(self, *looks, fails=()):
         self.looks, self.fails = list(looks), list(fails)
@@ -50,7 +50,7 @@ def test_a_deletion_is_complete_when_two_polls_in_a_row_show_nothing(caplog):
     looks = (TPU, TPU, GOING, None, GOING, AWAY, None, None)
     service = Scripted(*looks, fails=[Kind.PERMISSION])
     assert delete(service) == [] and service.looks == [None]
-    # The service refused the first request and accepted the second one.
+    # The service refused the first deletion request and accepted the second one.
     assert service.deleted == [TPU.resource] * 2
     assert service.pauses == [1.5**n for n in range(7)]
     faults = ("permission: refused", "unavailable: no answer")
@@ -73,7 +73,7 @@ def test_a_service_that_does_not_answer_hides_nothing_of_the_other():
     assert (listing.tpus, listing.now) == ((GOING, TPU), 7.0)
     assert isinstance(listing.fault, StorageError)
     assert "half an answer), and may contain machines" in str(listing.fault)
-    # A disabled service has no machines. It is an error if all services are disabled.
+    # A disabled service has no machines. `list_ours` reports a fault only if all are disabled.
     clients = {("tpu", "p"): Scripted(OFF), ("compute", "p"): Scripted([TPU])}
     assert list_ours(clients) == Listing((TPU,), 7.0)
     fault = list_ours({("tpu", "p"): Scripted(OFF)}).fault

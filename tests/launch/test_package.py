@@ -27,7 +27,7 @@ def test_every_launch_sends_the_installed_code_never_that_on_the_bucket(
 
 
 def test_a_damaged_package_is_replaced(tmp_path):
-    """Replace a damaged package, since each rented machine would fail to install it."""
+    """Replace a damaged package on the bucket, since rented machines would fail to install it."""
     stored = package.store(LaunchedRun(str(tmp_path), "run-1", "id-1"))
     path = Path(stored.package)
     path.write_bytes(path.read_bytes()[:-9])

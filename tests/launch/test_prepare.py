@@ -38,7 +38,7 @@ def test_compute_engine_is_preferred_and_bills():
 
 def test_zones_of_the_user_are_taken_as_they_are():
     ((run, _, warnings),) = offers("v5e-8", zones=["us-east1-d"])
-    assert run.zones == ("us-east1-d",)  # The service may know more zones than the table.
+    assert run.zones == ("us-east1-d",)  # A zone that is not in the price table is accepted.
     assert "no spot price for v5litepod-8 in us-east1-d" in warnings[0]
 
 
@@ -50,7 +50,7 @@ def test_a_grant_has_hours_and_no_dollars():
 
 
 def test_a_run_with_a_machine_continues_at_its_service(tmp_path):
-    machine = Machine.of(support.vm_of("run-1", kind="v6e-8"))  # A node in the Cloud TPU API.
+    machine = Machine.of(support.vm_of("run-1", kind="v6e-8"))  # rented by the Cloud TPU API
     support.make_run(str(tmp_path), "run-1", attempt=1, phase=Phase.RUNNING, machine=machine)
     assert [run.service for run, _, _ in offers(bucket=str(tmp_path))] == ["tpu", "compute"]
 

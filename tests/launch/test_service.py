@@ -42,11 +42,12 @@ def test_life_of_a_machine_and_deletion_of_only_the_listed_one(tmp_path, kind, r
         assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is support.QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
         assert service.find("us-central1-a", "run-1") is None
-        # Retry the creation, as after a lost answer.
+        # Repeat the request to create the machine, as a client does if the first answer was lost.
         with pytest.raises(ServiceFault) as caught:
             service.create(run, support.ZONE, 3, METADATA, 3600.0)
         assert caught.value.kind is Kind.EXISTS and len(service.list()) == 1
-        # The name may now belong to a machine of another run, or to a newer machine of this run.
+        # `delete` must keep a machine that is not the expected one, although the names are equal.
+        # It may be a machine of another run, or a newer machine of this run.
         of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
         of_a_copy = replace(tpu, run_dir="gs://b/run-2")
         for expected in (of_another, of_a_copy, replace(tpu, created=tpu.created - 60)):

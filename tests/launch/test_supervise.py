@@ -18,7 +18,7 @@ LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """Return a callback for the supervisor that returns `stop` from the time `moment` on."""
+    """Return a `stop` callback for the supervisor, which returns `stop` from `moment` on."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
 
@@ -49,7 +49,7 @@ def test_an_answer_that_lacks_the_machine_once_is_no_preemption_and_makes_no_sec
 
 
 class Killed(BaseException):
-    """Exception in place of a SIGKILL between two acts of the supervisor."""
+    """Exception that simulates a SIGKILL between two acts of the supervisor."""
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
@@ -68,7 +68,7 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
         cloud.interfere = interfere
         with contextlib.suppress(Killed):
             supervised(cloud, record)
-            assert at > 100  # The test has killed the supervisor after every act.
+            assert at > 100  # The run has at most `at` acts, so no later kill is possible.
             return
         cloud.sleep(37.0)
         state = supervised(cloud, record)
@@ -78,9 +78,9 @@ def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(s
 
 @pytest.mark.parametrize("part", ["log", "read_log_tail", "append_event", "read_heartbeat"])
 def test_no_failure_to_display_or_read_ends_the_loop(part):
-    """Continue after an error in a function that reads or displays something.
+    """Continue to supervise after an error in a function that reads files or displays messages.
 
-    The first trainer fails, so that the supervisor displays its log.
+    The first trainer fails, so that the supervisor reads and displays the trainer's log.
     """
 
     def fail(*_):

@@ -1,4 +1,4 @@
-"""Our client of the Cloud TPU API: requests, states, lists."""
+"""The package's client of the Cloud TPU API: requests, states of machines, and lists."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.launch.support import finished
 
 
 def test_requests_state_the_rented_machine():
-    """Compare whole requests, since a wrong key would make the service rent an on-demand node."""
+    """Compare whole requests. With a misspelled key, the service would rent an on-demand node."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
         "acceleratorType": "v3-8",
@@ -55,7 +55,7 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
         for state in states:
             queued["state"] = {"state": state}
             assert [tpu.presence for tpu in tpus.list()] == [presence], state
-    # Code 8 has several causes. The word "Quota" in the message makes this fault one of quota.
+    # Errors with code 8 have several causes. The word "Quota" shows that this cause is the quota.
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list()
@@ -66,14 +66,17 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
 
 
 def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
-    """List queued resources before nodes, so that one that becomes a node meanwhile is listed."""
+    """List queued resources first and nodes second.
+
+    In this order, a resource that becomes a node between the two requests is listed.
+    """
     tpus.list()
     order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
     assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
 def test_missing_fields_of_an_answer_have_their_defaults():
-    """Read answers without the fields that have default values, which the service leaves out."""
+    """Read answers in which the service has left out the fields with default values."""
     place = f"projects/p/locations/{support.ZONE}"
 
     class Bare:

@@ -1,4 +1,4 @@
-"""The supervisor follows the trainer's log, of which it only reads the last part."""
+"""The trainer's log is shown without gaps, although each poll reads only its last part."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs that start from another model, which is on the bucket already or is uploaded to it."""
+"""Launched runs with the initial weights of a model that is uploaded or already on the bucket."""
 
 import json
 import os
@@ -69,7 +69,10 @@ def exported(small_run, tmp_path_factory):
 
 
 def test_an_encoder_is_continued_on_a_rented_machine(tmp_path, small_run, exported):
-    """Continue an uploaded encoder without the packages that a rented machine lacks."""
+    """Continue to train an uploaded encoder without transformers and torch.
+
+    A rented machine lacks these packages.
+    """
     root, bare = str(tmp_path), tmp_path / "bare"
     bare.mkdir()
     for name in ("transformers", "tokenizers", "safetensors", "torch"):

@@ -1,4 +1,4 @@
-"""The exit of the process after an error."""
+"""Callbacks that get the error before it ends the process."""
 
 from bigbird_ja.errors import Stalled
 from bigbird_ja.train.exit import ProcessExit

@@ -1,4 +1,4 @@
-"""The index of a process in a pod, and the values that must be equal in all processes."""
+"""How a process finds its index in a pod, and how the settings of all processes are compared."""
 
 import pytest
 

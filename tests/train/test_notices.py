@@ -15,8 +15,8 @@ def test_cpu_warning_is_for_long_runs_without_an_accelerator(monkeypatch):
     monkeypatch.setattr(devices, "has_gpu", lambda: False)
     cpu, base = Choice("estimator", "", False, 1, "CPU or GPU"), with_data(fitted("base-4096"))
     warning = make_cpu_warning(*base, cpu)
-    # A training step of base-4096 needs about 2.5 TFLOP for a sequence. The warning assumes that
-    # two cores reach 100 GFLOP/s.
+    # A training step of base-4096 needs about 2.5 TFLOP per sequence. The warning assumes that two
+    # CPU cores reach 100 GFLOP/s.
     training = base[0].training
     days = training.num_train_steps * training.global_batch_size * 2.5e12 / 100e9 / 86_400
     said = float(warning.partition("about ")[2].partition(" d")[0].replace(",", ""))

@@ -22,7 +22,8 @@ DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 def _gradients(step):
     random = np.random.default_rng(1000 + step)
-    # The scales span five orders of magnitude, like the gradients of a real model.
+    # The gradients of a real model differ by orders of magnitude, so draw the scale of each
+    # parameter's gradient from 0.0001 to 10.
     sizes = 10.0 ** random.uniform(-4, 1, len(NAMES))
     return {
         name: (size * random.standard_normal((6, 5))).astype(np.float32)
@@ -31,10 +32,10 @@ def _gradients(step):
 
 
 def _reference(rule, params, rates):
-    """Compute the parameters after all steps of an update rule in float64.
+    """Train `params` by an update rule in float64, and return the final parameters.
 
-    The rules are AdamW as Loshchilov and Hutter define it, and AdamWeightDecayOptimizer in Google's
-    code of BERT and BigBird. Gradients are multiplied by 0.5, which is `scale` in the test.
+    Rule "adamw" is AdamW by Loshchilov and Hutter. Rule "google" is AdamWeightDecayOptimizer from
+    Google's code of BERT and BigBird. Gradients are multiplied by 0.5, the `scale` of the test.
     """
     params = {name: value.astype(np.float64) for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -55,7 +56,7 @@ def _reference(rule, params, rates):
 
 @pytest.mark.parametrize("rule", DECAYED)
 def test_update_rules_equal_their_references(rule):
-    """Compare 200 steps of warm-up, peak and decay with the reference."""
+    """Compare the parameters after 200 steps with those that `_reference` computes in float64."""
     sets = {"update_rule": rule, "schedule": "google", "num_train_steps": 200, "warmup_steps": 40}
     sets |= {"learning_rate": 1e-3, "weight_decay": 0.1}
     section = tiny_config(**{f"training.{key}": value for key, value in sets.items()}).training
@@ -84,7 +85,7 @@ def _curve(steps=100, beyond=0, **training):
 
 
 STEPS = np.arange(100)
-# Learning rate after the warm-up, as a fraction of the peak.
+# Expected learning rate by step, as a fraction of the peak. The 10 warm-up steps are not used.
 CURVES = {
     "linear": (100 - STEPS) / 90,
     "cosine": 0.5 * (1 + np.cos(np.pi * (STEPS - 10) / 90)),
@@ -95,7 +96,10 @@ CURVES = {
 
 @pytest.mark.parametrize("schedule", CURVES)
 def test_the_rate_warms_up_and_falls_to_zero_at_the_last_step(schedule):
-    """Compare each schedule with its formula. Google's warm-up starts at zero."""
+    """Compare each schedule with its formula.
+
+    The warm-up of the schedule "google" starts at zero, that of the others at a tenth of the peak.
+    """
     decay = {"decay_fraction": 0.2} if schedule == "wsd" else {}
     curve = _curve(beyond=5, schedule=schedule, **decay)
     first = 0 if schedule == "google" else 1
@@ -125,7 +129,8 @@ SIDE_BY_SIDE = {"attention/Wqkv": 3, "mlp/Wi": 2}
 
 def _muon_config(architecture, optimizer="muon", **training):
     sets = {"optimizer": optimizer, "weight_decay": DECAY, "learning_rate": RATE} | training
-    sets |= {"schedule": "cosine", "num_train_steps": 10**9}  # The rate is almost constant.
+    # With so many steps, the learning rate is almost constant.
+    sets |= {"schedule": "cosine", "num_train_steps": 10**9}
     return tiny_config(
         **{"model.architecture": architecture, "model.num_layers": 1},
         **{f"training.{name}": value for name, value in sets.items()},
@@ -133,9 +138,9 @@ def _muon_config(architecture, optimizer="muon", **training):
 
 
 def _muon_gradients(params, step):
-    """Draw gradients whose global norm of about 60 is clipped to 1.
+    """Draw gradients with a global norm of about 60, which training clips to 1.
 
-    One direction dominates in each matrix.
+    In each matrix, one singular value is much larger than the others.
     """
     random = np.random.default_rng(100 + step)
     gradients = {}
@@ -147,7 +152,7 @@ def _muon_gradients(params, step):
 
 
 def _muon_trained(config):
-    """Return parameters and slots after `MUON_STEPS` updates."""
+    """Return the parameters and the optimizer's slots after `MUON_STEPS` updates."""
     params = draw_parameters(*with_data(config), seed=5)
     slots = initial_slots(config, {name: tf.constant(value) for name, value in params.items()})
 
@@ -162,7 +167,7 @@ def _muon_trained(config):
 
 
 def _orthogonal(matrix):
-    """Orthogonalize a matrix by Jordan's five iterations in float64."""
+    """Orthogonalize a matrix by five Newton-Schulz iterations with Jordan's coefficients."""
     x = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = x / np.linalg.norm(x)
     for _ in range(5):
@@ -172,7 +177,7 @@ def _orthogonal(matrix):
 
 
 def _muon_reference(config, name, count):
-    """Compute a kernel and its momenta after `MUON_STEPS` updates.
+    """Compute a kernel and its momenta after `MUON_STEPS` updates by Muon.
 
     The kernel contains `count` matrices side by side, which are updated separately.
     """
@@ -230,7 +235,7 @@ def test_orthogonalization_computes_the_smaller_product(shape):
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16), (1, 7)])
 def test_singular_values_come_near_one(shape):
-    """Check that singular values become about 1, and that singular vectors do not change."""
+    """Check that `orthogonalize` moves singular values near 1 and keeps the singular vectors."""
     random = np.random.default_rng(2)
     count = min(shape)
     left = np.linalg.qr(random.standard_normal((shape[0], count)))[0]

@@ -1,4 +1,4 @@
-"""The outcome of a run, with a logger that records its events."""
+"""How the outcome of a run is recorded and returned or raised, with a fake logger."""
 
 from dataclasses import dataclass
 from threading import Event
@@ -20,7 +20,7 @@ class Totals:
 
 
 class Logger:
-    """Logger of a run at step 7. It records the reasons for which the run ended."""
+    """Fake logger of a run at step 7. It records the reasons with which the run ended."""
 
     step, loss = 7, 1.5
 
@@ -49,7 +49,7 @@ def outcome(logged):
 def test_finished_run_is_recorded_once(outcome, logged):
     assert outcome.make_result("finished") == Totals(7, "finished")
     assert logged == ["finished: step 7, loss 1.5000, in out/run"]
-    outcome.make_result("finished", is_new=False)  # This does not record the event again.
+    outcome.make_result("finished", is_new=False)  # An outcome that is not new is not recorded.
     assert outcome.logger.recorded == ["finished"]
 
 

@@ -1,7 +1,7 @@
-"""The processes of a pod agree on their steps and on the end of the run.
+"""The processes of a pod, which train one run together, save and stop at the same step.
 
-The first tests use a key-value store in memory. The others run `pretrain` in real processes, which
-are killed or get signals.
+The first tests use a key-value store in memory. The later tests run `pretrain` in real processes,
+which are killed or get signals.
 """
 
 import random
@@ -107,7 +107,7 @@ def until(condition):
 
 
 def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Share the step of the last evaluation with all processes. Only the writer reads the log."""
+    """Share the step of the last evaluation, which only process 0 reads from the log."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -120,7 +120,7 @@ def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
             init_from=None,
         )
         evaluations.append(Evaluations(here, member.stop, Watchdog(0, print)))
-    # The run continues at step 25, so the evaluation at step 40 does not count.
+    # The run resumes at step 25, so the recorded evaluation of step 40 is ignored.
     lines = [{"step": step, "data_fingerprint": "data"} for step in (20, 40)]
     for each, known in zip(evaluations, (lines, []), strict=True):
         each.begin(25, known)
@@ -133,9 +133,9 @@ AHEAD = 3
 
 
 class Engine:
-    """Simulated engine that dispatches up to `AHEAD` steps before they finish.
+    """Simulated engine of one process, with up to `AHEAD` dispatched steps that are not finished.
 
-    A step finishes once all processes have dispatched it.
+    A step can finish only after all processes have dispatched it.
     """
 
     def __init__(self, pod, start):
@@ -151,7 +151,7 @@ class Engine:
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)
         if self.pod.saves_at(self.finished, self.saves[-1], self.is_time):
-            # A save first waits for all dispatched steps.
+            # A save first waits until all dispatched steps are finished.
             self.saves.append(self.dispatched)
             self.finished = self.dispatched
         return False
@@ -165,10 +165,11 @@ def test_all_processes_stop_and_save_at_the_same_steps(seed):
     engines = [Engine(pod, start) for pod in pods]
     for turn in range(4000):
         engine = rng.choice(engines)
-        engines[0].is_time = turn % 60 == 20  # Only the writer's clock decides when to save.
+        engines[0].is_time = turn % 60 == 20  # Only the clock of process 0 decides when to save.
         if turn == 400:
             rng.choice(pods).ask_to_stop("SIGTERM")
-            pods[0].ask_to_stop("SIGTERM")  # The writer learns of the signal, too.
+            # In a real pod, process 0 makes this call when it reads the request from the store.
+            pods[0].ask_to_stop("SIGTERM")
         engine.advance(engines, rng)
     for engine in engines:
         assert engine.pod.stops_at(engine.finished, False) and engine.finished > start
@@ -201,7 +202,7 @@ def test_failure_ends_the_process_if_the_store_is_lost(monkeypatch):
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
     threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()
     until(lambda: one.pod._failure)
-    one.pod._cut_off()  # JAX's client calls this when it loses the store.
+    one.pod._cut_off()  # JAX's client calls this when it loses its connection to the store.
     assert [type(error) for error in one.left] == [Stalled]
 
 
@@ -228,7 +229,7 @@ def test_shared_values_and_collected_arrays_are_unchanged():
     def give_up():
         raise KeyboardInterrupt
 
-    # The other process does not send its part of this value.
+    # The other process sends no arrays of evaluation 9, so the writer waits until `give_up` raises.
     with pytest.raises(KeyboardInterrupt):
         writer.collect("evaluation 9", part, give_up)
 
@@ -260,7 +261,8 @@ def test_jax_prints_no_crash_after_a_finished_run():
 STEPS = 16
 GONE = "rerun the same command on every host"
 Start = Callable[..., list[Command]]
-processes = pytest.mark.timeout(900)  # Two processes that compile at the same time are slow.
+# Processes that compile at the same time are slow, so these tests need a long timeout.
+processes = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +279,7 @@ def flags(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(zygote, flags):
-    """Return a function that starts `pretrain` as a pod of two (or of `processes`) processes."""
+    """Return a function that starts `pretrain` in each of `processes` processes of one pod."""
 
     def start(model, *more, processes=2, hang=None):
         here = [*flags, *more, "--model_dir", str(model)]
@@ -288,7 +290,7 @@ def start(zygote, flags):
 
 @pytest.fixture(scope="module")
 def finished(start, tmp_path_factory):
-    """Train with a pod of two processes without interruption. Return MODEL_DIR and the outcomes.
+    """Train in a pod of two processes without interruption. Return MODEL_DIR and both outcomes.
 
     The optimizer's state is sharded over the devices.
     """
@@ -297,7 +299,7 @@ def finished(start, tmp_path_factory):
 
 
 def hung(running, index):
-    """Wait until a process pauses at the instant that `hang` names, and return the process."""
+    """Wait until process `index` pauses where `start(hang=...)` requested, and return it."""
     running[index].wait_for(running[index].hung, seconds=pods.TIMEOUT)
     return running[index]
 
@@ -319,9 +321,9 @@ def test_one_process_writes_and_all_report_the_result(finished):
 @pytest.mark.slow
 @processes
 def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags, tmp_path):
-    """Compare a pod, which is killed once and started again, with a single process.
+    """Compare the weights and evaluations of a pod with those of a single process.
 
-    The kill of one process ends the whole pod.
+    One process of the pod is killed, so that the other processes end. The pod is started again.
     """
     pod, alone = tmp_path / "pod", tmp_path / "alone"
     running = start(pod, processes=4, hang={0: ("start-up", 1)})
@@ -342,9 +344,10 @@ def test_weights_and_evaluations_equal_those_of_one_process(start, zygote, flags
 
 @processes
 def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, start, tmp_path):
-    """Compare all bits of the last checkpoint after SIGTERM and after SIGKILL of each process.
+    """Compare the last checkpoint bit for bit with that of an uninterrupted pod.
 
-    Process 0 also runs JAX's coordination service.
+    The pod is stopped by SIGTERM, by SIGKILL of process 1, and by SIGKILL of process 0, which also
+    runs JAX's coordination service. It is started again each time.
     """
     model = tmp_path / "model"
     take_programs(finished[0], model)
@@ -376,7 +379,7 @@ def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, star
 
 
 def check_refused(ended, *words):
-    """Check that each process refuses its input in one line that contains the words."""
+    """Check that each process refuses its input in one line that contains all `words`."""
     for each in ended:
         lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
         assert len(lines) == 1 and all(word in lines[0] for word in words), each.err
@@ -385,7 +388,8 @@ def check_refused(ended, *words):
 
 @processes
 def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
-    # Remove training.eval_every_steps, which --mode=train would refuse as a setting without effect.
+    # Remove training.eval_every_steps, since a setting without effect is refused. It has no effect
+    # with --mode=train.
     at = flags.index("training.eval_every_steps=8")
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
@@ -417,7 +421,7 @@ def test_another_folder_with_the_same_name_is_refused(zygote, flags, tmp_path):
 
 @processes
 def test_processes_that_do_not_meet_are_refused(zygote, flags, tmp_path):
-    """Refuse a process if the rest of its pod does not start, and two processes with one index."""
+    """Refuse to train if a process of the pod is missing, or if two processes have one index."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()

@@ -1,4 +1,4 @@
-"""The progress line and its rate, with a simulated clock."""
+"""The progress line of training and its tokens per second, with a simulated clock."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def make(peak=None, start=0, before=0.0):
 
 
 def measured(progress, step):
-    """Finish a step, and return the measured rate."""
+    """Report that `step` has finished, and return the measured tokens per second."""
     progress.note_finished(step)
     return progress.measure()
 
@@ -27,15 +27,15 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.estimate_eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
-    progress.leave_out()  # The time of an evaluation does not count.
+    progress.leave_out()  # Exclude these 5 seconds, in which an evaluation ran, from the rate.
     now[0] += 10.0
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
 def test_rate_is_measured_over_a_second_at_least():
-    """Measure steps of half a second. The host learns late that step 3 has finished."""
+    """Measure steps of half a second. Step 3 is reported late, immediately before step 4."""
     progress, now = make()
-    now[0] += 20.0  # The first step takes long, because it starts the input.
+    now[0] += 20.0  # The first step takes long, since it includes the start of the input pipeline.
     assert measured(progress, 1) == pytest.approx(200.0)
     for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
         now[0] += seconds
@@ -62,7 +62,7 @@ def test_line_begins_with_step_and_loss(caplog):
 def test_train_time_accumulates_over_restarts():
     progress, now = make(start=500, before=3600.0)
     now[0] += 30.0
-    progress.begin()  # Imports and tracing do not count.
+    progress.begin()  # The time before this call, such as imports and tracing, does not count.
     now[0] += 60.0
     assert progress.train_seconds() == pytest.approx(3660.0)
     assert progress.measure() == 0.0

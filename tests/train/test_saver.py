@@ -35,7 +35,8 @@ def test_saves_are_due_by_minutes_and_by_steps():
     saver.begin(90)
     assert not saver.is_due(99) and saver.is_due(100) and saver.is_due(117)
     assert [saver.find_next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
-    saver.begin(117)  # A device loop may end after the step at which a save is due.
+    # A device loop runs several steps, so it may pass step 100, at which a save was due.
+    saver.begin(117)
     assert not saver.is_due(199) and saver.is_due(200)
     now[0] = 600.0
     assert saver.is_due(118) and not saver.is_due(117)

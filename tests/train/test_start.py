@@ -1,4 +1,4 @@
-"""The settings that a run adopts when it starts."""
+"""Start of `pretrain`: settings adopted from a run or an encoder, interrupts, and bad arguments."""
 
 import signal
 import time
@@ -18,9 +18,10 @@ from testkit.configs import fitted, with_data
 
 @pytest.fixture
 def adopted(tmp_path, monkeypatch):
-    """Return a function that starts a run with a config or None, and returns the adopted settings.
+    """Return a function that starts `pretrain`, and returns the settings that it adopts.
 
-    The result maps each adopted key to its value and the value's source.
+    Settings are adopted from an existing run or an encoder's folder. The result maps the key of
+    each setting to its value and the source of the value.
     """
     synthetic.write(tmp_path / "data")
 
@@ -42,7 +43,7 @@ def adopted(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_stops_the_call_and_handlers_are_restored(tmp_path, monkeypatch):
-    """Interrupt a call by a second signal, and restore the handlers of signals afterwards."""
+    """Interrupt `pretrain` by a second SIGINT, and restore the previous signal handlers."""
     synthetic.write(tmp_path / "data")
     before = [signal.getsignal(number) for number in SIGNALS]
 
@@ -77,9 +78,9 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 
 
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
-    """Adopt all settings of the run if there is no --config.
+    """Adopt all settings of the existing run if `config` is None.
 
-    With --config, adopt only the settings that the run read from an encoder's folder.
+    With `config` and the folder of an encoder, adopt only the run's settings of the model.
     """
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))

@@ -39,10 +39,10 @@ def _step(config, batch, jit=False, **how):
 
 
 def _assert_same_update(got, expected, atol=1e-5):
-    """Compare the optimizer's first moments and the metrics.
+    """Check that two train steps return equal first moments of the optimizer and equal metrics.
 
-    After one step, a first moment is the gradient times a constant. It shows an error of the
-    gradient more exactly than the updated weight does.
+    After one step, a first moment is the gradient times a constant. So first moments show errors
+    of gradients more exactly than the updated weights do.
     """
     for name, value in expected[1]["m"].items():
         np.testing.assert_allclose(got[1]["m"][name], value, atol=atol, err_msg=name)
@@ -52,7 +52,10 @@ def _assert_same_update(got, expected, atol=1e-5):
 
 
 def test_eager_compiled_and_graph_mode_agree():
-    """Compare the modes with two micro-batches. Only compiled mode uses gradient checkpointing."""
+    """Compare an eager, a graph and a compiled train step with two micro-batches.
+
+    Only the compiled step uses gradient checkpointing.
+    """
     sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
     batch = tiny_batch(config)
@@ -78,12 +81,13 @@ def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
 
 
 def test_checkpointing_recomputes_each_layer_behind_a_barrier():
-    """Count the optimization barriers in the HLO before XLA compiles it and removes them on CPUs.
+    """Count the optimization barriers in the HLO before XLA compiles it.
 
-    On TPUs, XLA keeps the barriers, as the memory that `preflight` reports shows.
+    When XLA compiles for a CPU, it removes the barriers. For a TPU it keeps them, as the memory
+    that `preflight` reports shows.
     """
-    # To find its device, TensorFlow draws a random number. This requires a seed if another test has
-    # enabled op determinism in this process.
+    # `experimental_get_compiler_ir` draws a random number to find its device. If another test has
+    # enabled op determinism in this process, random numbers require a seed.
     tf.random.set_seed(1)
     products, barriers = [], []
     for on in (False, True):
@@ -96,12 +100,15 @@ def test_checkpointing_recomputes_each_layer_behind_a_barrier():
         products.append(text.count(" dot("))
         barriers.append(text.count(" opt-barrier("))
     assert barriers == [0, config.model.num_layers]
-    forward_only = 6 + 2  # matrix products: 6 in projections and MLP, 2 in attention
+    forward_only = 6 + 2  # matrix products of a layer: 6 in projections and MLP, 2 in attention
     assert products[1] >= products[0] + config.model.num_layers * forward_only
 
 
 def _on_replicas(config, batch, num_replicas):
-    """Run one step in a thread for each replica. `cross_replica_sum` adds all threads' tensors."""
+    """Run one train step on simulated replicas, each of which is a thread.
+
+    The function `cross_replica_sum` adds the tensors of all threads.
+    """
     meeting, shares = threading.Barrier(num_replicas), [None] * num_replicas
 
     def run(replica):
@@ -135,10 +142,10 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 
 @pytest.mark.both
 def test_replicas_share_the_work_of_muon():
-    """Compare a step on three replicas with a step on one replica.
+    """Compare a train step with Muon on three replicas with the same step on one replica.
 
-    All bits of the weights must be equal on the three replicas. The number of matrices is not a
-    multiple of three for every shape.
+    The weights must be bit-identical on the three replicas. For some shapes, the number of matrices
+    is not divisible by three.
     """
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
@@ -171,7 +178,7 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch():
     halves = {name: value[:2] for name, value in batch.items()}
     once = float(train_step(*with_data(config), params, slots, step, halves)[2]["loss"])
     twice = float(train_step(*with_data(accumulating), params, slots, step, twins)[2]["loss"])
-    # Both micro-batches contain the same records, but draw different dropout masks.
+    # Both micro-batches of `twice` contain the records of `once`, but have different dropout masks.
     assert once != twice
 
 

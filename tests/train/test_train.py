@@ -43,10 +43,10 @@ class Numbers:
 
     Args:
         start: step of the initial state.
-        ahead: number of steps that are dispatched before the first of them is finished.
-        loop: number of steps in one turn of the training loop.
+        ahead: number of steps that are dispatched beyond the last finished step.
+        loop: number of steps that one call of `advance` finishes.
         bad: step whose update is not finite.
-        then: function that is called with the last finished step after each turn.
+        then: callback that each call of `advance` calls with the last finished step.
     """
 
     def __init__(self, start, ahead, loop, bad, then):
@@ -99,8 +99,9 @@ class Training:
     """Training in one MODEL_DIR with the simulated engine.
 
     Each call of the method `run` starts or resumes training. Arguments of `run`:
-        stop_at: step after which SIGTERM arrives, or after which `instead` is called if it is
-            given. With "evaluation", SIGTERM arrives during the first evaluation.
+        stop_at: step after which SIGTERM arrives, or "evaluation" for a SIGTERM during the first
+            evaluation.
+        instead: callback that is called after the step `stop_at`, in place of the SIGTERM.
     """
 
     def __init__(self, tmp_path, monkeypatch, *settings):
@@ -202,7 +203,10 @@ def no_device(training, patch):
 
 
 def no_device_after_a_heartbeat(training, patch):
-    """Fail in `begin` after a heartbeat was written, as it is during a long compilation."""
+    """Let the engine's `begin` fail after the run has written a heartbeat.
+
+    The wait for the heartbeat simulates a long compilation.
+    """
     has_run, beat, begin = Event(), RunLogger.write_heartbeat, Numbers.begin
     patch.setattr(train_lib, "HEARTBEAT_SECONDS", 0.01)
     patch.setattr(RunLogger, "write_heartbeat", lambda logger: (beat(logger), has_run.set()))
@@ -236,7 +240,7 @@ def other_config(training, patch):
 
 
 def in_the_place_of(name, make):
-    """Return a function that removes the output `name`, and calls `make` with its path."""
+    """Return a function that removes the output `name`, and calls `make(path)` to replace it."""
 
     def refusal(training, patch):
         path = Path(training.model_dir, name)
@@ -392,7 +396,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(tmp_path, monkeypatch):
 
 
 def test_stop_in_an_evaluation_saves_and_the_next_start_evaluates(training):
-    """Repeat a stopped evaluation at the next start, even if it is the last one of the run."""
+    """Repeat an interrupted evaluation at the next start, even if it is the last of the run."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
             training.run(evaluates=True, stop_at="evaluation")
@@ -417,15 +421,15 @@ def test_an_evaluation_on_other_data_does_not_count(training):
 
 @pytest.mark.parametrize(
     ("start", "before", "expected"),
-    # start: step at which the first start saves and ends. before: steps of the evaluations that are
-    # recorded before the second start. expected: steps of the evaluations that are recorded at the
-    # end of the run. Evaluations are due at steps 20 and 30.
+    # start: step at which the run is saved and stopped. before: steps of the evaluations that are
+    # recorded before the run is resumed. expected: steps of all recorded evaluations at its end.
+    # Evaluations are due at steps 20 and 30.
     [
         (20, [], [20, 30]),  # The evaluation of step 20 was not recorded.
         (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.
         (20, [20], [20, 30]),
         (25, [23], [23, 30]),
-        (14, [20], [20, 30]),  # Step 20 was not saved. It is evaluated again, and recorded once.
+        (14, [20], [20, 30]),  # After step 14, step 20 is evaluated again, but recorded once.
     ],
 )
 def test_missed_evaluation_is_made_first_after_the_restart(training, start, before, expected):

@@ -23,9 +23,9 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """Return the variables and Adam's slots with the names and shapes of Google's checkpoints.
+    """Return the parameters and zero Adam slots with the names and shapes of Google's checkpoints.
 
-    Google's BigBird creates the layers of the prediction head outside of the scope
+    In checkpoints of Google's BigBird, the names of the prediction head's transform lack the scope
     `cls/predictions`.
     """
     heads, head = config.model.num_attention_heads, "cls/predictions/transform/"

@@ -1,4 +1,4 @@
-"""The watchdog with a simulated clock."""
+"""The watchdog, which ends a run that finishes no step for too long, with a simulated clock."""
 
 import threading
 
