@@ -1,14 +1,14 @@
-"""Compare the train step on this CPU with transformers' own classes (`make bench-cpu`).
+"""Compare the speed of training on this CPU with that of transformers (`make bench-cpu`).
 
     python -m scripts.bench_cpu
     python -m scripts.bench_cpu --only full
 
-Both programs train a model of the same shape in float32 with AdamW. transformers uses two threads,
-so run this on two cores. A batch contains 4 sequences of 1,024 random tokens. Each program applies
-its default dropout. The programs take turns, so that a change of the machine's speed affects both.
-The ratio is our tokens per second divided by those of transformers. The row "products" compares
-XLA and PyTorch without a model, by their rates of the matrix products of a layer. A step cannot
-exceed these rates.
+`pretrain` and a PyTorch loop with a class of transformers train models of the same shape in
+float32 with AdamW. transformers uses two threads, so run this on two cores. A batch contains 4
+sequences of 1,024 random tokens. Each program applies its default dropout. The programs take turns,
+so that a change of the machine's speed affects both. The ratio is our tokens per second divided by
+those of transformers. The row "products" compares how fast XLA and PyTorch compute only the matrix
+products of a layer. A train step cannot exceed these rates.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from scripts.bench_restart import PROGRAM
 from testkit import ROOT, synthetic
 
 BATCH, LENGTH, VOCABULARY, PREDICTIONS = 4, 1024, 32_000, 154
-# A round has STEPS steps. The first WARM ones include tracing and are not counted.
+# A round has STEPS steps. The first WARM steps include tracing and are not counted.
 ROUNDS, STEPS, WARM = 2, 8, 3
 
 # Sizes (m, k, n) of a layer's matrix products [m, k] x [k, n], with width 512: those of the forward
 # pass, and those that compute the gradients of weights.
 PRODUCTS = ((4096, 512, 2048), (4096, 2048, 512), (512, 4096, 2048), (4096, 512, 512))
 
-# For each shape: our settings, the class in `transformers`, and the arguments of its configuration.
+# For each shape, our settings, the class in `transformers`, and the arguments of its configuration.
 SHAPES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "bigbird": (
         {
@@ -87,7 +87,7 @@ def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
 
 
 def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Run `train_theirs` in another process, and return its result after the first `WARM` steps."""
+    """Run `train_theirs` in a new process, and return its seconds after the first `WARM` steps."""
     call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
     done = subprocess.run(
         [*call, json.dumps([name, settings, more])],
@@ -141,9 +141,9 @@ def train_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> l
 
 
 def time_products(library: str) -> list[float]:
-    """Return the seconds of each pass over `PRODUCTS` by "jax" or "torch", after `WARM` passes.
+    """Return the seconds of each pass over `PRODUCTS`, without the first `WARM` passes.
 
-    Each library is measured in its own process.
+    The library is "jax" or "torch". Each library is measured in its own process.
     """
     if library == "torch":
         import torch
@@ -174,7 +174,7 @@ def time_products(library: str) -> list[float]:
 
 
 def compare_products() -> tuple[str, ...]:
-    """Return the row of XLA's and PyTorch's products: GFLOP/s, and their ratio."""
+    """Return the table row with GFLOP/s of XLA's and PyTorch's matrix products and their ratio."""
     seconds: dict[str, list[float]] = {"jax": [], "torch": []}
     for _ in range(ROUNDS):
         for library, found in seconds.items():
@@ -190,7 +190,7 @@ def compare_products() -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Print a table with one row for each shape: tokens per second of both, and their ratio."""
+    """Print the tokens per second of `pretrain` and transformers, and their ratio, by shape."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=(*SHAPES, "products"), help="one of the rows")
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -2,12 +2,12 @@
 
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
-The text is `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
-`--tokenizer`, a tokenizer of 32,000 entries is trained first, which takes minutes. With ten copies
-of each text (dupe_factor), the ancestor reads 0.21 MB of text per second on one core, and stores 35
-bytes per byte of text. The column "cpu" shows the processor time of all processes, because elapsed
-time means little on a busy machine. `--large_gb 2` also measures a large corpus, which takes 15
-minutes.
+The text is the file `--input`, else the file that the environment variable BIGBIRD_JA_REAL_TEXT
+names, else a generated corpus. Without `--tokenizer`, a tokenizer of 32,000 entries is trained
+first, which takes minutes. With ten copies of each text (dupe_factor), the ancestor reads 0.21 MB
+of text per second on one core, and stores 35 bytes per byte of text. The column "MB/s per core of
+cpu" is computed from the processor time of all processes, since elapsed time means little on a busy
+machine. `--large_gb 2` also measures a generated corpus of 2 GB, which takes 15 minutes.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Finished:
     Attributes:
         seconds: elapsed time.
         cpu_seconds: processor time of the command and its child processes.
-        peak_bytes: peak memory of all these processes. Shared memory counts once.
+        peak_bytes: peak memory of the command with its child processes. Shared memory counts once.
         results: output of the command's --json.
     """
 
@@ -79,7 +79,10 @@ def run(*arguments: str) -> Finished:
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
-    """Call `work`. Return megabytes of `texts` per second of processor time, and its result."""
+    """Call `work`, which processes `texts`, and return its rate and its result.
+
+    The rate is in megabytes of text per second of processor time.
+    """
     began = time.process_time()
     result = work()
     seconds = time.process_time() - began
@@ -90,8 +93,8 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure how fast each kind of Hugging Face tokenizer encodes and finds word starts.
 
     Returns:
-        A row for each kind: its name, the megabytes of text per second that one core encodes, and
-            the megabytes per second in which one core finds word starts.
+        A row for each kind: its name, megabytes of text per second that one core encodes, and
+            megabytes of text per second in which one core finds word starts.
     """
     from bigbird_ja.huggingface.tokenizer import read_tokenizer
     from bigbird_ja.text import words
@@ -112,7 +115,8 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
     Args:
         text: file of the corpus.
-        double: file with a copy of this corpus. The time that it adds contains no start-up.
+        double: file with a copy of the corpus. As a second input, this file adds time without
+            start-up.
         size: bytes of text in the corpus.
         tokenizer: file of the tokenizer.
         work: folder for the data sets.

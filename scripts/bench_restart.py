@@ -2,9 +2,9 @@
 
     python -m scripts.bench_restart
 
-Kills `pretrain` on a CPU, and measures from the start of the next process to its first new step.
-Compares restarts with and without the compiled programs that the run stores. Requires jax 0.7 or
-later, since older versions do not store programs for CPUs.
+Kills `pretrain` on a CPU, and measures the time from the start of the next process to its first new
+step. Compares restarts with and without the compiled programs that the run stores. Requires jax 0.7
+or later, since older versions do not store programs for CPUs.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def measure_restart(work: Path, rounds: int) -> str:
-    """Describe the seconds from a restart to a new step, with and without stored programs."""
+    """Describe the seconds from a restart to its first step, with and without stored programs."""
     synthetic.write(work / "data", (256,) * 4, **RECORDS)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
     line = [*PROGRAM, "pretrain", f"--config={PRESET}", "--engine=pjrt", "--num_train_steps=100000"]
@@ -58,7 +58,7 @@ def measure_restart(work: Path, rounds: int) -> str:
 
 
 def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> float:
-    """Start `pretrain`, kill it after six new steps, and return the seconds to the first."""
+    """Start `pretrain`, kill it after six new steps, and return the seconds to the first step."""
     began = time.time()
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

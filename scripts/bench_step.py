@@ -7,9 +7,10 @@
 
 Each measurement compiles the whole step of one core by `bigbird-ja preflight`. The model is a
 BERT-base with 4,096 tokens, 2 sequences per core, 600 predictions, a vocabulary of 32,000 entries,
-and AdamW. docs/design/preflight.md explains priced cycles. The ancestor is the encoder of
-google-research/bigbird with its heads and gradient checkpointing. It was measured in the same way
-by scripts/ancestor_step.py of commit fdb3999. Other tables show slices and sequence lengths.
+and AdamW. docs/design/preflight.md explains the unit "priced cycles". The ancestor is the encoder
+of google-research/bigbird with its heads and gradient checkpointing. The ancestor was measured in
+the same way by scripts/ancestor_step.py of commit fdb3999. Two more tables compare slices and
+sequence lengths.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from testkit.configs import fitted, with_data
 BENCH = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPES = BENCH["by_length"]["shapes"]
 LAYERS = 12
-# Tokens of a step, and size of an attention head, for the table by length.
+# For the table by sequence length, the tokens of a step, and the size of an attention head.
 TOKENS = 16384
 HEAD = 64
 LENGTHS = (512, 1024, 4096, 8192, 16384)
@@ -57,9 +58,10 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Return figures of a step of 12 layers. They are None if the step does not fit.
+    """Return the figures `keys` of a step of 12 layers, or None for each if it does not fit in HBM.
 
-    With `quick` they are extrapolated from 2 and 4 layers.
+    With `quick`, the figures are extrapolated from 2 and 4 layers. `sets` may set another number of
+    layers.
     """
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
@@ -77,11 +79,11 @@ def step(
 
 
 def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure the figures that have a limit, and compare them with those of the ancestor.
+    """Measure the figures that have a limit, and compare them with those of Google's BigBird.
 
     Returns:
-        A row for each figure: its name, the ancestor's value, ours, the ratio, and whether the
-        limit is kept.
+        A row for each figure: name, Google's figure, our figure, their ratio, and whether our
+            figure is within the limit.
     """
     rows: list[tuple[object, ...]] = []
     for row in (row for row in BENCH["ancestor"] if only in row["what"]):
@@ -99,7 +101,7 @@ def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Measure the step on each slice, with the all-reduces between the slice's chips."""
+    """Measure a step on each slice, including the all-reduces between the chips of the slice."""
     rows: list[tuple[object, ...]] = []
     keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
     for slice_ in BENCH["slices"]:
@@ -114,10 +116,11 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 def by_length() -> Iterator[dict[str, Any]]:
     """Compute the cost per token of BigBird and ModernBERT at each length, from machine code.
 
-    All lengths have the same number of tokens in a step, so that only the attention kernels depend
-    on the length. Each length's kernels are compiled separately (`kernel_shape`). Their cycles
-    replace those of the kernels in the compiled step. Costs in dollars are those of spot chips in
-    the cheapest zone, for the time that `plan` predicts from the cycles.
+    Cycles are counted in machine code. A step is compiled at one length. It has the same number of
+    tokens at all lengths, so only the attention kernels depend on the length. For the other
+    lengths, the kernels are compiled alone (`kernel_shape`), and their cycles replace those of the
+    step's kernels. Costs in dollars are those of spot chips in the cheapest zone, for the time that
+    `plan` predicts from the cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")
@@ -168,9 +171,9 @@ def kernel_shape(what: str, length: int, backward: bool) -> LayerShape:
     """Return the shape of a base model's attention layer, as the package's kernels need it.
 
     Args:
-        what: "rolled" for BigBird's layers, "full" for ModernBERT's global ones, "local" for its
-            local ones. As in the presets, only ModernBERT's layers separate the documents that
-            share a sequence.
+        what: "rolled" for layers of BigBird, "full" for global layers of ModernBERT, "local" for
+            local layers of ModernBERT. As in the presets, only ModernBERT's layers separate the
+            documents that share a sequence.
         length: tokens of a sequence.
         backward: whether to return the shape for the kernel of the gradients.
     """
@@ -189,7 +192,7 @@ def kernel_shape(what: str, length: int, backward: bool) -> LayerShape:
 
 
 def _kernel_cycles(chip: Chip, what: str, length: int, backward: bool) -> float:
-    """Count the cycles of one layer's kernel for `TOKENS` tokens."""
+    """Count the cycles of one layer's attention kernel for `TOKENS` tokens."""
     shape = kernel_shape(what, length, backward)
     arrays: list[Any] = [(shape.sequence, shape.dtype)] * (5 if shape.is_backward else 3)
     arrays += [(shape.statistics, "float32")] if shape.is_backward else []

@@ -3,8 +3,8 @@
     python -m scripts.bench_trim e5 e5-ja    # make bench-trim SOURCE=e5 TRIMMED=e5-ja
 
 For v5e, `bigbird-ja preflight` counts the cycles of one core's step with 2 sequences of 4,096
-tokens. On this CPU, `pretrain` trains on 4 random sequences of 512 tokens. The two folders take
-turns, so that a change of the machine's speed affects both.
+tokens. On this CPU, `pretrain` trains on 4 random sequences of 512 tokens. The measurements of the
+two encoders alternate, so that a change of the machine's speed affects both.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from scripts.bench_step import preflight
 from testkit import ROOT, synthetic
 
 SETS = ("model.attention_type=original_full", "training.dtype=float32", "training.warmup_steps=0")
-# A round has STEPS steps. The first WARM ones include tracing and are not counted.
+# A round has STEPS steps. The first WARM steps include tracing and are not counted.
 ROUNDS, STEPS, WARM = 2, 8, 3
 
 
 def cpu_steps(folder: str, sets: list[str], work: Path) -> list[float]:
-    """Train in the folder `work`, and return the seconds of each step after the first `WARM`."""
+    """Train with an encoder's settings, and return the seconds of each step after `WARM` steps."""
     vocab_size = read_config(folder).vocab_size
     synthetic.write(work / "data", (64,) * 4, seq_length=512, vocab_size=vocab_size)
     (work / "data" / "tokenizer.model").write_bytes(b"not read by training")

@@ -2,15 +2,16 @@
 
     python -m scripts.clock [--only NAME]
 
-scripts/clock.yaml describes the programs. This module implements each in JAX for one device,
-compiles it with one layer (or two), and counts its cycles as `preflight` does. The counts are
-stored in docs/lab/clock.json, and programs in this file are not compiled again. A step is
-extrapolated to its number of layers. The time of the weights' update follows from its bytes, and
-the time of the traffic between chips from published link rates.
+scripts/clock.yaml describes the programs. This module implements each program in JAX for one
+device, compiles it with one layer (or two), and counts its cycles as `preflight` does. The counts
+are stored in docs/lab/clock.json. Programs in that file are not compiled again. The cycles of a
+step are extrapolated to the program's number of layers. The time of the optimizer's update is
+computed from the bytes that it moves, and the time of the traffic between chips from published
+link rates.
 
-Then the published times are compared with predictions by `measured.predict_device_seconds`. Each
-source (the programs of one repository on one chip) is predicted with a constant that is fitted to
-all other sources. The tables and the picture of docs/lab/clock.md are rewritten.
+Published times are compared with predictions by `measured.predict_device_seconds`. Each source (the
+programs of one repository on one chip) is predicted with a constant that is fitted to all other
+sources. The tables and the picture of docs/lab/clock.md are rewritten.
 """
 
 import argparse
@@ -52,14 +53,15 @@ CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
 BLIND = {1: Path("docs/lab/clock_blind.json"), 2: Path("docs/lab/clock_blind2.json")}
 PICTURE = Path("docs/images/clock.png")
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
-# Milliseconds of a call from Python that waits for its result. The value was calibrated.
+# Milliseconds that a call from Python adds if it waits for the result. The value was calibrated.
 DISPATCH_MS = 0.115
 # Bytes that the optimizer reads and writes in HBM for each parameter.
 UPDATE_BYTES = {"adam": 28, "lamb": 40, "none": 0}
 LAYER = "one_layer"  # Name of the `jax.named_scope` that contains the ops of a layer.
 BLOCK = 1024  # tokens of a block in `_blocks`
-# Milliseconds by kind. "kernels" are Pallas kernels. Other ops are counted twice: "code" from their
-# machine code, "estimate" from their shapes. Totals also contain "update" and "links" (`traffic`).
+# Milliseconds by kind. "kernels" is the time of Pallas kernels. The time of other ops is counted
+# twice, as "code" from their machine code, and as "estimate" from their shapes. Totals also contain
+# "update" and "links" (`traffic`).
 Counts = dict[str, float]
 
 
@@ -73,26 +75,26 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str = ""
     date: str = ""
     versions: str = ""
-    # Number of the set of blind predictions to which the program belongs (0 for none). The authors
-    # predicted the times of a set before they knew the published times.
+    # Number of a set of blind predictions, 0 for none. The times of the programs in a set were
+    # predicted before the authors knew the published times.
     blind: int = 0
     measured_ms: float | None = None  # published time of a step
-    tflops: float | None = None  # published rate of a chip, from which the time follows
+    tflops: float | None = None  # published TFLOP/s of a chip, from which the time is computed
 
-    # Settings of the prediction. With `like`, this program is not compiled: the counts of the named
-    # program are scaled to its tokens and layers. With `work_of`, the named program's time is
-    # scaled by the ratio of the floating-point operations.
+    # Names of other programs. A program with `like` is not compiled. It uses the counts of the named
+    # program, scaled to its own tokens and layers. If a program with `work_of` has no stored counts,
+    # it uses those of the named program, scaled by the ratio of floating-point operations.
     like: str = ""
     work_of: str = ""
-    again: float = 1.0  # work of a layer, relative to the program in `like` or `work_of`
-    extra: float = 1.0  # time of a step with Muon, relative to one with Adam
-    also: tuple[str, ...] = ()  # programs whose times are added to the step
+    again: float = 1.0  # work of a layer, relative to a layer of the program in `like` or `work_of`
+    extra: float = 1.0  # time of a step with Muon, relative to a step with Adam
+    also: tuple[str, ...] = ()  # programs whose times are added to the time of the step
     compiled: int = 1  # number of layers that are compiled
     core: bool = False  # compile for one of v4's two cores, not for the whole chip
     options: dict[str, str] = {}
 
-    # Single ops. `shape` is [batch, heads, length, size] of attention, [tokens, width, vocabulary]
-    # of a loss, or any shape of a copy.
+    # Keys of programs with a single op. `shape` is [batch, heads, length, size] of attention,
+    # [tokens, width, vocabulary] of a loss, or the shape of a copied array.
     shape: tuple[int, ...] = ()
     size: int = 0  # rows of a matrix, or size of a head (0: width / heads)
     tiles: tuple[int, ...] = ()
@@ -114,21 +116,22 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scores: str = "float32"
     block: int = 512  # tokens of a block in splash attention
     vocabulary: int = 0
-    embedding: int = 0  # width of the embedding table (0: that of the layers)
+    embedding: int = 0  # width of the embedding table (0: width of the layers)
     tied: bool = False  # whether the embedding table also computes the logits
-    one_hot: bool = False  # whether embeddings are a product with one-hot ids
-    value_tables: bool = False  # whether every other layer adds embeddings to its values
+    one_hot: bool = False  # whether embeddings are computed as a matrix product with one-hot ids
+    value_tables: bool = False  # whether every other layer adds embeddings to attention's values
     rank: int = 0  # rank of LoRA (0: all weights are trained)
     dropout: float = 0.0
 
-    # Training. An encoder predicts `predictions` tokens of a sequence, a decoder all tokens.
-    batch: int = 0  # sequences of a device's microstep
+    # Training. `predictions` is the number of tokens that an encoder predicts in a sequence. It is
+    # 0 for a decoder, which predicts all tokens.
+    batch: int = 0  # sequences in a microstep of one device
     length: int = 0
     predictions: int = 0
     microsteps: int = 1
     parts: int = 1  # parts of a batch whose losses are computed one after the other
     tile: int = 0  # vocabulary entries whose logits are computed at a time (0: all)
-    keeps: str = "all"  # stored activations of the forward pass: all, products, recipe or nothing
+    keeps: str = "all"  # activations stored for the backward pass: all, products, recipe or nothing
     dtype: str = "bfloat16"
     weights: str = "float32"
     gradient: bool = True
@@ -146,17 +149,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def head_size(self) -> int:
-        """Size of a head."""
+        """Size of an attention head."""
         return self.size or self.width // self.heads
 
     @property
     def tokens(self) -> int:
-        """Tokens of a device's microstep."""
+        """Tokens in a microstep of one device."""
         return self.batch * self.length
 
     @property
     def logits(self) -> int:
-        """Logits of the loss. Work outside of the layers is proportional to their number."""
+        """Number of logits of the loss. Work outside of the layers is proportional to it."""
         return self.batch * (self.predictions or self.length) * self.vocabulary
 
     @property
@@ -170,7 +173,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def load() -> dict[str, Program]:
-    """Return the programs of clock.yaml by name, each with the keys that its group shares."""
+    """Return the programs of clock.yaml by name. A program inherits the keys of its group."""
     groups = msgspec.yaml.decode(PROGRAMS.read_bytes())
     given = [
         group["all"] | one | {"group": name}
@@ -208,7 +211,7 @@ def _drop(x: Any, key: Any, rate: float) -> Any:
 
 
 def _dense(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    """Compute attention over arrays [batch, heads, length, size], causal for decoders."""
+    """Compute attention over arrays [batch, heads, length, size]. Decoders use a causal mask."""
     logits = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(p.scores) * q.shape[-1] ** -0.5
     if not p.predictions:
         logits = jnp.where(jnp.tri(q.shape[2], dtype=bool), logits, -1e30)
@@ -227,8 +230,8 @@ def _flash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
 
 
 def _splash(p: Program, q: Any, k: Any, v: Any, key: Any) -> Any:
-    # tpu-recipes set a limit of VMEM for all ops. This script sets it only for the kernels, since
-    # the limit does not change the cycles of XLA's own ops.
+    # The repository tpu-recipes sets this VMEM limit for all ops. In this script, only the kernels
+    # get the limit, since it does not change the cycles of XLA's own ops.
     roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
     splash_attention_kernel.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
     heads, length = q.shape[1:3]
@@ -260,7 +263,7 @@ def _scores(q: Any, k: Any, row: Any, column: Any) -> Any:
 def _pairs(step: Any, count: int, backward: bool, state: Any) -> Any:
     """Call `step` for each causal pair of a query block and a key block.
 
-    There is one `fori_loop` for each block of queries, or of keys if `backward` is true.
+    Each block of queries has its own `fori_loop`. With `backward`, each block of keys has one.
     """
     for one in range(count):
         first, last = (one, count) if backward else (0, one + 1)
@@ -350,7 +353,7 @@ def cross_entropy(x: Any, table: Any, ids: Any, tile: int = 0) -> Any:
 def weights_of(p: Program, layers: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's weights by name.
 
-    The weights of its layers are stacked: their first dimension is `layers`.
+    The weights of all layers are stacked along the first dimension, `layers`.
     """
     size, groups = p.head_size, p.kv_heads or p.heads
     one = {"norm1": (p.width,), "norm2": (p.width,), "q": (p.width, p.heads * size)}
@@ -507,9 +510,9 @@ def copy(p: Program) -> tuple[Any, list[Any]]:
 
 
 def loss_alone(p: Program) -> tuple[Any, list[Any]]:
-    """Return a function that computes a loss, and its input shapes.
+    """Return a function that computes a loss and its gradients, and the function's input shapes.
 
-    The function also returns the gradients of activations and table.
+    The gradients are with respect to the activations and the embedding table.
     """
     tokens, width, vocabulary = p.shape
     arrays = [((tokens, width), "bfloat16"), ((vocabulary, width), "float32"), ((tokens,), "int32")]
@@ -539,7 +542,8 @@ WRITERS = {
 def _listings() -> Path:
     """Create the folder in which libtpu lists machine code.
 
-    The folder is created only once, since libtpu reads the flag only when it is loaded.
+    libtpu reads the flag that names the folder only when libtpu is loaded. So the folder is created
+    only once.
     """
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
@@ -554,7 +558,7 @@ def _is_shape(one: Any) -> bool:
 
 
 def lower(function: Any, shapes: Any, target: compiler.Target) -> Any:
-    """Lower a function of arrays, given by shape and dtype, for one device."""
+    """Lower a function for one device. `shapes` contains its arguments as (shape, dtype)."""
     _listings()
     place = SingleDeviceSharding(compiler.find_devices(target.topology, target.options)[0])
     arrays = jax.tree.map(
@@ -583,7 +587,7 @@ def count(
         lowered: program for one device.
         target: the device.
         options: options of the compiler.
-        trips: see `machine_code.collect`.
+        trips: for each kernel, the mean trip counts of its loops that depend on data.
     """
     folder = _listings()
     # Remove the listings of the previous program.
@@ -605,11 +609,11 @@ def count(
 
 
 def compile_parts(p: Program) -> dict[str, Counts]:
-    """Compile a program for one device, and return the counts of its "layer" and its "rest"."""
+    """Compile a program, and return the counts of its layers ("layer") and other ops ("rest")."""
     target = target_of(p)
     parts = count(lower(*WRITERS[p.kind](p), target), target, p.options or None)
-    # A splash kernel reads from its mask which blocks to skip. The count includes all blocks, so
-    # multiply it by the share of blocks that a causal mask keeps.
+    # A splash attention kernel skips the blocks that its mask excludes. The count includes these
+    # blocks, so multiply it by the fraction of blocks that a causal mask keeps.
     if p.attention == "splash":
         length = p.length or p.shape[2]
         blocks = length // min(p.block, length)
@@ -619,7 +623,7 @@ def compile_parts(p: Program) -> dict[str, Counts]:
 
 
 def flops(p: Program) -> float:
-    """Count the floating-point operations of a device's microstep."""
+    """Count the floating-point operations in a microstep of one device."""
     matrices = {name: shape for name, shape in weights_of(p, 1).items() if len(shape) > 1}
     layer = sum(math.prod(shape[1:]) for name, shape in matrices.items() if "layer_" in name)
     seen = p.length if p.predictions else p.length / 2
@@ -667,14 +671,14 @@ def total(p: Program, programs: Mapping[str, Program], known: Mapping[str, Any])
 
 
 def traffic(p: Program) -> Counts:
-    """Return the milliseconds of a weights' update in HBM, and of the transfers between chips."""
+    """Return the milliseconds of the optimizer's update in HBM, and of transfers between chips."""
     target = compiler.find_slice(p.slice or CHIPS[p.chip].topology)
     devices = target.devices if p.slice else 1
     shapes = weights_of(p, p.layers).items()
     weights = sum(math.prod(shape) for name, shape in shapes if _is_trained(p, name))
     moved = weights / (devices if p.divided else 1) * UPDATE_BYTES[p.optimizer]
-    # Sharded weights are gathered twice, and their gradients scattered, layer by layer in bfloat16.
-    # Otherwise there is one all-reduce of float32 gradients.
+    # Sharded weights are gathered twice, and their gradients are scattered, layer by layer in
+    # bfloat16. Without sharding, there is one all-reduce of float32 gradients.
     sent = weights * (3 * 2 * p.microsteps if p.divided else 2 * 4) * (1 - 1 / devices)
     hops = 3 * p.layers * p.microsteps if p.divided else 1
     links = predict_link_seconds(target.chip, p.slice, sent, hops) if devices > 1 else 0.0
@@ -700,7 +704,7 @@ def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) 
 def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
     """Fit `measured.REACHED` as the median ratio of published to counted times.
 
-    Each source has the same weight.
+    Each source (the programs of one repository on one chip) has the same weight.
     """
     ratios = []
     for p in steps:
@@ -817,7 +821,7 @@ def draw(pairs: Sequence[tuple[Program, float]]) -> None:
 
 
 def all_counts(programs: Mapping[str, Program]) -> dict[str, Counts]:
-    """Return the counts of all programs for which the stored counts suffice."""
+    """Return the counts of all programs that can be computed from the stored counts."""
     known = json.loads(CACHE.read_text(encoding="utf-8"))
     totals = {name: total(p, programs, known) for name, p in programs.items()}
     return {name: found for name, found in totals.items() if found is not None}

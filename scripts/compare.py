@@ -12,7 +12,7 @@ import numpy as np
 
 from bigbird_ja.report import charts
 
-Curve = Sequence[Sequence[float]]  # (step, loss)
+Curve = Sequence[Sequence[float]]  # pairs (step, loss)
 WIDTH = 25  # logged steps over which a drawn training loss is averaged
 
 
@@ -22,9 +22,10 @@ Losses = Mapping[int, float]  # final loss by seed
 def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]:
     """Format each recipe's mean difference in loss from its base, with a confidence interval.
 
-    The confidence of all intervals together is 95 % (Holm 1979). Among m differences, that with
-    the smallest p-value gets the level 1 - 0.05 / m, the next one 1 - 0.05 / (m - 1). A difference
-    of fewer than three seeds gets no interval and is not counted in m.
+    The confidence of all intervals together is 95 % (Holm 1979). Among m differences, the one with
+    the smallest p-value gets the confidence level 1 - 0.05 / m, and the next one gets
+    1 - 0.05 / (m - 1). A difference from fewer than three seeds gets no interval and is not counted
+    in m.
 
     Args:
         compared: the losses of a recipe and the losses of its base, by any key.
@@ -37,7 +38,7 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
     }
     words = {key: f"{statistics.mean(found):+.4f}" if found else "" for key, found in pairs.items()}
     tests = {k: stats.ttest_1samp(found, 0.0) for k, found in pairs.items() if len(found) > 2}
-    # Holm's method stops at the first difference that is not significant.
+    # By Holm's method, all differences after the first insignificant one are insignificant, too.
     is_shown = True
     for rank, key in enumerate(sorted(tests, key=lambda k: float(tests[k].pvalue))):
         low, high = tests[key].confidence_interval(1 - 0.05 / (len(tests) - rank))
@@ -48,7 +49,7 @@ def differences(compared: Mapping[Any, tuple[Losses, Losses]]) -> dict[Any, str]
 
 
 def steps_to(curve: Curve, loss: float) -> float | None:
-    """Find the step at which a falling curve first reaches a loss, or None if it does not.
+    """Return the step at which a falling curve first reaches `loss`, or None if it never does.
 
     The curve is interpolated linearly between its points.
     """
@@ -67,7 +68,7 @@ def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> 
     """Read a part of the published results, such as the runs by title.
 
     Returns:
-        The part, None if the results belong to another text, or {} if there is no file.
+        The part, None if the results are from training on another text, or {} if there is no file.
     """
     if not path.exists():
         return {}
@@ -89,7 +90,8 @@ def draw(
 ) -> None:
     """Draw the loss of every run, with one color for each recipe.
 
-    A long curve is smoothed by a running mean. Losses of n-gram counts are horizontal lines.
+    A long curve is smoothed by a running mean. Losses of predictions by n-gram counts are drawn as
+    horizontal lines.
     """
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
     # The height in inches includes the legend.

@@ -7,18 +7,17 @@
 Each run is a sequence of `bigbird-ja` commands: sample (or real text), tokenize, make-data,
 pretrain, evaluate. Rerun the same command after an interruption: `pretrain` continues an
 interrupted run, and a finished run is not repeated. WORK_DIR contains the runs and their results.
-docs/images contains the published results, with the settings and the commit of each run. Published
-runs with the same settings are not repeated, so an additional seed trains only its own runs. Start
-a long bench in a clone of the repository in which nobody changes the code meanwhile, and commit the
-results there.
+docs/images contains the published results, with the settings and the commit of each run. So if a
+seed is added, only the runs of that seed are trained. Start a long bench in a clone of the
+repository in which nobody changes the code meanwhile, and commit the results there.
 
-The table shows each seed's held-out loss, and the difference from the recipe named by `from` (else
-from the first recipe). Differences are paired by seed. With three seeds or more they have
-confidence intervals by Student's t, which hold for all rows together. The picture shows the losses
-during training. If a bench has `evaluations`, they are losses of held-out records, and the table
-shows after how many steps a recipe reaches the first recipe's final loss. Losses of n-gram counts
-on the same predictions are shown, too. The repository contains these losses. The program that
-computed them is in commit 485a8350.
+The table shows each seed's held-out loss, and each recipe's difference from the recipe that its key
+`from` names (else from the first recipe). Differences are paired by seed. With three seeds or more,
+differences have confidence intervals by Student's t, which hold for all rows together. The picture
+shows the losses during training. If the bench has the key `evaluations`, these are losses on
+held-out records, and the table shows after how many steps a recipe reaches the first recipe's final
+loss. Table and picture also show the losses of predictions by n-gram counts, which are stored in
+the repository. The program that computed them is in commit 485a8350.
 """
 
 import argparse
@@ -50,7 +49,7 @@ from testkit.configs import read_sets
 TEXT = "BIGBIRD_JA_REAL_TEXT"
 # With few facts in an article, the previous mention of a name is often far away.
 PROBE_TEXT = ("--documents=600", "--seed=99", "--mean_length=5000", "--facts_per_1000_characters=3")
-# A small model is not faster on two cores than on one.
+# Environment variables that limit a run to one core. A small model is not faster on two cores.
 ONE_CORE = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -58,7 +57,8 @@ ONE_CORE = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
 SHARE = re.compile(r"\{share:([0-9.]+)\}")
-# Batches of each evaluation during training. The last evaluation reads all held-out records.
+# Batches in each evaluation during training. The evaluation after training reads all held-out
+# records.
 EVAL_BATCHES = 16
 
 
@@ -117,7 +117,7 @@ def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
 
 
 def filled(settings: Iterable[str], steps: int) -> list[str]:
-    """Replace `{share:0.1}` in settings by a tenth of the steps, and other shares likewise."""
+    """Replace a text such as `{share:0.1}` in settings by that fraction of `steps`."""
     return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
@@ -125,7 +125,8 @@ def text_of(bench: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 of the real text, or the flags that generate the text.
 
     Returns:
-        The text's identity, or None if the bench needs real text and `TEXT` is not set.
+        The text's identity, or None if the bench needs real text and the environment variable
+            BIGBIRD_JA_REAL_TEXT is not set.
     """
     if bench["text"] != "real":
         return " ".join(bench["text"])
@@ -157,7 +158,7 @@ def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
 
 
 def runs_of(bench: Mapping[str, Any]) -> list[Run]:
-    """List all runs, first those of one seed, then those of the next.
+    """List all runs of a bench, ordered by seed.
 
     A recipe inherits the settings of the recipe named by its `from`.
     """
@@ -194,10 +195,10 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
 def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return all settings of a run by key.
 
-    A setting that the package no longer accepts is included with its stated value.
+    A setting that the package no longer accepts is included with the value in the recipe.
     """
     given = read_sets(settings_of(bench, run))
-    # Earlier versions of the package also accepted model.initializer for a ModernBERT.
+    # Earlier versions of the package accepted `model.initializer` for a ModernBERT, too.
     is_modernbert = given.get("model.architecture") == "modernbert"
     removed = {"model.initializer"} & given.keys() if is_modernbert else set()
     left = {key: value for key, value in given.items() if key not in removed}
@@ -208,7 +209,7 @@ def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
 def identity(bench: Mapping[str, Any], run: Run) -> str:
     """Hash the settings of a run that differ from the defaults.
 
-    A setting that is added to the package later therefore does not change the hash.
+    So the hash does not change if a new setting is added to the package later.
     """
     made = resolved_settings(bench, run)
     ours = {key: value for key, value in made.items() if value != OPTIONS[key].default}
@@ -278,7 +279,7 @@ def train(
 
 
 def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
-    """Return the accuracy on names whose previous mention is at least `beyond` tokens away."""
+    """Return the accuracy on masked names that were mentioned at least `beyond` tokens earlier."""
     far = [row for row in rows if row["from"] is not None and row["from"] >= beyond]
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
@@ -334,7 +335,7 @@ def main() -> None:
     results = {run: kept_result(bench, work, known, run) for run in runs}
     missing = [r for r in runs if not (results[r] or options.kept or "apart" in r.recipe)]
     data = make_data(bench, work) if missing else {}
-    # Runs with `init_from` need the weights of other runs, so they come later.
+    # Runs with `init_from` need the weights of other runs, so train them after all other runs.
     for is_later in (False, True):
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

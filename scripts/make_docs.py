@@ -23,11 +23,11 @@ from bigbird_ja.settings.variants import OPTIONS, VARIANTS
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
-COMMON = "In most commands"  # heading of the flags that the index lists only once
+COMMON = "In most commands"  # heading of flags that docs/commands/README.md lists for all commands
 
 
 def pages() -> dict[str, str]:
-    """Return the whole new content of each page that contains generated parts, by path."""
+    """Return the complete text of each page that contains generated parts, by path."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
     text = (ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]
     return {f"{FOLDER}/README.md": _index(), SETTINGS: f"{text}\n{_presets()}"} | readmes
@@ -71,7 +71,7 @@ def _page(name: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Convert a docstring to Markdown, with indented lines as command lines."""
+    """Convert a docstring to paragraphs of Markdown. Indented paragraphs become command lines."""
     result = []
     for block in text.strip("\n").split("\n\n"):
         lines = block.splitlines()
@@ -103,14 +103,14 @@ def _flag_list(listed: list[flags.Flag]) -> str:
     for flag in listed:
         default = command_help.format_default(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
-        # In mkdocs a bracket would begin a link to a name of the Python interface.
+        # Escape brackets, which would begin a link to a name of the Python interface in mkdocs.
         meaning = command_help.format_meaning(flag).replace("[", "\\[")
         rows.append(f"- `{command_help.format_form(flag)}`: {meaning}{ending}")
     return "\n".join(rows)
 
 
 def _settings() -> str:
-    """Format a table of the settings of each section."""
+    """Format a table of settings for each section of the config."""
     parts = [
         "*From the data set*: a run reads these from the manifest and refuses a value that"
         " disagrees. *May change*: a resumed run accepts another value. *May change with a note*:"
@@ -131,7 +131,7 @@ def _settings() -> str:
 
 
 def _presets() -> str:
-    """Format a table of the presets, with the purpose and machine in each file's comments."""
+    """Format a table of the presets, with purpose and machine from the comments of each file."""
     rows = []
     for name in list_presets():
         text = Path(get_preset_path(name)).read_text("utf-8")

@@ -43,8 +43,8 @@ GUESSES = {
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
     "unigram": ("best constant guess", "#6e7781", "^:"),
 }
-# For `write_initial_weights`: relative positions to which the heads of the first layer attend (one
-# position for each head, in turn), and the attention score of the key at this position.
+# For `write_initial_weights`. Each head of the first layer attends to one of the relative positions
+# DISTANCES. The attention score of the key at that position is PEAK.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
@@ -85,7 +85,7 @@ def framed(ids: Iterable[int], special: Any, length: int) -> np.ndarray:
 
 
 def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
-    """Return each pair of consecutive mentions of the same fact, as spans of characters."""
+    """Return pairs of successive mentions of the same fact, as ranges of characters."""
     mentions: dict[str, list[Mention]] = defaultdict(list)
     for match in _FACT.finditer(text):
         mentions[match[0]].append(match.span(2))
@@ -126,7 +126,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
 def limit(case: Case, special: Any) -> Case:
     """Cut a case to `WINDOW` tokens, which include `[CLS]` and `[SEP]`."""
     used = int(np.count_nonzero(case.input_ids != special.pad))
-    # The last token is [SEP].
+    # The last token, at `used - 1`, is [SEP].
     end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)
     window = min(WINDOW, len(case.input_ids))
     start = max(1, end - window + 2)
@@ -135,7 +135,7 @@ def limit(case: Case, special: Any) -> Case:
 
 
 def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
-    """Predict the token id at each position of each case: int [name_length] per case."""
+    """Return the predicted token ids of each case, int [k] for its k positions."""
     width = max(len(case.positions) for case in cases)
     guesses: list[np.ndarray] = []
     for start in range(0, len(cases), batch_size):
@@ -200,11 +200,12 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
 def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     """Write initial weights with which a small BigBird learns to copy.
 
-    They follow Trockman and Kolter 2023 (arXiv:2305.09828). Position embeddings are sines and
-    cosines, so that a rotation shifts them by a distance. Each head of the first layer attends to
-    one distance: its query kernel is its key kernel, rotated by this distance. Later layers attend
-    to similar tokens, since their query and key kernels are equal. They copy these tokens, since
-    their output kernel inverts their value kernel.
+    The weights follow Trockman and Kolter 2023 (arXiv:2305.09828). Position embeddings are sines
+    and cosines, so a rotation shifts them by a distance. In each head of the first layer, the query
+    kernel is the rotated key kernel, so the head attends to tokens at one distance. In later
+    layers, the query and key kernels are equal, so these layers attend to similar tokens. The
+    output kernel of a later layer inverts its value kernel, so the layer copies the tokens to which
+    it attends.
     """
     config, overrides = resolve_config(base_layers(config_path))
     data = manifest.load(data_dir)
@@ -212,14 +213,15 @@ def write_initial_weights(config_path: str, data_dir: str, prefix: str) -> None:
     model, seed = config.model, config.training.seed
     size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
     count = model.max_position_embeddings or 0
-    # Radians per token. The wavelengths are from 2 pi to `count` tokens.
+    # Frequencies in radians per token. The wavelengths are from 2 pi to `count` tokens.
     rates = np.geomspace(1.0, 2 * np.pi / max(count, 8), size // 2)
     angles = np.arange(count)[:, None] * rates
     random = np.random.Generator(np.random.PCG64(seed))
     waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     values = {POSITIONS: np.sqrt(2) * model.initializer_range * waves}
-    # Position embeddings are half of the variance of the normalized input. The score of equal
-    # positions is therefore sqrt(size per head) x deviation^2 x size / 2, which must be PEAK.
+    # Position embeddings are half of the variance of a layer's normalized input. The attention
+    # score of equal positions is therefore sqrt(size per head) x deviation^2 x size / 2. Choose
+    # `deviation` so that this score is PEAK.
     deviation = np.sqrt(2 * PEAK / (size * np.sqrt(columns)))
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"

@@ -1,4 +1,4 @@
-"""Each workaround in `compat` is still needed. If a test fails, remove the workaround that it checks."""
+"""Each workaround in `compat` is still needed. If a test fails, remove the tested workaround."""
 
 import importlib.util
 
