@@ -4,10 +4,10 @@
     python docs/examples/benchmark.py guide/hf --data downstream --random_weights
 
 Fine-tunes any Hugging Face folder as finetune.py does, from three seeds, with the same settings for
-every model. --output stores the scores of all models. Rerun an interrupted command to continue.
---data contains, in any folder, files of https://github.com/yahoojapan/JGLUE,
+every model. The file --output stores the scores of all models. Rerun an interrupted command to
+continue. The folder --data or its subfolders contain files of https://github.com/yahoojapan/JGLUE,
 https://github.com/osekilab/JCoLA and https://github.com/verypluming/JSICK under their own names, or
-NAME.jsonl or NAME.jsonl.gz with these names and fields:
+files NAME.jsonl or NAME.jsonl.gz with the following names and fields:
 
     jsts-{train,valid}, jsick-{train,test}                       sentence1, sentence2, label
     jcommonsenseqa-{train,valid}                                 question, choices, label
@@ -29,7 +29,7 @@ import numpy as np
 import transformers
 from finetune import BadInput, Example, fit, number, of_each, predict, read_rows
 
-MAX_TOKENS = 128  # maximum length of a text or pair, as in JGLUE's table
+MAX_TOKENS = 128  # maximum length of a text or a pair of texts, as in JGLUE's table
 JSICK_LABELS = ("contradiction", "entailment", "neutral")
 FILES = {
     **{name: f"{name}-v1.*/{{}}-v1.*.json" for name in ("jsts", "jcommonsenseqa")},
@@ -40,7 +40,15 @@ FIELDS |= {"entailment_label_Ja": "label"}
 
 
 class Task(NamedTuple):
-    """Files of a task (tests by heading), conversion of labels, outputs of a model, measures."""
+    """Task of the benchmark.
+
+    Attributes:
+        train: name of the file with training examples.
+        tests: names of the files with test examples, by heading of the table.
+        target: function that converts a label.
+        outputs: number of outputs of the model.
+        measures: names of functions in `MEASURES`.
+    """
 
     train: str
     tests: dict[str, str]
@@ -77,12 +85,12 @@ MEASURES = {
     "Pearson": correlate,
     "Spearman": correlate_ranks,
     "accuracy": lambda one, other: float(np.mean(one == other)),
-    "MCC": correlate,  # For two classes Matthews' correlation equals Pearson's.
+    "MCC": correlate,  # For two classes, Matthews' correlation equals Pearson's correlation.
 }
 
 
 def read(data: Path, name: str) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the path of a task's file, and its rows with the field names of `FIELDS`."""
+    """Return the path of a task's file, and its rows after fields are renamed by `FIELDS`."""
     task, part = name.split("-")
     patterns = (f"{name}.jsonl", f"{name}.jsonl.gz", FILES[task].format(part))
     newest = [path for pattern in patterns for path in sorted(data.rglob(pattern))[-1:]]
@@ -133,7 +141,7 @@ def table(models: dict[str, Any]) -> str:
 
 
 def digest(folder: str) -> str:
-    """Return a checksum of a model. It identifies the model's scores in the output file."""
+    """Return a checksum of a model, which the output file stores with the model's scores."""
     found = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"):
@@ -142,7 +150,11 @@ def digest(folder: str) -> str:
 
 
 def score(args: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune and measure the runs without stored scores. Return the scores of all models."""
+    """Fine-tune and measure a model for each task and seed that has no stored scores.
+
+    Returns:
+        The scores of all models in the output file.
+    """
     trust = finetune.check_code(args.model, args.trust_remote_code)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     most = min(MAX_TOKENS, finetune.longest(tokenizer, args.model, trust))

@@ -6,15 +6,15 @@
 
 --input is a folder of JSON lines files (.jsonl, .jsonl.gz, .jsonl.zst) with a `text` in each line,
 such as those of FineWeb2, or one such file. A worker processes one file at a time. OUTPUT/text
-contains the documents that pass all rules. OUTPUT/removed contains the other documents, and the
-rule that removed each: read some of them before you trust a rule. Rerun the command after an
-interruption to continue. OUTPUT/work may be deleted afterwards.
+contains the documents that pass all rules. OUTPUT/removed contains the other documents, in a folder
+for each rule. Read some of them before you trust a rule. Rerun the command after an interruption to
+continue. OUTPUT/work may be deleted afterwards.
 
 Rules and thresholds are those of FineWeb2 for Japanese (huggingface/fineweb-2,
-configs/jpn_Jpan.yml), except for the language. FineWeb2 detects it by a model that must be
-downloaded (`LanguageFilter(backend="glotlid")`). Here it is detected by the fraction of kana, which
-Chinese text does not contain. Personal data and web addresses are not filtered (`PIIFormatter`,
-`URLFilter`).
+configs/jpn_Jpan.yml), except for the language. FineWeb2 detects the language by a model that must
+be downloaded (`LanguageFilter(backend="glotlid")`). This program detects Japanese by the fraction
+of kana, which Chinese text does not contain. It does not remove personal data and web addresses,
+for which datatrove has `PIIFormatter` and `URLFilter`.
 """
 
 import argparse
@@ -45,9 +45,10 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
-JAPANESE = "jpn_Jpan"  # With this language, datatrove's rules count the words that Sudachi finds.
+JAPANESE = "jpn_Jpan"  # For this language, datatrove splits texts into words by Sudachi.
 KANA = re.compile("[ぁ-ゖァ-ヺーｦ-ﾟ]")
-# Minimum fraction of kana among letters. It is about a half in prose, less in lists of kanji names.
+# Minimum fraction of kana among letters. The fraction is about a half in prose, and less in lists of
+# kanji names.
 MIN_KANA = 0.2
 STOP_WORDS = list("のにをはたてがとで年し・月れさ")
 TOP_N_GRAMS = ((2, 0.121), (3, 0.129), (4, 0.145))
@@ -66,9 +67,9 @@ def is_japanese(document: Document) -> bool:
 
 
 def filters(removed: Path) -> list[PipelineStep]:
-    """Return the rules for single documents. Each writes what it removes to a folder in `removed`.
+    """Return datatrove's filters for single documents, the cheapest ones first.
 
-    The cheapest rules come first.
+    Each filter writes the documents that it removes to its own folder in `removed`.
     """
     language, repetition, lines, words = (JsonlWriter(str(removed / n)) for n in REMOVED[:4])
     return [
@@ -86,7 +87,7 @@ def filters(removed: Path) -> list[PipelineStep]:
         FineWebQualityFilter(
             lines,
             line_punct_thr=0.167,
-            short_line_thr=999,  # This disables the rule.
+            short_line_thr=999,  # No text exceeds this threshold, so the rule is disabled.
             char_duplicates_ratio=0.1,
             new_line_ratio=0.162,
             language=JAPANESE,
@@ -104,7 +105,7 @@ def filters(removed: Path) -> list[PipelineStep]:
 
 
 def clean(files: list[Path], output: Path, workers: int) -> None:
-    """Run the rules on the files of one folder, then the four stages of MinHash."""
+    """Filter the files of one folder, and remove near-duplicates in four stages of MinHash."""
     work, filtered = output / "work", str(output / "work/filtered")
     signatures, buckets, duplicates = (str(work / n) for n in ("signatures", "buckets", "removed"))
     (work / "files").write_text("".join(f"{f.name}\n" for f in files), "utf-8")

@@ -1,14 +1,15 @@
-"""Train an encoder to compute the token vectors of search.py, with questions on passages.
+"""Train an encoder to compute the token vectors of search.py, from questions about passages.
 
     pip install "sentence-transformers[train]>=6" bm25s
     python docs/examples/embed.py hf --documents d.jsonl --questions q.jsonl --output embedder
 
 A line of --documents contains `id` and `text`. A line of --questions contains `query`, the `id` of
-the document, and `paragraph_start` and `paragraph_end`, the characters of the right paragraph. The
-questions of a batch are about different documents. Of eight, the one that BM25 answers worst is
-used, with the right paragraph and the one that BM25 ranks first of all other documents. Each step
-draws the number of tokens per vector. A share of the documents (--held_out, by checksum) is not
-used for training. Rerun the command after an interruption to continue.
+the document, and `paragraph_start` and `paragraph_end`, the range of characters of the right
+paragraph. The questions of a batch are about different documents. For each of them, eight questions
+are drawn, and the one that BM25 answers worst is used. Its training example contains the right
+paragraph, and the paragraph of another document that BM25 ranks first. Each step draws the number
+of tokens per vector. The fraction --held_out of the documents, chosen by checksum, is not used for
+training. Rerun the command after an interruption to continue.
 """
 
 import argparse
@@ -38,11 +39,11 @@ tags: [sentence-transformers, multi-vector, late-interaction]
 `MultiVectorEncoder("FOLDER")` compares queries (`encode_query`) and passages of up to {} tokens
 (`encode_document`) by MaxSim (`similarity`). Longer texts are cut off, so cut them into passages.
 """
-FACTORS = (1, 8, 16, 16)  # tokens per vector, from which each training step draws
+FACTORS = (1, 8, 16, 16)  # numbers of tokens per vector, of which each training step draws one
 DRAWN = 8  # questions that are drawn for each one that is used
 SCALE = 3  # factor of MaxSim in the loss
 SAVED_EVERY = 6  # training steps between saves
-CHARACTERS = range(120, 241)  # length of the paragraphs. Longer ones take more time without a gain.
+CHARACTERS = range(120, 241)  # lengths of paragraphs to train on. Longer ones only take more time.
 
 
 def batches(args: argparse.Namespace) -> search.Rows:
@@ -61,7 +62,12 @@ def batches(args: argparse.Namespace) -> search.Rows:
     index, draw = search.index(passage for _, passage in pairs), random.Random(0)
 
     def ask(right: int) -> tuple[float, str, int, int]:
-        """Return the ratio of BM25's scores of right and wrong passage, a question, and both."""
+        """Draw a question about the passage `right`, and find the best wrong passage by BM25.
+
+        Returns:
+            Ratio of the BM25 scores of the right and the wrong passage, the question, and the
+            numbers of both passages.
+        """
         query = draw.choice(queries[pairs[right]])
         scores = index.get_scores(search.grams(query))
         wrong = int(np.where(documents == documents[right], -1, scores).argmax())
@@ -85,7 +91,7 @@ def in_order(dataset: Dataset, batch_size: int, **others: Any) -> torch.utils.da
 
 
 class ChangePooling(TrainerCallback):
-    """Callback that draws the tokens per vector of a step, by the step's number."""
+    """Callback that draws the number of tokens per vector for each step, seeded by the step."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the tokens per vector of this step."""
@@ -96,7 +102,7 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
     """Train the model from its newest complete checkpoint, and save it."""
     for path in (folder := args.output / "training").glob("checkpoint-*"):
         try:
-            json.loads((path / "trainer_state.json").read_text("utf-8"))  # A save writes it last.
+            json.loads((path / "trainer_state.json").read_text("utf-8"))  # the file saved last
         except (OSError, ValueError):
             shutil.rmtree(path)
     for module in model.modules():
@@ -126,7 +132,8 @@ def train(model: MultiVectorEncoder, rows: search.Rows, args: argparse.Namespace
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
     model[-1].pool_factor = args.tokens_per_vector
     model.save_pretrained(str(args.output), create_model_card=False)
-    path = args.output / "tokenizer_config.json"  # transformers 4 does not know the class of 5.
+    # transformers 4 does not know the tokenizer class that transformers 5 writes to this file.
+    path = args.output / "tokenizer_config.json"
     tokenizer = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=2), "utf-8")
     (args.output / "README.md").write_text(CARD.format(model[0].document_length), "utf-8")

@@ -5,8 +5,8 @@ r"""Fine-tune an encoder for texts of your own: classification, entities, or que
     python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl \
         --output out --trust_remote_code
 
-The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. Data is a
-file with one JSON object per line (.jsonl or .jsonl.gz). Its keys depend on the task:
+The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. --data is a
+file with one JSON object per line (.jsonl or .jsonl.gz). The keys of an object depend on the task:
 
 - `classification`: `text`, `label`.
 - `ner` (entities): `text`, `entities`. Each entity is a list of its first character, the character
@@ -259,8 +259,8 @@ def _forward(model: Any, tokenizer: Any, batch: Sequence[Example]) -> tuple[Any,
     """Return the scores and targets of a batch of B examples with L tokens.
 
     Returns:
-        [B, classes] and [B] for classes or choices, [B, L, 2] and [B, 2] for questions,
-        [B, classes, L] and [B, L] for entities, float [B] and [B] for regression.
+        Arrays of the shapes [B, classes] and [B] for classes or choices, [B, L, 2] and [B, 2] for
+        questions, [B, classes, L] and [B, L] for entities, and float [B] and [B] for regression.
     """
     flat = [encoding for example in batch for encoding in example.encodings]
     outputs = model(**tokenizer.pad(flat, return_tensors="pt").to(DEVICE))
@@ -327,8 +327,8 @@ def entities(path: Path, encode: Callable) -> tuple[list[Example], dict]:
             if not 0 <= begin < end <= len(row["text"]):
                 raise ValueError(f"the text has no characters {begin} to {end} ({label})")
         for token in range(len(encoded["input_ids"])):
-            # The place is None for special tokens. A token may begin with a space, so its last
-            # character decides.
+            # `place` is the token's range of characters, or None for special tokens. A token may
+            # begin with a space, so its last character decides whether it is in an entity.
             place = encoded.token_to_chars(token)
             start = place and max(place.start, place.end - 1)
             within = (e for e in row["entities"] if place and e[0] <= start < e[1])
@@ -350,7 +350,7 @@ def entities_of(classes: Sequence[int], target: Sequence[int]) -> set[tuple[int,
         target: true classes. Tokens with the target IGNORED are skipped.
 
     Returns:
-        First token, last token and the label's class I of each entity.
+        First token, last token, and class I of the label, for each entity.
     """
     found: list[tuple[int, int, int]] = []
     for token, (given, counted) in enumerate(zip(classes, target, strict=False)):
@@ -367,7 +367,7 @@ def entities_of(classes: Sequence[int], target: Sequence[int]) -> set[tuple[int,
 def f1(answers: Sequence[Sequence[int]], examples: Sequence[Example]) -> float:
     """Return F1 of whole entities over all examples.
 
-    It is 1 if there are no entities and none is predicted.
+    F1 is 1 if there are no entities and none is predicted.
     """
     pairs = [
         (entities_of(answer, e.target), entities_of(e.target, e.target))
@@ -388,7 +388,7 @@ TASKS = {
 def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float], None]:
     """Return a function for `fit` that shows the progress.
 
-    It rewrites one line on a terminal, and writes twenty lines to other streams.
+    The function rewrites one line on a terminal, and writes twenty lines to any other stream.
     """
     done, is_terminal = 0, stream.isatty()
 

@@ -4,14 +4,14 @@
     python docs/examples/judge.py e5 embedder --documents d.jsonl.gz --questions q.jsonl.gz
 
 A line of --questions contains `query` and the `id` of the document that answers it. The table shows
-the nDCG@10 of the questions on a share of the documents (--judged, by checksum). Each question
-ranks all documents by their best passages. The 95 % intervals are from a bootstrap over documents.
-The last columns are the vectors and kilobytes of a document, and the processor time of a query in
-milliseconds.
+the nDCG@10 of the questions about the fraction --judged of the documents, chosen by checksum. For
+each question, all documents are ranked by their best passages. The 95 % intervals are from a
+bootstrap over documents. The last columns are the vectors and kilobytes of a document, and the
+processor time of a query in milliseconds.
 
 --pairs is a folder with the files of JSTS and JSICK that benchmark.py reads. A second table shows
-Spearman's correlation of the labels and the cosine of two sentences. Of JSICK's labels,
-`entailment` counts as 1 and the others as 0.
+Spearman's correlation between the labels of sentence pairs and the cosines of the two sentences. Of
+JSICK's labels, `entailment` counts as 1 and the other labels count as 0.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def gains(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def interval(differences: np.ndarray, right: np.ndarray) -> str:
-    """Format the mean, and its 95 % interval from a bootstrap over documents."""
+    """Format the mean of `differences`, and its 95 % interval from a bootstrap over documents."""
     group = np.unique(right, return_inverse=True)[1]
     sums, counts = np.bincount(group, differences), np.bincount(group)
     shares = np.full(len(sums), 1 / len(sums))
@@ -71,7 +71,7 @@ def interval(differences: np.ndarray, right: np.ndarray) -> str:
 def judge(
     passages: Passages, queries: list[str], right: np.ndarray
 ) -> dict[str, tuple[np.ndarray, str]]:
-    """Return, by the name of each method, its nDCG@10 [queries] and its costs as table cells."""
+    """Return, for each method by name, the nDCG@10 [queries] and the costs as table cells."""
     begun = time.process_time()
     bm25 = np.stack([passages.index.get_scores(grams(query)) for query in queries])
     bm25_time, begun = time.process_time() - begun, time.process_time()
@@ -156,7 +156,7 @@ def read_pairs(data: Path) -> dict[str, list[tuple[str, str, float]]]:
 
 
 def show_pairs(tasks: dict[str, list[tuple[str, str, float]]], args: argparse.Namespace) -> None:
-    """Print how well the cosine of two sentences follows the labels of people."""
+    """Print Spearman's correlation between human labels and the cosines of sentence pairs."""
     print(f"\n| | {' | '.join(tasks)} |\n|---|---|---|")
     for folder in args.model:
         model, cells = load(folder, args), [folder]
@@ -171,7 +171,7 @@ def show_pairs(tasks: dict[str, list[tuple[str, str, float]]], args: argparse.Na
 
 
 def to_number(label: str | float) -> float:
-    """Convert a label to a number. A class is 1 if it is `entailment`, else 0."""
+    """Convert a label to a number. The class `entailment` becomes 1, and other classes become 0."""
     return float(label == "entailment") if isinstance(label, str) else label
 
 
@@ -184,7 +184,8 @@ def main() -> None:
     parser.add_argument("--hard", action="store_true", help="those that BM25 alone gets wrong")
     parser.add_argument("--pairs", type=Path, help="folder of JSTS and JSICK")
     args = parser.parse_args()
-    tasks = read_pairs(args.pairs) if args.pairs else {}  # Judging takes long, so read them first.
+    # Read the pairs before `show`, which takes long, so that errors in the files are found early.
+    tasks = read_pairs(args.pairs) if args.pairs else {}
     show(read(args.documents, "id", "text"), args)
     if tasks:
         show_pairs(tasks, args)

@@ -3,11 +3,12 @@
     pip install "sentence-transformers>=6" bm25s
     python docs/examples/search.py embedder --documents mine.jsonl --query "..."
 
-A model is a folder that embed.py saved, or the folder of any encoder. A line of --documents (.jsonl
-or .jsonl.gz) contains `id` and `text`. BM25 of characters and their pairs chooses ten passages,
-which end with a sentence. MaxSim adds up each query token's largest cosine to a vector of the
-passage, weighted by the token's inverse document frequency. Both scores are standardized over the
-ten passages and added up. Computed vectors stay in --cache: an interrupted run continues.
+The model is a folder that embed.py saved, or the folder of any encoder. A line of --documents
+(.jsonl or .jsonl.gz) contains `id` and `text`. Documents are cut into passages at the ends of
+sentences. BM25 over characters and pairs of characters chooses ten passages. MaxSim adds up each
+query token's largest cosine to a vector of the passage, weighted by the token's inverse document
+frequency. The scores of BM25 and MaxSim are standardized over the ten passages, and their weighted
+sum ranks the passages. The folder --cache stores computed vectors, so an interrupted run continues.
 """
 
 import argparse
@@ -32,14 +33,14 @@ from sentence_transformers.multi_vector_encoder import modules as late
 from tqdm import tqdm
 
 CANDIDATES = 10  # passages that BM25 chooses
-WEIGHT = 0.5  # weight of MaxSim in the sum of both scores
+WEIGHT = 0.5  # weight of MaxSim's score, which is added to BM25's score
 SENTENCE = re.compile(r"[^。！？\n]{1,200}[。！？\n]*|[。！？\n]+")
 Rows = list[dict[str, Any]]
 Query = tuple[np.ndarray, np.ndarray]  # vectors [tokens, size], weights [tokens]
 
 
 def read(path: Path, *fields: str) -> Rows:
-    """Return the rows of a file, after a check that the fields are strings."""
+    """Read the rows of a file, and check that the values of `fields` are strings."""
     of_each(path, rows := read_rows(path), lambda row: [row[field] + "" for field in fields])
     return rows
 
@@ -115,13 +116,17 @@ class Passages:
         state = (model.prompts, model[0].document_length, model[-1].pool_factor)
         digest = hashlib.sha256(repr(state).encode())
         for name, parameter in model.named_parameters():
-            if "pooler" not in name:  # Unused, and random if the folder has no weights for it.
+            # The pooler is unused. It is random if the folder does not contain its weights.
+            if "pooler" not in name:
                 digest.update(parameter.detach().cpu().numpy().tobytes())
         self.cache = cache / digest.hexdigest()[:16]
         self.cache.mkdir(parents=True, exist_ok=True)
 
     def encode_query(self, query: str) -> Query:
-        """Return the vectors and weights of a query's tokens: 0 for prompt and special tokens."""
+        """Return the vectors and weights of a query's tokens.
+
+        Tokens of the prompt and special tokens have the weight 0.
+        """
         tokenizer, prompt = self.model.tokenizer, self.model.prompts["query"]
         vectors = self.model.encode_query(query, convert_to_numpy=True)
         ids = np.array(tokenizer(prompt + query)["input_ids"][: len(vectors)])
@@ -132,7 +137,7 @@ class Passages:
         return vectors, weights
 
     def encode(self, numbers: Iterable[int]) -> dict[int, np.ndarray]:
-        """Return the vectors [vectors, size] of passages, by their numbers."""
+        """Return the vectors [vectors, size] of each passage whose number is in `numbers`."""
         names = {i: hashlib.sha256(self.texts[i].encode()).hexdigest()[:24] for i in numbers}
         paths = {i: self.cache / f"{name}.npy" for i, name in names.items()}
         missing = [i for i, path in paths.items() if not path.exists()]
@@ -169,7 +174,7 @@ def answer(passages: Passages, query: str, rows: Rows, top: int) -> None:
 
 
 def flags(description: str | None, models: str | None = None) -> argparse.ArgumentParser:
-    """Return an argument parser with the flags that all programs here share."""
+    """Return an argument parser with the flags that search.py, judge.py and embed.py share."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("model", nargs=models, help="folder of a model")
     parser.add_argument("--documents", type=Path, required=True, help="`id` and `text`")

@@ -1,4 +1,4 @@
-"""Turn questions in SQuAD's layout, such as JaQuAD and JSQuAD, into documents and questions.
+"""Convert data sets in SQuAD's layout, such as JaQuAD and JSQuAD, to documents and questions.
 
     git clone --depth 1 https://github.com/SkelterLabsInc/JaQuAD
     python docs/examples/squad.py JaQuAD/data/train/*.json --output jaquad
