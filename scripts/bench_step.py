@@ -8,9 +8,9 @@
 Each measurement compiles the whole step of one core by `bigbird-ja preflight`. The model is a
 BERT-base with 4,096 tokens, 2 sequences per core, 600 predictions, a vocabulary of 32,000 entries,
 and AdamW. docs/design/preflight.md explains the unit "priced cycles". The ancestor is the encoder
-of google-research/bigbird with its heads and gradient checkpointing. The ancestor was measured in
-the same way by scripts/ancestor_step.py of commit fdb3999. Two more tables compare slices and
-sequence lengths.
+of google-research/bigbird with its heads. The ancestor was measured in the same way by
+scripts/ancestor_step.py of commit fdb3999. Only the rows named "checkpointing" use gradient
+checkpointing. Two more tables compare slices and sequence lengths.
 """
 
 import argparse

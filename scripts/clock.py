@@ -81,9 +81,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured_ms: float | None = None  # published time of a step
     tflops: float | None = None  # published TFLOP/s of a chip, from which the time is computed
 
-    # Names of other programs. A program with `like` is not compiled. It uses the counts of the named
-    # program, scaled to its own tokens and layers. If a program with `work_of` has no stored counts,
-    # it uses those of the named program, scaled by the ratio of floating-point operations.
+    # Names of other programs. A program with `like` is not compiled. It uses the counts of the
+    # named program, scaled to its own tokens and layers. A program with `work_of` that has no
+    # stored counts uses those of the named program, scaled by the ratio of floating-point
+    # operations.
     like: str = ""
     work_of: str = ""
     again: float = 1.0  # work of a layer, relative to a layer of the program in `like` or `work_of`

@@ -132,8 +132,7 @@ def test_the_promised_pythons_are_the_same_everywhere():
     for page in ("README.md", "README.ja.md", "docs/install.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         wanted = {f"3.{minor}" for minor in minors}
-        # Lines about TPUEstimator name the Python version of a machine image, which is not one of
-        # the supported versions.
+        # Skip the lines about TPUEstimator, since they also name the Python version of an image.
         promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)
         assert wanted == {*re.findall(r"\b3\.1\d\b", promised)}, page
     for lock, (_, pythons) in LOCKS.items():

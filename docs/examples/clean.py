@@ -47,8 +47,8 @@ from datatrove.utils.hashing import HashConfig
 
 JAPANESE = "jpn_Jpan"  # For this language, datatrove splits texts into words by Sudachi.
 KANA = re.compile("[ぁ-ゖァ-ヺーｦ-ﾟ]")
-# Minimum fraction of kana among letters. The fraction is about a half in prose, and less in lists of
-# kanji names.
+# Minimum fraction of kana among letters. The fraction is about a half in prose. It is lower in lists
+# of kanji names.
 MIN_KANA = 0.2
 STOP_WORDS = list("のにをはたてがとで年し・月れさ")
 TOP_N_GRAMS = ((2, 0.121), (3, 0.129), (4, 0.145))
