@@ -47,7 +47,7 @@ from datatrove.utils.hashing import HashConfig
 
 JAPANESE = "jpn_Jpan"  # For this language, datatrove splits texts into words by Sudachi.
 KANA = re.compile("[ぁ-ゖァ-ヺーｦ-ﾟ]")
-# Minimum fraction of kana among letters. The fraction is about a half in prose. It is lower in lists
+# Minimum fraction of kana among letters. The fraction is about a half in prose, and lower in lists
 # of kanji names.
 MIN_KANA = 0.2
 STOP_WORDS = list("のにをはたてがとで年し・月れさ")
