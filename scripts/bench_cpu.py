@@ -87,7 +87,7 @@ def measure_ours(settings: dict[str, Any], work: Path) -> list[float]:
 
 
 def measure_theirs(name: str, settings: dict[str, Any], more: dict[str, Any]) -> list[float]:
-    """Run `train_theirs` in a new process, and return its seconds after the first `WARM` steps."""
+    """Run `train_theirs` in a new process, and return the seconds of steps after `WARM` steps."""
     call = [sys.executable, "-m", "scripts.bench_cpu", "--child"]
     done = subprocess.run(
         [*call, json.dumps([name, settings, more])],

@@ -37,7 +37,8 @@ from testkit.configs import fitted, with_data
 BENCH = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPES = BENCH["by_length"]["shapes"]
 LAYERS = 12
-# For the table by sequence length, the tokens of a step, and the size of an attention head.
+# Constants of `by_length`. TOKENS is the number of tokens in a step, and HEAD is the size of an
+# attention head.
 TOKENS = 16384
 HEAD = 64
 LENGTHS = (512, 1024, 4096, 8192, 16384)
@@ -116,11 +117,10 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 def by_length() -> Iterator[dict[str, Any]]:
     """Compute the cost per token of BigBird and ModernBERT at each length, from machine code.
 
-    Cycles are counted in machine code. A step is compiled at one length. It has the same number of
-    tokens at all lengths, so only the attention kernels depend on the length. For the other
-    lengths, the kernels are compiled alone (`kernel_shape`), and their cycles replace those of the
-    step's kernels. Costs in dollars are those of spot chips in the cheapest zone, for the time that
-    `plan` predicts from the cycles.
+    A step is compiled at one length. Steps of all lengths contain the same number of tokens, so
+    only the attention kernels depend on the length. For the other lengths, the kernels are compiled
+    alone (`kernel_shape`), and their cycles replace those of the step's kernels. Costs in dollars
+    are those of spot chips in the cheapest zone, for the time that `plan` predicts from the cycles.
     """
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")

@@ -209,7 +209,7 @@ def resolved_settings(bench: Mapping[str, Any], run: Run) -> dict[str, Any]:
 def identity(bench: Mapping[str, Any], run: Run) -> str:
     """Hash the settings of a run that differ from the defaults.
 
-    So the hash does not change if a new setting is added to the package later.
+    A setting that is added to the package later has its default, so the hash stays the same.
     """
     made = resolved_settings(bench, run)
     ours = {key: value for key, value in made.items() if value != OPTIONS[key].default}

@@ -43,8 +43,8 @@ GUESSES = {
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
     "unigram": ("best constant guess", "#6e7781", "^:"),
 }
-# For `write_initial_weights`. Each head of the first layer attends to one of the relative positions
-# DISTANCES. The attention score of the key at that position is PEAK.
+# Constants of `write_initial_weights`. Each head of the first layer attends to one of the relative
+# positions DISTANCES. The attention score of the key at that position is PEAK.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")

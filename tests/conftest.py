@@ -233,7 +233,7 @@ def run_cli():
 
 @pytest.fixture(scope="session")
 def zygote(fake_gcs, tmp_path_factory):
-    """Return an object that starts a `bigbird-ja` command as a real process in two seconds.
+    """Return an object that starts a `bigbird-ja` command as a real process within two seconds.
 
     The processes use the fake Google Cloud Storage.
     """

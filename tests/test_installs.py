@@ -181,9 +181,9 @@ def test_uv_lists_the_cpython_of_a_machine(uv, tmp_path):
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
 def test_it_installs_with_the_packages_of_free_tpu_images(image, uv, tmp_path):
-    """Resolve the requirements, constrained to the versions of packages that an image contains.
+    """Resolve the requirements with the versions of packages in the TPU image of Kaggle or Colab.
 
-    The notebooks install with the same constraints.
+    The notebooks install with the same versions as constraints.
     """
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)

@@ -5,8 +5,8 @@
 
 A line of --documents contains `id` and `text`. A line of --questions contains `query`, the `id` of
 the document, and `paragraph_start` and `paragraph_end`, the range of characters of the right
-paragraph. The questions of a batch are about different documents. For each of them, eight questions
-are drawn, and the one that BM25 answers worst is used. Its training example contains the right
+paragraph. The questions of a batch are about different documents. Each of these questions is the
+one that BM25 answers worst among eight drawn questions. Its training example contains the right
 paragraph, and the paragraph of another document that BM25 ranks first. Each step draws the number
 of tokens per vector. The fraction --held_out of the documents, chosen by checksum, is not used for
 training. Rerun the command after an interruption to continue.

@@ -1,4 +1,4 @@
-"""Measure how well search.py ranks the right documents of known questions.
+"""Measure how well search.py ranks the right document of each question in a file.
 
     pip install "sentence-transformers>=6" bm25s
     python docs/examples/judge.py e5 embedder --documents d.jsonl.gz --questions q.jsonl.gz

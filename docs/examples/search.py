@@ -46,7 +46,7 @@ def read(path: Path, *fields: str) -> Rows:
 
 
 def is_within(text: str, share: float) -> bool:
-    """Return whether a document belongs to a fixed share of all documents, by its checksum."""
+    """Return whether a document is in the fraction `share` of documents, chosen by checksum."""
     return zlib.crc32(text.encode()) < share * 2**32
 
 

@@ -53,7 +53,7 @@ def supervised(cloud, record=RECORD, **io):
 
 
 def lifetimes(*hours):
-    """Return a function that the simulated cloud calls for the lifetime of each new machine.
+    """Return a function that the simulated cloud calls to get the lifetime of a new machine.
 
     The n-th machine lives for the n-th of `hours`. All later machines live forever.
     """
@@ -90,7 +90,7 @@ def rest(base, call_seconds=5.0, retry_seconds=1.0):
 
 
 def command(root, *more, steps=100):
-    """Return arguments of `launch` that train the preset tiny-cpu, with folders below `root`."""
+    """Return arguments with which `launch` trains the preset tiny-cpu in folders below `root`."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         "launch",

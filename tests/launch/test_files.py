@@ -24,7 +24,7 @@ def test_state_events_and_reports(bucket):
     files.save_state(state)
     assert files.load_state() == state
     files.append_event({"event": "created", "time": 1.0})
-    run_log.EventLog(run.model_dir).append("saved", step=5)  # The trainer uses the same log.
+    run_log.EventLog(run.model_dir).append("saved", step=5)  # The trainer appends to the same log.
     files.append_event({"event": "preempted", "time": 2.0})
     events = [event["event"] for event in run_log.read_events(run.model_dir)]
     assert events == ["created", "saved", "preempted"]

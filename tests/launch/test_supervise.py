@@ -18,7 +18,7 @@ LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def stopped_at(cloud, moment, stop=Stop.DELETE):
-    """Return a `stop` callback for the supervisor, which returns `stop` from `moment` on."""
+    """Return a callback for the supervisor. It returns Stop.NO until `moment`, and then `stop`."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
 

@@ -1,4 +1,4 @@
-"""The trainer's log is shown without gaps, although each poll reads only its last part."""
+"""The trainer's log is shown without gaps, although a poll reads only the end of the log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Callbacks that get the error before it ends the process."""
+"""The immediate exit after an error. Registered callbacks get the error before the exit."""
 
 from bigbird_ja.errors import Stalled
 from bigbird_ja.train.exit import ProcessExit

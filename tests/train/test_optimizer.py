@@ -1,4 +1,4 @@
-"""Update rules equal their definitions, and the learning rate is right at every step."""
+"""The optimizers' updates equal their definitions. Learning rates equal their formulas."""
 
 import numpy as np
 import pytest

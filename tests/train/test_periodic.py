@@ -1,4 +1,4 @@
-"""Periodic calls in a thread."""
+"""A callback that a background thread calls periodically, and failures of the callback."""
 
 from threading import Event
 

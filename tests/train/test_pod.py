@@ -107,7 +107,7 @@ def until(condition):
 
 
 def test_last_evaluation_is_shared_with_all_processes(monkeypatch):
-    """Share the step of the last evaluation, which only process 0 reads from the log."""
+    """Share the step of the last evaluation with all processes. Only process 0 reads the log."""
     monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
@@ -229,7 +229,7 @@ def test_shared_values_and_collected_arrays_are_unchanged():
     def give_up():
         raise KeyboardInterrupt
 
-    # The other process sends no arrays of evaluation 9, so the writer waits until `give_up` raises.
+    # Process 1 sends no arrays of evaluation 9, so process 0 waits for them until `give_up` raises.
     with pytest.raises(KeyboardInterrupt):
         writer.collect("evaluation 9", part, give_up)
 
@@ -347,7 +347,7 @@ def test_resume_is_bit_exact_after_sigterm_and_kills_of_processes(finished, star
     """Compare the last checkpoint bit for bit with that of an uninterrupted pod.
 
     The pod is stopped by SIGTERM, by SIGKILL of process 1, and by SIGKILL of process 0, which also
-    runs JAX's coordination service. It is started again each time.
+    runs JAX's coordination service. After each stop, the pod is started again.
     """
     model = tmp_path / "model"
     take_programs(finished[0], model)
@@ -388,8 +388,8 @@ def check_refused(ended, *words):
 
 @processes
 def test_different_flags_are_refused_on_each_host(zygote, flags, tmp_path):
-    # Remove training.eval_every_steps, since a setting without effect is refused. It has no effect
-    # with --mode=train.
+    # With --mode=train, training.eval_every_steps has no effect and would be refused, so remove the
+    # setting.
     at = flags.index("training.eval_every_steps=8")
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)

@@ -80,7 +80,7 @@ def test_new_run_adopts_settings_only_from_an_encoders_folder(adopted, tmp_path)
 def test_continued_run_adopts_its_own_settings(adopted, tmp_path):
     """Adopt all settings of the existing run if `config` is None.
 
-    With `config` and the folder of an encoder, adopt only the run's settings of the model.
+    With `config` and the folder of an encoder, adopt only the run's settings of section `model`.
     """
     config, data = with_data(fitted(None, ["model.hidden_size=96", "training.seed=7"]))
     model_dir = ModelDir(str(tmp_path / "model"))

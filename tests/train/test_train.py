@@ -429,7 +429,8 @@ def test_an_evaluation_on_other_data_does_not_count(training):
         (23, [], [23, 30]),  # A device loop passed step 20 and ended at 23.
         (20, [20], [20, 30]),
         (25, [23], [23, 30]),
-        (14, [20], [20, 30]),  # After step 14, step 20 is evaluated again, but recorded once.
+        # The run resumes at step 14, so step 20 is evaluated again. It is recorded only once.
+        (14, [20], [20, 30]),
     ],
 )
 def test_missed_evaluation_is_made_first_after_the_restart(training, start, before, expected):
