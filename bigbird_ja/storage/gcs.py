@@ -294,13 +294,20 @@ class Bucket:
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object on the server."""
-        token, how = None, make_options(target, is_write=True)
-        # A large copy requires several requests.
-        while True:
-            with translate_faults(source):
-                token, *_ = make_blob(target).rewrite(make_blob(source), token, **how)
-            if not token:
-                return
+        how = make_options(target, is_write=True)
+
+        def send(known: int | None) -> int:
+            token, blob = None, make_blob(target)
+            # A large copy requires several requests.
+            while True:
+                with translate_faults(source):
+                    token, *_ = blob.rewrite(
+                        make_blob(source), token, if_generation_match=known, **how
+                    )
+                if not token:
+                    return int(blob.generation)
+
+        _change(target, send)
 
     def rename(self, source: str, target: str) -> None:
         """Copy an object on the server, then delete the source."""
@@ -309,10 +316,19 @@ class Bucket:
 
     def delete(self, path: str, generation: int | None = None) -> None:
         """Delete an object. If `generation` is given, delete it only if it is the current one."""
-        with contextlib.suppress(FileNotFoundError, PreconditionFailed), translate_faults(path):
-            make_blob(path).delete(
-                if_generation_match=generation, **make_options(path, is_write=True)
-            )
+
+        def send(known: int | None) -> None:
+            make_blob(path).delete(if_generation_match=known, **make_options(path, is_write=True))
+
+        fence = fences.find_fence(path)
+        with contextlib.suppress(FileNotFoundError), translate_faults(path):
+            if generation is not None:
+                with contextlib.suppress(PreconditionFailed):
+                    send(generation)
+                return
+            if fence is not None and path not in fence.generations:
+                fence.generations[path] = int(load_current(path).generation)
+            _change(path, send)
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """List the objects directly in a folder, in the bucket's order, which is alphabetical."""
@@ -393,23 +409,44 @@ def _make_stat(blob: Any) -> Stat:
 
 def _put(path: str, file: BinaryIO, size: int) -> None:
     """Upload a file. In a fenced folder, replace only the generation that this process knows."""
+    _change(path, lambda known: int(_upload(path, file, size, known)))
+
+
+def _change(path: str, send: Callable[[int | None], int | None]) -> None:
+    """Send a request that replaces or deletes an object.
+
+    In a fenced folder the request states the generation that this process knows. So it has no
+    effect on an object that another process has written, even if the network delivers it late.
+
+    Args:
+        path: name of the object.
+        send: function that sends the request. Its argument is the required generation of the
+            object: 0 if the object must not exist, None for any. It returns the new generation, or
+            None if the object is deleted.
+
+    Raises:
+        LeaseLost: Another process has taken over the folder.
+        StorageError: The object changes before each try.
+    """
     fence = fences.find_fence(path)
     if fence is None:
-        _upload(path, file, size)
+        send(None)
         return
     for _ in range(MAX_RESTARTS):
-        known = fence.generations.get(path, 0)
         try:
-            fence.generations[path] = int(_upload(path, file, size, known))
-            return
+            generation = send(fence.generations.get(path, 0))
         except PreconditionFailed:
             fence.check()
+            fence.generations.pop(path, None)
             # This process still owns the lease. So an earlier run, a try whose reply was lost, or
             # the user has written the present generation, and the next try replaces it.
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 fence.generations[path] = int(load_current(path).generation)
-            except FileNotFoundError:
-                fence.generations.pop(path, None)
+        else:
+            fence.generations.pop(path, None)
+            if generation is not None:
+                fence.generations[path] = generation
+            return
     raise StorageError(f"{path}: other processes keep changing it, so rerun the same command")
 
 

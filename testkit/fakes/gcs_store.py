@@ -135,7 +135,8 @@ class Store:
             case ["storage", "v1", "b", bucket, "o"]:
                 return json_reply(self._list(bucket, query))
             case [*_, "b", bucket, "o", name, "rewriteTo", "b", target_bucket, "o", target]:
-                copy = self._put(target_bucket, target, self.get(bucket, name, {}).data, {}, {})
+                copied = self.get(bucket, name, {}).data
+                copy = self._put(target_bucket, target, copied, {}, query)
                 size = str(len(copy.data))
                 done = {"done": True, "objectSize": size, "totalBytesRewritten": size}
                 return json_reply({**done, "resource": copy.resource()})

@@ -291,17 +291,43 @@ def test_a_holder_that_was_cut_off_changes_nothing_after_its_lease(remote, bucke
     assert storage.list_stats(bucket) == before
 
 
-def test_a_request_that_arrives_late_replaces_nothing(remote, bucket, fake_gcs):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: storage.write_bytes(f"{folder}/file", b"2"),
+        lambda folder: storage.delete(f"{folder}/file"),
+        lambda folder: storage.find_place(folder).copy(f"{folder}/old", f"{folder}/file"),
+    ],
+    ids=["write", "delete", "copy"],
+)
+def test_a_request_that_arrives_late_changes_nothing(change, remote, bucket, fake_gcs):
     """Refuse a late request by the object's generation. The lease was valid when it was sent."""
     lease, _ = make(remote)
     lease.acquire()
-    path = f"{bucket}/file"
-    storage.write_bytes(path, b"1")
-    fake_gcs.put(path, b"theirs")
+    storage.write_bytes(f"{bucket}/old", b"1")
+    storage.write_bytes(f"{bucket}/file", b"1")
+    fake_gcs.put(f"{bucket}/file", b"theirs")
     fake_gcs.put(remote, json.dumps(dataclasses.asdict(ELSEWHERE)).encode())
     with pytest.raises(LeaseLost):
-        storage.write_bytes(path, b"2")
-    assert storage.read_bytes(path) == b"theirs"
+        change(bucket)
+    assert storage.read_bytes(f"{bucket}/file") == b"theirs"
+
+
+def test_the_holder_deletes_and_copies_what_others_wrote(remote, bucket, fake_gcs):
+    """Delete and replace objects that the holder has written, found, or not expected."""
+    lease, _ = make(remote)
+    for name in "ab":
+        fake_gcs.put(f"{bucket}/{name}", b"found")
+    lease.acquire()
+    storage.write_bytes(f"{bucket}/c", b"written")
+    fake_gcs.put(f"{bucket}/c", b"of a user")
+    storage.rename(f"{bucket}/a", f"{bucket}/b")
+    storage.rename(f"{bucket}/b", f"{bucket}/c")
+    assert storage.read_bytes(f"{bucket}/c") == b"found"
+    storage.delete(f"{bucket}/c")
+    storage.delete(f"{bucket}/missing")
+    storage.write_bytes(f"{bucket}/c", b"again")
+    assert sorted(storage.list_stats(bucket)) == ["c", "lock.json"]
 
 
 def test_a_file_that_the_holder_did_not_make_is_replaced(remote, bucket, fake_gcs):
