@@ -2,7 +2,7 @@
 
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
-Reads the runs' states, heartbeats and events from the bucket. With --project, also lists the TPUs
+Reads the runs' states and heartbeats from the bucket. With --project, also lists the TPUs
 of the Cloud TPU API and of Compute Engine. Shows for each run its state, step, rate, ETA,
 preemptions and cost so far. `report` draws a run's curves. Changes nothing. Takes a second or two.
 """

@@ -269,7 +269,9 @@ def offer(
         priced, warnings = _add_price(asked, table, request.price_per_hour)
         found = backends.add_rental(priced, rental, request.runtime_version)
         warnings += [TRC] if found.service == "compute" else []
-        yield found, rental, [*warnings, *list_region_warnings(found, near)]
+        # A dry run does not ask for the bucket's region.
+        warnings += [] if request.dry_run else list_region_warnings(found, near)
+        yield found, rental, warnings
         # `runtime_version` names an image of this service, which no other service can use.
         if request.runtime_version:
             return
@@ -304,8 +306,14 @@ def _add_price(
 
 
 def list_region_warnings(run: LaunchedRun, near: str) -> list[str]:
-    """Return a warning if zones are not in the bucket's region."""
+    """Return a warning if zones are not in the bucket's region, or if this region is unknown."""
     others = {get_region(zone) for zone in run.zones} - {near}
+    if not near and storage.is_remote(run.bucket):
+        return [
+            f"the region of {run.bucket} is unknown, as you may not read the bucket's metadata"
+            " (roles/storage.legacyBucketReader): check that it is the region of the zones"
+            f" ({', '.join(sorted(others))}), since traffic between regions costs some cents per GB"
+        ]
     if not near or not others:
         return []
     return [
