@@ -60,5 +60,5 @@ def test_demo_runs_every_command_and_reruns(tmp_path):
         shown = result.json
         assert shown["resumed_from_step"] < shown["killed_at_step"] < 360
         assert shown["last_loss"] < shown["first_loss"] and shown["eval_loss"] < 3.0
-        assert [mask[0]["token"] for mask in shown["masks"]] == ["である", "年", "った"]
+        assert [mask[0]["token"] for mask in shown["masks"]] == ["である", "を", "った"]
         assert (tmp_path / "demo/report.html").is_file()
