@@ -18,9 +18,9 @@ from bigbird_ja.storage.ownership import Owned
 _KILLED = "killed.json"
 # Minimum of `num_train_steps`. With fewer steps, the kill would follow directly after a save.
 _MIN_STEPS = 80
-# Sentences that resemble the corpus, but are not in it. Expected at the masks: である, を, った. Each of
-# these tokens is far likelier than the next candidate, so rounding, which differs between CPUs, does
-# not change the prediction.
+# Sentences that resemble the corpus, but are not in it. Expected at the masks: である, を, った.
+# Each of these tokens is far likelier than the next candidate, so the prediction does not depend on
+# rounding, which differs between CPUs.
 _TEXTS = (
     "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
     "朝霧の最高気温は33.1度、最低気温は氷点下5.2度[MASK]記録した。",
