@@ -17,6 +17,9 @@ PYTHONS := .venv-3.12 .venv-3.13
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# Without stored bytecode, each process compiles TensorFlow's Python files anew: 15 seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install install-all demo test test-slow test-estimator test-kaggle test-python-3.12 test-python-3.13 \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
