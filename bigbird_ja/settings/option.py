@@ -101,7 +101,7 @@ class Option:
         return ", ".join(filter(None, (self.unit, self.allowed)))
 
     def _format_range(self, endless: float) -> str:
-        """Format the range. An upper bound of at least `endless` is not shown."""
+        """Format the allowed range. An upper bound of at least `endless` is not shown."""
         if self.span is None:
             return ""
         low, high = self.span

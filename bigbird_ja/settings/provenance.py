@@ -1,4 +1,4 @@
-"""Values of settings with their sources, and their display.
+"""Values of settings with their sources, and functions that format them for the user.
 
 A `Layer` is a source with its values. The last layer that contains a setting has priority. An
 `Override` is one value of one setting with its source.
@@ -114,7 +114,7 @@ def echo_settings(
 
 
 def list_decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
-    """Format the values of a preset or file that the data set overrides, one line each."""
+    """Format the settings whose value in a preset or file is replaced by the data set's value."""
     facts, said = get_data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
     return [
         f"{key} = {format_value(facts[key])}  ({o.source} {format_value(o.value)}; from the data)"

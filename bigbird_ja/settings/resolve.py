@@ -36,7 +36,7 @@ ConfigSource = str | os.PathLike[str] | Config
 
 
 def base_layers(config: ConfigSource | None) -> list[Layer]:
-    """Return a list with the layer of a command's `config`, or [] if `config` is None.
+    """Return the settings of a preset, file or config as `[Layer]`, or [] if `config` is None.
 
     Raises:
         BadInput: The preset or file does not exist, or is not a file of settings.
@@ -52,12 +52,12 @@ def base_layers(config: ConfigSource | None) -> list[Layer]:
 def given_layers(
     overrides: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None = None
 ) -> list[Layer]:
-    """Return the layers of a command's `overrides`, and of parameters that set one setting each.
+    """Return a layer for a command's `overrides`, and one for each parameter that sets one setting.
 
     Args:
-        overrides: values by key.
-        arguments: values of parameters by the key of the setting that each parameter sets, with
-            None for a missing parameter.
+        overrides: values of settings by key.
+        arguments: values of such parameters, by the setting's key. The value of a parameter that
+            was not given is None.
     """
     given = {key: value for key, value in (arguments or {}).items() if value is not None}
     return [
@@ -115,12 +115,12 @@ def _drop_final_rate(overrides: list[Override]) -> list[Override]:
 
 
 def _list_left_out(section: str, overrides: list[Override]) -> list[Override]:
-    """List and log the overrides to drop because a later source chose another class.
+    """List and log the overrides to drop because a later source chose another class of settings.
 
-    For example, `--set model.architecture=modernbert` replaces the class `BigBirdModel` of a
-    preset. In this example two kinds of overrides are dropped: settings that the new class does not
-    contain (`block_size`), and settings of the preset whose default differs between the two classes
-    (`layer_norm_eps`).
+    For example, a preset uses the class `BigBirdModel`, and `--set model.architecture=modernbert`
+    replaces this class by `ModernBertModel`. Then two kinds of the preset's values are dropped:
+    values of settings that the new class does not contain (`block_size`), and values of settings
+    whose default differs between the two classes (`layer_norm_eps`).
 
     Raises:
         BadInput: A parameter, the source that chose the class, or a later source sets a setting or

@@ -59,7 +59,7 @@ def fact(
     by: tuple[str, ...] = _MAKING,
     none: str = "",
 ) -> Meta:
-    """Return the description of a setting that becomes a fact of the data set."""
+    """Return the description of a setting whose value becomes a fixed property of the data set."""
     return about(meaning, span, by=by, change="fixed", none=none)
 
 
@@ -240,7 +240,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
 
 
 class AnyBigBirdModel(ModelConfig, frozen=True, kw_only=True):
-    """Settings of a BigBird with any attention."""
+    """Settings that a BigBird has both with sparse and with full attention."""
 
     architecture: Literal["bigbird"] = "bigbird"
     attention_type: Annotated[
@@ -444,7 +444,7 @@ Training = SteadyTraining | WsdTraining
 
 
 class CheckpointsConfig(Section, frozen=True, kw_only=True):
-    """Settings for checkpoints: by time against preemption, and by step for later use."""
+    """Settings for checkpoints: how often they are saved, and which ones are kept."""
 
     save_every_minutes: Annotated[
         Minutes, about("Minutes between checkpoints; 0 disables it.", by=_PLAN)

@@ -28,7 +28,7 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return a config with new values of some settings, by `section.key`.
+    """Return a copy of a config with the new `values`, whose keys are `section.key`.
 
     If a value selects another class of its section, settings that this class does not contain are
     dropped.
@@ -82,9 +82,9 @@ def compute_config_fingerprint(config: Config, data: Data) -> str:
 
 
 def list_changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return the old and new value of each changed setting, except settings that may change freely.
+    """Return the old and new value of each changed setting, by its key.
 
-    A missing value is None.
+    Settings that a resumed run may change freely are excluded. A missing value is None.
     """
     old, new = flatten(*before), flatten(*now)
     return {

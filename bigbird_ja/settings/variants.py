@@ -14,7 +14,7 @@ _HINTS = typing.get_type_hints(Config, include_extras=True)
 
 
 def _list_variants(hint: Any) -> tuple[type[Section], ...]:
-    """List the classes of a section's type."""
+    """List the classes in the type of a section, which is a class or a union of classes."""
     bare = hint.__origin__
     return typing.get_args(bare) or (bare,)
 
@@ -58,7 +58,10 @@ SELECTORS = {section: _find_selectors(section) for section in VARIANTS}
 
 
 def select(section: str, values: Mapping[str, Any]) -> type[Section]:
-    """Return the first class of a section that accepts these values."""
+    """Return the first class of a section that accepts these values.
+
+    A value that none of the remaining classes accepts is ignored.
+    """
     left = VARIANTS[section]
     for name in SELECTORS[section]:
         if name in values:
@@ -78,10 +81,12 @@ def accepts(variant: type[Section], name: str, value: Any) -> bool:
 
 
 def find_conditions(section: str, name: str, value: Any = None) -> dict[str, tuple[str, ...]]:
-    """Return the conditions under which a setting exists, or accepts a value.
+    """Return the conditions under which a setting exists.
+
+    If `value` is given, return the conditions under which the setting accepts this value.
 
     Returns:
-        Required values of other settings, by key.
+        Allowed values of other settings, by key.
     """
     all_choices = SELECTORS[section]
     having = [

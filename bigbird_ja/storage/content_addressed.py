@@ -17,7 +17,7 @@ _CHUNK = 8 << 20
 
 
 def compute_address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
-    """Compute the path of the folder for some files, and the text of its SHA256SUMS.
+    """Compute the path of the folder that will contain `files`, and the text of its SHA256SUMS.
 
     Args:
         files: local path by name in the folder.
@@ -37,7 +37,7 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
 
 
 def verify(folder: str) -> None:
-    """Verify every file of a folder, if its name is a SHA-256.
+    """Verify every file of a folder whose name is a SHA-256. Ignore any other folder.
 
     Raises:
         BadInput: The upload was interrupted, or a file was changed or added.

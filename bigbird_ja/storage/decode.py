@@ -47,7 +47,7 @@ def check_format(version: str, where: str, advice: str) -> None:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: The version is missing or differs.
+        BadInput: The version is missing, or is not `FORMAT_VERSION`.
     """
     if version == _UNRELEASED:
         raise BadInput(f"{where} was created by an unreleased version: create it again")
@@ -81,7 +81,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 
 @contextlib.contextmanager
 def convert_errors(path: str, kind: str, advice: str) -> Iterator[None]:
-    """Context manager: convert all exceptions of a library that reads a file to `BadInput`.
+    """Context manager: raise `BadInput` if a library fails to read a file.
 
     A panic of a library in Rust is also converted, although it is not an `Exception`.
 
@@ -91,9 +91,9 @@ def convert_errors(path: str, kind: str, advice: str) -> Iterator[None]:
         advice: advice to the user, for the message.
 
     Raises:
-        BadInput: The file is missing, or the library raised any other exception.
+        BadInput: The file is missing, or the library raised an exception that is not listed below.
         ImportError, MemoryError: A package is missing, or memory is insufficient.
-        OSError: The disk failed.
+        OSError: The operating system failed to read the file.
     """
     try:
         yield
@@ -184,7 +184,10 @@ def _format_message(where: str, problem: str, advice: str) -> str:
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Return whether a line is a truncated object. The last line may also contain garbled bytes."""
+    """Return whether a line is a truncated JSON object.
+
+    If it is the last line, any invalid JSON that begins with "{" counts as truncated.
+    """
     try:
         msgspec.json.decode(line)
     except Exception as error:
@@ -196,10 +199,11 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 def read_yaml(text: str, where: str) -> Any:
     """Decode YAML 1.1 to mappings, lists, text, numbers, booleans, dates and None.
 
-    In YAML 1.1, `1e-4` is text. The setting's type converts it to a number.
+    In YAML 1.1, `1e-4` is text. `Option.read` converts it to a number.
 
     Raises:
-        BadInput: The text is not YAML, or a key occurs twice. The message contains the line.
+        BadInput: The text is not YAML or is too large, or a key occurs twice. The message contains
+            the number of the line, if PyYAML states it.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:

@@ -36,7 +36,7 @@ class Disk:
         """Open a binary, seekable stream over one version of the file.
 
         Raises:
-            BadInput: The path is a FIFO, a socket or a device, and reading it might never end.
+            BadInput: The path is a FIFO, a socket or a device. Reading it might never end.
         """
         paths.refuse_special(path, "", os.stat(path), "copy its output into a file first")
         return open(path, "rb")
@@ -89,7 +89,7 @@ class Disk:
     def list_tree(self, directory: str) -> list[str]:
         """Return the sorted paths of all files below a directory, relative to the directory.
 
-        A missing directory counts as empty. Links are not followed.
+        A missing directory counts as empty. Links to directories are not followed.
         """
         return sorted(
             os.path.relpath(os.path.join(parent, name), directory)
@@ -124,7 +124,7 @@ class Disk:
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
         """Replace a file, unless it was written since `token` was read.
 
-        Calls in one directory are serialized.
+        On disk, concurrent calls in one directory are serialized.
 
         Args:
             path: file to replace.
@@ -152,7 +152,7 @@ class Disk:
             os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file within the disk or the bucket, and replace the target.
+        """Rename a file within the disk or the bucket. An existing target is replaced.
 
         On disk this is atomic and survives a power failure. On a bucket it is a copy and a
         deletion.
@@ -187,7 +187,10 @@ class Disk:
 
 
 def compute_file_crc32c(path: str) -> tuple[str, int]:
-    """Return the CRC-32C (as `compute_crc32c`) and the size of a local file, read in chunks."""
+    """Return the CRC-32C of a local file (in base64, as in Cloud Storage) and its size in bytes.
+
+    The file is read in chunks.
+    """
     import google_crc32c
 
     value, count = 0, 0
@@ -208,7 +211,7 @@ def _make_token(info: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _open_temporary(path: str) -> Iterator[BinaryIO]:
-    """Context manager: open a temporary file next to `path`, which is removed on exit."""
+    """Context manager: open a temporary file next to `path`, and remove this file on exit."""
     # `lstat` fails for a new file. Another cause of a failure is raised again when the temporary
     # file is opened.
     with contextlib.suppress(OSError):
@@ -230,7 +233,7 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
     Args:
         directory: local folder. A missing folder or a folder on a bucket is ignored.
         names: regular expression for the final names of the files, without the temporary prefix.
-        seconds: minimum time since the last write of a file that is removed.
+        seconds: minimum age of the files to remove, in seconds since their last write.
     """
     pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}({names})~[0-9a-f]{{8}}")
     removed = []

@@ -24,7 +24,7 @@ _KIND = "export"
 
 
 def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
-    """Check that a folder can become an export, before any work.
+    """Check that an export can be written to a folder, without changing anything.
 
     Args:
         output_dir: path of the folder.
@@ -64,13 +64,14 @@ def is_finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> boo
 def write(
     output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
 ) -> None:
-    """Write an export to a local folder by `fill`, then move its files to the output folder.
+    """Let `fill` write an export to a local folder, then move its files to the output folder.
 
     Args:
         output_dir: folder, on disk or gs://. This function acquires its lease.
         record: inputs of the export, which are written to `RECORD`.
         fill: callback that writes the export to an empty local directory.
-        overwrite: whether to move another export to NAME.replaced-N.
+        overwrite: whether to move another export that the folder contains to
+            OUTPUT_DIR.replaced-N.
 
     Raises:
         BadInput: Another process writes to the folder, or the folder contains another export or

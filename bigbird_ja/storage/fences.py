@@ -24,10 +24,10 @@ class Fence(Protocol):
 
     @property
     def request_seconds(self) -> float:
-        """Timeout of a request."""
+        """Maximum timeout, in seconds, of a request that changes an object in the folder."""
 
     def require(self, seconds: float) -> None:
-        """Ensure that the lease will last for `request_seconds`, by renewing it or waiting.
+        """Ensure that the lease will last for `request_seconds`: renew it, or wait for a renewal.
 
         Args:
             seconds: maximum time for which renewals are retried.

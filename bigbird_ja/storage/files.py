@@ -48,7 +48,10 @@ def find_place(path: str) -> Disk | Bucket:
 
 
 def _dispatch(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Return a function that calls this method of the `Disk` or `Bucket` that stores a path."""
+    """Return a function that calls `method` of the `Disk` or `Bucket` that stores a path.
+
+    The path is the first argument of the returned function.
+    """
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -73,7 +76,7 @@ download = _dispatch(Disk.download)
 
 
 def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
-    """Read a file, as `Disk.read_with_token` does."""
+    """Return the content of a file, as `Disk.read_with_token` does, but without the token."""
     return read_with_token(path, limit)[0]
 
 
@@ -158,12 +161,12 @@ def delete_many(paths: Iterable[str]) -> None:
 
 
 def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], None] = take) -> None:
-    """Put local files into a folder, in parallel.
+    """Move or copy local files to a folder, in parallel.
 
     Args:
         files: local path by name in the folder.
         folder: folder on disk or gs://, which is created with its subfolders.
-        put: function that puts one file, `take` or `upload`.
+        put: function for one file: `take` moves it, and `upload` copies it.
     """
     targets = {join(folder, name): path for name, path in files.items()}
     for parent in {get_directory(target) for target in targets}:
@@ -174,8 +177,8 @@ def put_all(files: Mapping[str, str], folder: str, put: Callable[[str, str], Non
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
     """Run tasks in threads. If a task fails, cancel the waiting tasks and raise its exception.
 
-    The client library's `transfer_manager` is not used, because it runs the waiting tasks even
-    after a failure, and does not verify a resumed download.
+    The `transfer_manager` of Cloud Storage's client library is not used, because it runs the
+    waiting tasks even after a failure, and does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
         for _ in pool.map(lambda task: task(), tasks):

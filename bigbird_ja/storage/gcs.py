@@ -55,7 +55,7 @@ def _get_client(emulator: str | None) -> Any:
 
 
 def make_blob(path: str) -> Any:
-    """Return the object of a gs:// path, without a request."""
+    """Return the client library's `Blob` for a gs:// path, without sending a request."""
     bucket, name = split_remote(path)
     # This raises an error if credentials are missing.
     with translate_faults(path):
@@ -63,7 +63,10 @@ def make_blob(path: str) -> Any:
 
 
 def load_current(path: str) -> Any:
-    """Return the object with its metadata, so that further requests refer to its generation."""
+    """Request an object's metadata, and return the client library's `Blob`.
+
+    The `Blob` refers to the present generation of the object, also in further requests.
+    """
     blob = make_blob(path)
     with translate_faults(path):
         blob.reload(**make_options(path))
@@ -71,7 +74,7 @@ def load_current(path: str) -> Any:
 
 
 class DamagedError(StorageError):
-    """Mismatch between the bytes that were read or written and the object's checksum."""
+    """Incomplete transfer, or transferred bytes that do not match the object's checksum."""
 
 
 class ObjectReader(BlobReader):
@@ -80,7 +83,7 @@ class ObjectReader(BlobReader):
     If it is read from the first byte to the last, its CRC-32C is verified.
 
     Raises:
-        DamagedError: The checksum differs.
+        DamagedError: The checksum differs, or the bucket sent too few bytes.
         StorageError: Retries failed, or the object was replaced after this reader was opened.
     """
 
@@ -153,11 +156,14 @@ def make_options(path: str, is_write: bool = False) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def translate_faults(path: str) -> Iterator[None]:
-    """Context manager: convert the library's exceptions to those that callers handle.
+    """Context manager: convert exceptions of the client library, as `translate` does.
 
     Raises:
-        StorageError: Retries failed until the deadline. The message contains `path` and the cause.
-        FileNotFoundError, PermissionError: `path` is their file name.
+        StorageError: Retries failed until the deadline, or a transfer was damaged, or the bucket
+            replied with another error. The message contains `path` and the cause.
+        FileNotFoundError, PermissionError: The object is missing, or access is denied. `path` is
+            the exception's file name.
+        Refused: Credentials are missing, or the request is invalid.
     """
     try:
         yield
@@ -169,7 +175,10 @@ def translate_faults(path: str) -> Iterator[None]:
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """Convert an exception of the library to one that callers handle."""
+    """Return the exception that callers handle for an exception of the client library.
+
+    An exception that needs no conversion is returned unchanged.
+    """
     status = status_of(error)
     if isinstance(error, RetryError):
         return StorageError(
@@ -218,7 +227,7 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 class Bucket:
-    """Objects on a bucket, with the methods of `Disk`, where they are documented.
+    """Objects on a bucket. The methods are documented at `Disk`.
 
     There are no directories, and an object appears when its upload is complete.
     """
@@ -315,7 +324,7 @@ class Bucket:
         self.delete(source)
 
     def delete(self, path: str, generation: int | None = None) -> None:
-        """Delete an object. If `generation` is given, delete it only if it is the current one."""
+        """Delete an object. If `generation` is given, keep an object of any other generation."""
 
         def send(known: int | None) -> None:
             make_blob(path).delete(if_generation_match=known, **make_options(path, is_write=True))
@@ -349,7 +358,7 @@ class Bucket:
     def get_location(self, path: str) -> str | None:
         """Return the region in lower case (`us-central1`, `us`), or None without permission.
 
-        The permission to read objects does not include the bucket's metadata.
+        The permission to read objects does not suffice to read the bucket's metadata.
         """
         try:
             with translate_faults(path):
@@ -420,9 +429,9 @@ def _change(path: str, send: Callable[[int | None], int | None]) -> None:
 
     Args:
         path: name of the object.
-        send: function that sends the request. Its argument is the required generation of the
-            object: 0 if the object must not exist, None for any. It returns the new generation, or
-            None if the object is deleted.
+        send: function that sends the request, and returns the object's new generation, or None if
+            the object is deleted. Its argument is the required generation: 0 if the object must not
+            exist, None for any.
 
     Raises:
         LeaseLost: Another process has taken over the folder.

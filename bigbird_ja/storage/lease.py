@@ -1,15 +1,15 @@
-"""Mutual exclusion by a lock file, for `make-data`, `pretrain` and `launch`.
+"""Mutual exclusion by a lock file: only one process at a time may write to a folder.
 
 **On a disk** the holder locks the file by `flock`. The kernel releases the lock when the process
 ends for any reason, and nothing can take the lock from a running process.
 
 **On a bucket** the holder creates the object, and renews it: each renewal is a new generation. If
-the generation does not change for `stale_seconds` of another process's monotonic clock, the holder
-counts as dead. The other process then replaces the object by a compare-and-swap, so that only one
-succeeds. The folder of a lease is fenced: `storage` sends a request that changes an object there
-only if the lease will last longer than the request (`fences`). So a process that lost its lease,
-because it was disconnected or suspended, changes nothing more: `renew`, `check` and every write
-raise `LeaseLost`.
+another process sees no new generation for `stale_seconds` of its own monotonic clock, it takes the
+holder for dead, and replaces the object by a compare-and-swap. If several processes try this, only
+one of them succeeds. The folder of a lease is fenced: `storage` sends a request that changes an
+object there only if the lease will last longer than the request (`fences`). So a process that lost
+its lease, because it was disconnected or suspended, changes nothing more: `renew`, `check` and
+every write raise `LeaseLost`.
 
 The file contains the holder's name and the time of the last renewal. Only worker processes on the
 holder's machine use this time (`LeaseShare`), as the clocks of machines differ.
@@ -92,7 +92,7 @@ class Lease:
     Attributes:
         owner: Holder of this lease.
         renew_seconds: Time between two renewals.
-        request_seconds: Timeout of a request, as in `fences.Fence`.
+        request_seconds: Maximum timeout of a request that changes an object in the folder.
         generations: Generation of each object that this process knows, by path.
     """
 
@@ -174,7 +174,9 @@ class Lease:
         return None
 
     def _write_object(self, token: str) -> str | None:
-        """Write the lock's object if its token is still `token`, or "" if no object exists.
+        """Write the lock's object, if its current token equals `token`.
+
+        If `token` is "", no object may exist yet.
 
         Returns:
             The new token, or None if the object has changed.
@@ -214,7 +216,7 @@ class Lease:
                     raise
 
     def make_share(self) -> LeaseShare:
-        """Return the object with which worker processes fence the folder of this lease."""
+        """Return the `LeaseShare` with which a worker process fences the folder of this lease."""
         return LeaseShare(self._path, self.owner.id, self._stale_seconds)
 
     def expect(self, versions: Mapping[str, str]) -> None:
@@ -241,7 +243,7 @@ class Lease:
             raise _make_lost_error(self._path, "another process")
 
     def release(self) -> None:
-        """Delete the file, if this process still owns the lease."""
+        """Release the lease: delete the lock file, if this process still owns the lease."""
         with self._lock:
             if self._is_object:
                 self._token = None
@@ -321,7 +323,7 @@ class LeaseShare:
 
     @property
     def request_seconds(self) -> float:
-        """Timeout of a request."""
+        """Maximum timeout, in seconds, of a request that changes an object in the folder."""
         return self.stale_seconds / 2
 
     def add_fence(self) -> None:
@@ -383,13 +385,16 @@ def _is_at(file: int, path: str) -> bool:
 
 
 def _read_object(path: str) -> tuple[Holder, str]:
-    """Read the holder in a lock on a bucket, and the object's token."""
+    """Read a lock on a bucket, and return its holder and the object's token."""
     data, token = storage.read_with_token(path, _MAX_BYTES)
     return _parse(data, path), token
 
 
 def _read_ours(path: str, owner_id: str) -> tuple[Holder, str]:
-    """Read a lock on a bucket, and verify its holder.
+    """Read a lock on a bucket, and check that its holder has the id `owner_id`.
+
+    Returns:
+        The holder, and the object's token.
 
     Raises:
         LeaseLost: The lock contains another holder, or does not exist.
@@ -427,7 +432,7 @@ def _parse(data: bytes, path: str) -> Holder:
 
 
 def read_holder(path: str) -> Holder | None:
-    """Return the holder in a lock file, alive or dead, or None if it cannot be read."""
+    """Return the holder named in a lock file, alive or dead, or None if the file is unreadable."""
     try:
         return _parse(storage.read_bytes(path, _MAX_BYTES), path)
     except (OSError, StorageError, BadInput):

@@ -1,6 +1,7 @@
-"""Checks that an output path does not exist, or that this program owns it (ownership manifest).
+"""Checks of output paths, which commands call before any work.
 
-All other paths are errors, even with `overwrite`. The checks are called before any work.
+A path is accepted if it does not exist, is an empty folder, or belongs to this program according to
+an ownership manifest. All other paths are errors, even with `overwrite`.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     Args:
         path: path on disk or gs://. `write` creates a missing folder.
         flag: parameter that contains the path, such as "`output`".
-        replaces: whether an existing file will be replaced, so that this program must own it.
+        replaces: whether an existing file will be replaced. If so, this program must own the file.
 
     Raises:
         BadInput: The path is invalid, its folder is not writable, or the path is a link, a folder,
@@ -81,11 +82,12 @@ def check_folder(
         flag: parameter that contains the path.
         kind: kind of the output folder, as for `Owned.create`.
         advice: advice to the user, at the end of the message.
-        apart: names of files and folders in the folder that are always allowed.
+        apart: names of files and folders that the folder may contain in any case.
 
     Returns:
         The folder's manifest, if it is of this kind. None if the folder is missing or empty, or
-        contains only files that commands wrote one by one (kind `ownership.FILES`).
+        contains only single files that commands of this program wrote to it. Such a folder has a
+        manifest of the kind `ownership.FILES`.
 
     Raises:
         BadInput: As in `check_folder_place`, or the folder has no manifest of this kind but
@@ -138,10 +140,10 @@ def refuse_overlap(inputs: Mapping[str, str | None], output: str, flag: str) -> 
 
 @contextlib.contextmanager
 def create_folder(path: str) -> Iterator[None]:
-    """Context manager: create a folder with parents, and remove them if the block writes nothing.
+    """Context manager: create a missing folder, and remove it if the block writes nothing.
 
-    A new ownership manifest is also removed if the block writes nothing else, for example because
-    the disk is full.
+    Missing parents are also created, and removed if they remain empty. A new ownership manifest is
+    also removed if the block writes nothing else, for example because the disk is full.
     """
     if storage.is_remote(path):
         yield

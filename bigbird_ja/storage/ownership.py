@@ -115,7 +115,7 @@ class Owned:
 
     @classmethod
     def open(cls, path: str) -> Owned:
-        """Read the manifest of a folder in which it must exist.
+        """Read the manifest of a folder, which must contain one.
 
         Raises:
             StorageError: The manifest was removed.
@@ -131,7 +131,8 @@ class Owned:
     def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
         """Load the manifest of a folder, or create one.
 
-        This method does not check the other files in the folder. `check_folder` checks them.
+        A manifest of the kind `FILES` becomes one of the kind `kind`. This method does not
+        check the other files in the folder. `check_folder` checks them.
 
         Args:
             path: folder, which must exist on disk.
@@ -140,7 +141,7 @@ class Owned:
             new_id: id of a new manifest, 16 hexadecimal digits, random by default.
 
         Raises:
-            BadInput: The folder's manifest is of another kind.
+            BadInput: The manifest is of another kind, and neither of the two kinds is `FILES`.
         """
         while (owned := cls.load(path)) is None:
             new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
@@ -161,7 +162,7 @@ class Owned:
 
     @property
     def place_id(self) -> str:
-        """Id of the folder together with its path.
+        """Hash of the folder's id and path.
 
         A copy of the folder has the same `id`, but another `place_id`.
         """
@@ -268,10 +269,10 @@ class Owned:
                     storage.find_place(path).copy(path, storage.find_free_name(path))
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        """Delete listed files in parallel, and return their names.
+        """Delete files in parallel, and return their names.
 
-        Only these files may be deleted: temporary files, old checkpoints, and unfinished work of a
-        killed command.
+        Names that the manifest does not list are skipped. Callers may delete only temporary files,
+        old checkpoints, and unfinished work of a killed command.
         """
         ours = [name for name in names if name in self.files]
         storage.delete_many(storage.join(self.path, name) for name in ours)
@@ -287,8 +288,8 @@ class Owned:
     def set_aside(self, names: Iterable[str], is_whole: bool = False) -> str:
         """Move this program's files to the folder PATH.replaced-N, and return its path.
 
-        The target is stored before the first file moves, so that after a kill the next call
-        completes the move.
+        The manifest stores the new path before the first file moves, so that after a kill the next
+        call completes the move.
 
         Args:
             names: names of files. The first one is moved before all others.
@@ -344,7 +345,7 @@ class Owned:
         added: Mapping[str, FileVersion | None] | None = None,
         **fields: str,
     ) -> None:
-        """Change files or other fields of the manifest by a compare-and-swap."""
+        """Change the list of files, or other fields, of the manifest by a compare-and-swap."""
         where = storage.join(self.path, MANIFEST_NAME)
         with self._lock:
             while True:

@@ -155,5 +155,5 @@ def check_size(path: str, size: int, limit: float) -> None:
 
 
 def make_refusal(path: str, flag: str, reason: str) -> BadInput:
-    """Return the error for a path. The `reason` starts with a verb."""
+    """Return the error for a path. `reason` begins with a verb, such as "is empty"."""
     return BadInput(f"{flag} {path} {reason}".lstrip())

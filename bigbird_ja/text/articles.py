@@ -66,7 +66,7 @@ _SENTENCES = _read("article_sentences.yaml")
 
 
 def generate(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0) -> Iterator[str]:
-    """Yield the first articles of a seed.
+    """Yield the first `count` articles that a seed determines.
 
     Args:
         count: number of articles.
@@ -81,7 +81,7 @@ def generate(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0)
 
 @functools.cache
 def _parse_slots(sentence: str) -> tuple[tuple[str, str], ...]:
-    """Parse a template into pairs of literal text and the slot after it, or "" for no slot."""
+    """Parse a template into pairs: a literal text, and the name of the next slot ("" for none)."""
     return tuple(
         (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
@@ -119,7 +119,7 @@ class _Writer:
         self._plan_facts(int(self._target * facts / 1000))
 
     def write(self) -> str:
-        """Write the article in Wiki40b's layout."""
+        """Compose the article, and return it in Wiki40b's layout."""
         lead = self._fill(self._pick(self._kind["openings"])) + self._write_paragraph(2)
         sections = [("", [lead])]
         headings = list(self._kind["headings"])
@@ -194,7 +194,7 @@ class _Writer:
         return text
 
     def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
-        """Return the value of each slot, or a function that draws a value.
+        """For each slot of the templates, return its value or a function that draws a value.
 
         A fixed value, such as the subject, is the same in the whole article. A function draws a new
         value each time the slot is filled.
@@ -286,10 +286,12 @@ def sample(
         seed: random seed.
         mean_length: mean length of an article, in characters.
         facts_per_1000_characters: facts per 1,000 characters, each repeated later in the article.
-        overwrite: whether an existing generated corpus is replaced, and kept as OUTPUT.replaced-N.
+        overwrite: whether to replace an existing generated corpus, and to keep the old one as
+            OUTPUT.replaced-N.
 
     Raises:
-        BadInput: The file exists with different content.
+        BadInput: The file exists with different content, and `overwrite` is false. Or `overwrite`
+            is true, and this program did not write the file.
     """
     path, started = os.fspath(output), time.monotonic()
     characters = size = 0

@@ -57,7 +57,7 @@ def _split_member(path: str) -> tuple[str, str]:
 
 @contextmanager
 def open_stored(path: str) -> Iterator[IO[bytes]]:
-    """Open a file, or a member of an archive, without decompressing it."""
+    """Open a file, or a member of a .zip archive. A .gz or .zst file is not decompressed."""
     archive, member = _split_member(path)
     advice = "unpack it, and give the files" if member else _ADVICE
     with decode.convert_errors(path, "a whole file of its kind", advice):
@@ -80,7 +80,7 @@ def _open_archive(path: str) -> Iterator[zipfile.ZipFile]:
 
 @contextmanager
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
-    """Open a file and decompress it."""
+    """Open a file, or a member of a .zip archive. A .gz or .zst file is decompressed."""
     with open_stored(path) as stream:
         unpacked: Any = stream
         if has_suffix(path, (".zst",)):

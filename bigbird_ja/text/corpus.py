@@ -136,7 +136,9 @@ class Corpus:
         """SHA-256 (hex) of the corpus's content in order, independent of the files' paths.
 
         For a file, the hash covers all bytes and the settings that divide them into documents. For
-        a TFDS split, it covers the name, the version, and the shards' names, lengths and size.
+        a TFDS split, it covers the data set's name and version, and the split's name, shards and
+        size. For a Hub split, it covers the data set's name and commit, the config's and the
+        split's name, and the text fields.
         """
         return _hash_digests([digest for digests in self._digests for digest in digests])
 

@@ -2,7 +2,7 @@ r"""Documents of one file of lines or rows, in constant memory.
 
 - `.jsonl`: one object with a string `text` (or another field) per line. Blank lines are skipped.
 - `.txt`: depending on `txt_documents`, a document is the whole file, a run of lines up to a blank
-  line, or a line. Line breaks are \\n, \\r\\n or \\r, and become "\\n".
+  line, or a line. Line breaks are \n, \r\n or \r, and become \n.
 - `.csv`, `.tsv`: a column that the first row names, quoted as in RFC 4180.
 - `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
   column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
@@ -235,7 +235,7 @@ def _refuse_long(path: str, line: int, what: str) -> None:
 
 
 def _parse_json_line(content: str, fields: Sequence[str]) -> str:
-    """Return the text of a line of a .jsonl file, "" for null.
+    """Return the text field of a line of a .jsonl file, or "" if the field is null.
 
     Raises:
         BadInput: The line is invalid. The message does not name file and line.

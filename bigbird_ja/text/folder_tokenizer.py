@@ -104,7 +104,7 @@ def convert_load_errors(source: str) -> Iterator[None]:
 
 
 def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]]:
-    """Load a tokenizer with transformers, and return it with its tokenizer_config.json."""
+    """Load a tokenizer with transformers, and return it with its parsed tokenizer_config.json."""
     require("transformers")
     import transformers
 
@@ -122,7 +122,7 @@ def load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]
 
 
 class FolderTokenizer(Tokenizer):
-    """Tokenizer of a Hugging Face folder.
+    """Tokenizer of a Hugging Face folder, whose files are stored in one zip archive.
 
     Raises:
         BadInput: The archive is damaged.
@@ -155,7 +155,7 @@ class FolderTokenizer(Tokenizer):
             self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 
     def _find_ids_without_text(self) -> dict[str, int]:
-        """Return the ids of special tokens, unused tokens and missing tokens, by name."""
+        """Return, by name, the ids of special tokens, unused tokens, and ids without a token."""
         ids = self.special.to_dict()
         named = set(ids.values())
         for i, name in enumerate(self.names):

@@ -45,7 +45,7 @@ class HubSource:
             yield text or ""
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the label (with commit and split) and the fields."""
+        """Return the SHA-256 of the names of data set, commit, config, split and text fields."""
         return hashlib.sha256(f"{self.label}\0{','.join(self.text_fields)}".encode()).digest()
 
 
@@ -55,7 +55,7 @@ def open_rows(source: str, text_fields: Sequence[str]) -> HubSource:
     The default split is `train`.
 
     Raises:
-        BadInput: The source is not of this form, or `_find_commit` raises it.
+        BadInput: The source is not of this form, or its commit cannot be found.
     """
     match = _ROWS.fullmatch(source)
     if not match:

@@ -80,7 +80,7 @@ def _make_class(message: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of a model that other tokenizer libraries need to produce the same ids."""
+    """Settings of a SentencePiece model with which other libraries can produce the same ids."""
 
     model_type: int  # UNIGRAM or BPE.
     normalization: str  # Name of the rules, such as nmt_nfkc.
@@ -130,12 +130,13 @@ def replace_pieces(model: bytes, pieces: list[Piece]) -> bytes:
 def round_scores(model: bytes) -> bytes:
     """Round the scores of a unigram model to multiples of `SCORE_STEP`.
 
-    SentencePiece sums scores in float32 along the whole text. In a long text the rounding error of
-    the sum (0.01 in -1e5) decides between segmentations with nearly equal scores. So the ids of a
-    document would differ from the ids of its parts, and from the ids of Hugging Face's tokenizer,
-    which sums in float64. Float32 sums of multiples of 1/64 are exact up to 262,144, the score of
-    some 40,000 tokens. All implementations choose between equal sums by the same rule. Models of
-    other types are returned unchanged.
+    SentencePiece sums scores in float32 along the whole text. In a long text, the rounding error of
+    the sum (0.01 at a sum of -1e5) decides between segmentations with nearly equal scores. So
+    without rounded scores, the ids of a document would differ from the ids of its parts, and from
+    the ids of Hugging Face's tokenizer, which sums in float64. Float32 sums of multiples of 1/64
+    are exact up to an absolute value of 262,144, which about 40,000 tokens reach. All
+    implementations choose between equal sums by the same rule. Models of other types are returned
+    unchanged.
     """
     if read_settings(model).model_type != UNIGRAM:
         return model
@@ -155,7 +156,8 @@ def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, d
         source: path of the model, for messages.
 
     Returns:
-        The model, and a description of each change, by this package's name of the piece.
+        The model, and a description of each change, by the name of the changed piece in this
+        package.
 
     Raises:
         BadInput: The model is neither unigram nor BPE.

@@ -76,7 +76,10 @@ def split_sentences(text: str) -> list[str]:
 
 
 def find_sentence_boundaries(text: str) -> list[int]:
-    """Return the ascending offsets of sentence starts in characters, without 0 and the end."""
+    """Return the offsets at which sentences start, in characters and in ascending order.
+
+    The offset 0 and the end of the text are excluded.
+    """
     cuts: list[int] = []
     # Kind and offset of each open bracket, and the number of boundaries before it.
     stack: list[tuple[int, int, int]] = []
@@ -127,7 +130,10 @@ def find_sentence_boundaries(text: str) -> list[int]:
 
 
 def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int]) -> None:
-    """Close the nearest open bracket of `kind`, and drop the boundaries inside it."""
+    """Close the nearest open bracket of `kind`, and drop the sentence boundaries inside it.
+
+    A bracket that opened more than `MAX_BRACKET_LENGTH` characters before is not closed.
+    """
     for i in range(len(stack) - 1, -1, -1):
         opener, start, known = stack[i]
         if at - start > MAX_BRACKET_LENGTH:

@@ -42,9 +42,9 @@ class SpecialIds:
     newline: int | None = None
 
     def to_dict(self) -> dict[str, int]:
-        """Return the ids by name, where each id has one name.
+        """Return the ids of the special tokens by name. Each id occurs only once.
 
-        In RoBERTa, bos and cls have the same id, which is returned as cls.
+        For example, in RoBERTa bos and cls have the same id, which is returned as cls.
         """
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
@@ -90,7 +90,7 @@ class Tokenizer(abc.ABC):
     characters: np.ndarray
 
     def __init__(self, model: bytes, source: str) -> None:
-        """Set the model and its source, and default attributes that subclasses may replace."""
+        """Set the model, its source, and the defaults of attributes that subclasses may replace."""
         self.model_bytes, self.source = model, source
         self.changes: dict[str, str] = {}
         self.files: Mapping[str, bytes] = {}
@@ -111,7 +111,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_with_masks(self, text: str) -> list[int]:
-        """Encode a text with `MASK` in place of masked tokens, without [CLS] and [SEP].
+        """Encode a text in which `MASK` stands for each masked token. Add no [CLS] and [SEP].
 
         The ids equal those that Hugging Face's tokenizer returns for the text.
         """
