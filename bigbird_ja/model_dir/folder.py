@@ -221,8 +221,8 @@ class ModelDir:
         """Context manager: create MODEL_DIR and lock it.
 
         With `overwrite`, an existing run is first renamed aside. If the block ends without a call
-        of `begin`, these changes are undone. On a local disk the scratch folder is inside
-        MODEL_DIR, so that checkpoints are moved and not copied.
+        of `begin`, these changes are undone. The block can use a local scratch folder. If MODEL_DIR
+        is on a disk, the scratch folder is inside it, so that checkpoints are moved and not copied.
 
         Raises:
             BadInput: Another trainer owns the lock, the run cannot be renamed aside, or its events
@@ -253,12 +253,14 @@ class ModelDir:
                         storage.write_bytes(mark, before) if before else storage.delete(mark)
 
     def _check_entries(self) -> None:
-        """Check that the run's existing files are plain files, and its existing folders folders.
+        """Check that no path of the run is occupied by an entry of the wrong type.
 
-        Without this check the run would change some files before it fails, for example at a FIFO.
+        The run needs a plain file at some paths, and a folder at others. Missing entries are
+        accepted. Without this check, the run would change some files before it fails at an entry of
+        the wrong type, for example a FIFO.
 
         Raises:
-            BadInput: A file or folder is of another kind. The message contains its path.
+            BadInput: An entry has the wrong type. The message contains its path.
         """
         if storage.is_remote(self.path):
             return
@@ -273,9 +275,9 @@ class ModelDir:
                 )
 
     def open_logs(self, step: int, num_train_steps: int) -> None:
-        """Read the logs of a run that continues from `step`, without changing them.
+        """Read the logs of a run that continues from `step`, and create its heartbeat writer.
 
-        A process that does not own the lock reads no logs. It only creates its `heartbeat`.
+        No file is changed. A process that does not own the lock only creates the writer.
 
         Raises:
             BadInput: A log contains an invalid line.
@@ -295,8 +297,9 @@ class ModelDir:
     def begin(self) -> None:
         """Record that the run begins, and repair its files after a kill.
 
-        Damaged checkpoints are renamed aside, and the lines of lost work are removed from the logs.
-        Only the process that has locked the folder changes files. Later calls do nothing.
+        Damaged checkpoints are renamed aside. Metrics and evaluations of steps after the resumed
+        checkpoint are removed from the logs. Only the process that has locked the folder changes
+        files. Later calls do nothing.
         """
         if self._has_begun:
             return
@@ -324,7 +327,10 @@ class ModelDir:
         self.heartbeat.write()
 
     def undo(self) -> None:
-        """Restore the heartbeat.json that a refused start has changed, unless the run has begun."""
+        """Restore the old heartbeat.json, if this start has changed it and was then refused.
+
+        After `begin`, this method does nothing.
+        """
         if self._heartbeat_before and not self._has_begun:
             storage.write_bytes(self.join(run_log.HEARTBEAT), self._heartbeat_before)
             self._heartbeat_before = None
@@ -334,11 +340,11 @@ class ModelDir:
         """Context manager: open the folder that another process of the pod has locked.
 
         Args:
-            owner: id of the lock's holder.
+            owner: id in the lock of that process.
 
         Raises:
-            BadInput: The writer's lock is not visible in this folder, so the writer uses another
-                folder.
+            BadInput: MODEL_DIR on this host does not contain that lock, so the other process has
+                locked a different folder.
         """
         end = self._clock() + _VISIBLE_SECONDS
         while (holder := read_holder(self.join(LOCK_NAME))) is None or holder.id != owner:
@@ -363,7 +369,7 @@ class ModelDir:
 
     @property
     def owned(self) -> Owned:
-        """Ownership manifest, once MODEL_DIR is locked."""
+        """Ownership manifest. Read this property only after MODEL_DIR is locked."""
         assert self.manifest is not None
         return self.manifest
 
@@ -373,7 +379,7 @@ class ModelDir:
         return keep_lease(Lease(self.join(LOCK_NAME), busy, self._log))
 
     def _report(self, event: str, step: int, text: str) -> None:
-        """Log and record that checkpoint files were renamed aside or removed."""
+        """Report in the log and in events.jsonl that checkpoint files were renamed or removed."""
         self._log(text)
         self.events.append(event, self._clock, global_step=step, message=text)
 

@@ -1,9 +1,9 @@
 """Log files of a run (heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl).
 
-TensorFlow is not imported, as the supervisor on a workstation uses this module, too. On disk a line
-is appended by one write. A bucket cannot append to a file. So on a bucket an event or evaluation is
-added by a compare-and-swap of the whole file. Metrics are kept in memory, and `sync` writes the
-whole file (at each save, and every minute).
+This module does not import TensorFlow, since the supervisor on a workstation uses the module, too.
+On a disk, each line is appended to its file. A bucket cannot append to a file, so the whole file is
+written again. Events and evaluations are added by a compare-and-swap, since several processes may
+write them. Metrics are kept in memory, and `sync` writes them at each save and every minute.
 """
 
 import contextlib
@@ -79,7 +79,10 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 
 
 def drop_evaluations(model_dir: str, last_step: int) -> None:
-    """Remove the evaluations after `last_step`, which belong to lost work, from `eval.jsonl`."""
+    """Remove the evaluations of steps after `last_step` from `eval.jsonl`.
+
+    The run continues from `last_step`, so it trains the later steps again.
+    """
     path = storage.join(model_dir, EVAL)
     lines = decode.decode_lines(_read_data(path), Evaluation, path, _ADVICE)
     kept = [line + b"\n" for line, record in lines if record["step"] <= last_step]
@@ -101,13 +104,16 @@ def read_events(model_dir: str) -> list[EventRecord]:
 
 
 def find_cost_usd(events: Iterable[EventRecord]) -> float | None:
-    """Return the run's cost from the supervisor's newest event that states one, or None."""
+    """Return the run's cost in US dollars from the last event that contains a cost, or None."""
     counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
     return counted[-1] if counted else None
 
 
 def find_origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `init_from` in the run's last event `started`, or None."""
+    """Return the record of the model from whose weights a run started, or None.
+
+    The record is the field `init_from` of the run's last event `started`.
+    """
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
@@ -188,7 +194,7 @@ def _read_data(path: str) -> bytes:
 
 
 def _add_extra_keys(line: bytes, checked: T) -> T:
-    """Return a checked record, with the keys of its line that its type does not declare."""
+    """Return a checked record, and add the keys in its JSON line that its type does not declare."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
@@ -198,7 +204,7 @@ class MetricsLog:
     Args:
         path: path of the file. No other process writes to it.
         last_step: step from which training continues. `drop_later` removes the lines of later
-            steps, which belong to lost work.
+            steps, which are trained again.
     """
 
     def __init__(self, path: str, last_step: int) -> None:
@@ -213,7 +219,10 @@ class MetricsLog:
         self._has_later = b"".join(self._lines) != data
 
     def drop_later(self) -> None:
-        """Remove the lines of lost work. Call this method before the first `append`."""
+        """Remove the lines of steps that are trained again, as training continues before them.
+
+        Call this method before the first `append`.
+        """
         if self._has_later:
             storage.write_bytes(self._path, b"".join(self._lines))
 

@@ -94,9 +94,9 @@ def load_parameters(
 
 
 def list_earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the fingerprints of a run's configs before its settings were changed.
+    """Return the fingerprints of all configs that a run had before its settings were changed.
 
-    Such changes never concern the settings of the model.
+    A resumed run accepts changed settings of training, but no changed architecture of the model.
     """
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
@@ -114,7 +114,7 @@ def check_config(
         earlier: fingerprints of earlier configs of the run (`list_earlier_configs`).
 
     Raises:
-        BadInput: The fingerprints differ.
+        BadInput: The checkpoint was trained with another config.
     """
     ours = compute_config_fingerprint(config, data)
     if meta.config_fingerprint not in {ours, *earlier}:

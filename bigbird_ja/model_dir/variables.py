@@ -64,7 +64,7 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
 
 
 def name_slot(parameter: str, slot: str) -> str:
-    """Return the name of the variable that contains a slot of a parameter."""
+    """Return the name of the variable for a parameter's optimizer slot, such as "m"."""
     return f"{parameter}/adam_{slot}"
 
 

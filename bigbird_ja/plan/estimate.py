@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Number of positions in all steps, 99 % of which are tokens."""
+        """Number of positions in all steps. About 99 % of them are tokens, the others padding."""
         steps = self.config.training.num_train_steps
         return steps * count_tokens_per_step(self.config, self.data)
 
@@ -76,10 +76,11 @@ class MachineRate:
 
     Attributes:
         tokens_per_second: Tokens per second on the whole machine.
-        slower: Ratio of a step's time at the slow end of its interval to the expected time.
-        faster: Ratio of a step's time at the fast end of its interval to the expected time.
+        slower: Maximum of the interval of a step's time, divided by the expected time.
+        faster: Minimum of the interval of a step's time, divided by the expected time.
         source: Origin of the figure, for users.
-        fits: Whether the step fits in memory by preflight; None without a result for the machine.
+        fits: Whether the step fits in memory according to `preflight`; None without a result for
+            the machine.
     """
 
     tokens_per_second: float
@@ -180,7 +181,7 @@ class Row:
         hours_range: Minimum and maximum of `hours`, from the prediction interval of a step's time.
         wall_hours_range: Minimum and maximum of `wall_hours`.
         cost_usd_range: Minimum and maximum of `cost_usd`.
-        fits: Whether the step fits in memory by preflight; None without a result.
+        fits: Whether the step fits in memory according to `preflight`; None without a result.
         divides: Whether the global batch is a multiple of devices times accumulation steps.
         note: Reasons against this machine, for users.
     """
@@ -216,10 +217,10 @@ def make_rows(run: Plan, prices: Prices, names: Sequence[str] = (), near: str = 
 
     Args:
         run: run to plan.
-        prices: table of prices; a row contains the zones of `launch` and their highest price.
+        prices: table of prices. A row contains the highest price in its zones.
         names: names of machines; by default one of each TPU generation, the slices in the run's
             results and the free machines.
-        near: region of the bucket; see `Prices.choose_zones`.
+        near: region of the data set's bucket, for the choice of zones.
 
     Raises:
         BadInput: A machine is unknown.
@@ -310,16 +311,17 @@ def make_row(
 def _scale_figures(
     times: Sequence[RunTime | None], name: str, factor: float | None = 1.0
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Multiply a figure and the ends of its interval by a factor.
+    """Read a figure and its interval from three estimates, and multiply them by a factor.
 
     Args:
-        times: three times of the run: the expected time, and the times at the fast and at the slow
-            end of the interval of a step's time.
-        name: field of `RunTime`.
+        times: estimates for the expected time of a step, for the minimum and for the maximum of the
+            interval of this time.
+        name: name of the figure, a field of `RunTime`.
         factor: factor, or None if it is unknown.
 
     Returns:
-        The multiplied figure and interval, or (None, None) if a time or the factor is unknown.
+        The product for the expected time, and those for minimum and maximum. (None, None) if an
+        estimate or the factor is unknown.
     """
     known = [factor * getattr(time, name) for time in times if time and factor is not None]
     return (known[0], (known[1], known[2])) if len(known) == len(times) else (None, None)
@@ -374,7 +376,8 @@ def list_hours_by_preemptions(
     """Return the rented hours of a spot machine at several rates of preemptions.
 
     Returns:
-        The hours by rate (preemptions per hour), or {} if `row` is None or not for a spot machine.
+        The hours by rate (preemptions per hour), None for a rate at which the run would never
+        finish. {} if `row` is None or not for a spot machine.
     """
     if row is None or row.pricing != "spot":
         return {}
@@ -407,7 +410,7 @@ def compute_affordable_share(run: Plan, row: Row, budget: float) -> float | None
 
 
 def _describe_remainder(run: Plan, machine: Accelerator) -> str:
-    """Return a note if the devices do not divide the global batch, else ""."""
+    """Return a note if the global batch cannot be split into equal micro-batches, else ""."""
     training = run.config.training
     parts = machine.devices * training.gradient_accumulation_steps
     batch = training.global_batch_size

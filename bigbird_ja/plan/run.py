@@ -171,7 +171,7 @@ def _describe(run: Plan, manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _read_results(path: str, seq_length: int) -> PreflightResult:
-    """Read a result file of `preflight`, and warn if rented machines use another compiler.
+    """Read a result file of `preflight`, and warn if rented machines use other compiler versions.
 
     Raises:
         BadInput: The file is missing, is not a result of `preflight`, or is for sequences of

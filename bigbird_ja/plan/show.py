@@ -96,7 +96,7 @@ def _format_comparison(result: PlanResult) -> str:
 
 
 def _format_hours(result: PlanResult) -> list[str]:
-    """Format the cheapest machine's hours and dollars for each rate in `hours_by_preemptions`."""
+    """Format hours and cost of the cheapest machine, for several rates of preemptions."""
     price = (result.cheapest.usd_per_hour if result.cheapest else None) or 0.0
     return [
         f"{_format_number(hours)} h ({_format_number(hours * price)} USD) at {rate}"
@@ -117,7 +117,7 @@ def _format_ages(rows: Sequence[Row]) -> list[str]:
 
 
 def _format_table(rows: Sequence[Row]) -> str:
-    """Format a table with a line per machine, which contains its spot and on-demand cost."""
+    """Format a table of machines. Each line contains the spot and the on-demand cost."""
     demanded = [row for row in rows if row.pricing == "on_demand"]
     on_demand = {row.accelerator: _format_range(row.cost_usd_range) for row in demanded}
     cells = []
@@ -154,7 +154,11 @@ def _format_number(value: float) -> str:
 
 
 def _group_machines(rows: Sequence[Row], field: str) -> dict[str, str]:
-    """Return a dict from each text in `field` to the names of the machines with this text."""
+    """Group machines by the text in a field of their rows, such as "note".
+
+    Returns:
+        Names of the machines, joined by commas, for each text that is not empty.
+    """
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         text = getattr(row, field) or ""

@@ -194,7 +194,7 @@ class CompilerFailed(CommandError):
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of the compiler's packages.
+    """Return the versions of jax, jaxlib and libtpu by package name.
 
     Raises:
         BadInput: A package is not installed. The message contains the command that installs it.

@@ -132,7 +132,7 @@ def _find_initial(values: Instruction, index: int) -> int | None:
 
 
 def price(size: float) -> float:
-    """Return the cycles for moving `size` bytes, if the compiler gives no estimate."""
+    """Return the assumed cycles for moving `size` bytes in an op without an estimate."""
     return 2.0 * size / PRICE_BYTES_PER_CYCLE
 
 
@@ -155,7 +155,11 @@ def _ends_collective(op: Instruction) -> bool:
 
 
 def _find_collective(op: Instruction) -> Instruction | None:
-    """Return the collective that `op` is or calls, if it is to be counted at `op`, else None."""
+    """Return the collective whose cost is counted at `op`, or None.
+
+    The collective is `op` itself, or an instruction in a computation that `op` calls. A collective
+    that spans several ops is counted at its start.
+    """
     # If the compiler overlaps a collective with computations, three kinds of fusions contain the
     # collective: one that starts it, some that compute meanwhile (`async_collective_fusion`), and
     # one that ends it. Count the collective only in the fusion that starts it.
@@ -215,10 +219,11 @@ def _count_dot_products(op: Instruction) -> int:
 def _count_convolution_products(op: Instruction) -> int:
     """Return the number of products that a convolution sums for each output element.
 
-    The compiler writes matmuls as convolutions. The sum includes a spatial dimension of the
-    convolution's kernel, unless the window selects one element of that dimension. The window does
-    so in two cases. For a batch dimension, the input is dilated by the window's size. For a
-    dimension that only the kernel has, the input is padded by the window's size minus one.
+    The compiler writes matmuls as convolutions. The sum runs over the input features and the
+    spatial dimensions of the kernel. But in two kinds of spatial dimensions, only one kernel
+    element contributes to an output element. In a batch dimension of the matmul, the input is
+    dilated by the kernel's size. In a dimension that only the kernel has, the input is padded by
+    the kernel's size minus one. Such dimensions are not counted.
     """
     kernel, labels = op.operands[1], _DIM_LABELS.match(op.get_attribute("dim_labels"))
     assert labels is not None

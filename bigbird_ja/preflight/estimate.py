@@ -309,7 +309,7 @@ def _guess(results: dict[int, StepResult], low: int, high: int) -> int:
 def _dump(
     directory: str, target: Target, batch: int, step: LoweredStep, compiled: Program | Shortage
 ) -> None:
-    """Write the HLO of the step's two functions (serialized) and of the compiled program (text)."""
+    """Write the HLO of gradients and update (serialized), and of the compiled program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
@@ -328,12 +328,14 @@ def _dump(
 def measure_documents(
     config: Config, data: Data
 ) -> tuple[tuple[tuple[float, ...], ...], dict[str, Any]]:
-    """Return the mean trip counts of kernel loops that depend on documents, and related fields.
+    """Compute mean trip counts of the attention kernels' loops, and two fields of `StepResult`.
+
+    A kernel skips key tiles of other documents, so the documents determine its trip counts.
 
     Returns:
-        The mean trip counts of such loops in the forward kernel and in the backward kernel, and the
-        fields `key_tiles_share` and `document_lengths` of `StepResult` by name. If no loop depends
-        on documents, there are no trip counts, and the fields are None.
+        The mean trip counts of these loops in the forward kernel and in the backward kernel. The
+        fields `key_tiles_share` and `document_lengths` by name. If no kernel skips tiles, there are
+        no trip counts, and the fields are None.
     """
     shape = find_skipping_layers(config, data)
     if shape is None:
@@ -345,7 +347,10 @@ def measure_documents(
 
 
 def read_document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
-    """Return a histogram of document lengths by powers of two, and its source."""
+    """Return a histogram of document lengths by powers of two, and a text about its source.
+
+    If the data set states no lengths, the histogram `STATED_LENGTHS` is returned.
+    """
     own = data.statistics.document_tokens if isinstance(data, Manifest) else None
     return (tuple(own), "of the data set") if own and sum(own) else (STATED_LENGTHS, "stated")
 
@@ -365,7 +370,7 @@ def find_skipping_layers(config: Config, data: Data) -> LayerShape | None:
 
 @functools.lru_cache(maxsize=4)
 def average_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the mean trip counts of `LayerShape.loops`, and the fraction of key tiles not skipped.
+    """Return the mean trip counts of a kernel's loops, and the fraction of key tiles it computes.
 
     Documents are simulated with lengths that are evenly spaced quantiles of `histogram`. So the
     result is deterministic.

@@ -67,7 +67,9 @@ def _round_sums(sums: dict[str, float]) -> dict[str, int]:
 
 
 def list_top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Return a dict for each of the costliest ops. The same op in several layers counts as one.
+    """Return a dict of figures for each of the costliest ops.
+
+    The same op in several layers counts as one.
 
     Args:
         costs: Costs of a step's instructions. If they are of class `CodeCost`, the dicts are sorted
@@ -102,7 +104,7 @@ def generalize_name(cost: Cost) -> str:
 
 
 def compute_code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
-    """Return a step's figures by machine code, with the keys `CODE_KEYS`.
+    """Compute the figures of a step that depend on its machine code, by the keys in `CODE_KEYS`.
 
     If the machine code of an op cannot be counted, the op's priced cycles are used instead.
     """

@@ -121,7 +121,7 @@ class Instruction:
         return match[match.lastindex or 0] if match else ""
 
     def list_called(self, name: str) -> list[Instruction]:
-        """List the instructions of the computation that an attribute names, such as `body`."""
+        """List the instructions of the computation that attribute `name` (e.g. "body") names."""
         wanted = self.get_attribute(name)
         return [op for one in self.called if one.name == wanted for op in one.instructions]
 

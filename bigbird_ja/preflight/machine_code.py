@@ -46,7 +46,7 @@ class Code:
 
     Attributes:
         cycles: Cycles of one run.
-        slots: Used fraction of each unit's slots, by libtpu's name of the slot.
+        slots: Used fraction of each kind of slot in a bundle, by libtpu's name of the slot.
         unknown_share: Fraction of bundles in loops of unknown trip count. `cycles` contains one
             trip of such a loop.
         matmuls: Matrix products in one run, in units of `MATMUL_FLOPS`.
@@ -158,7 +158,10 @@ class _Branch:
 
 
 def find_bundles(text: str) -> list[re.Match[str]]:
-    """Return a match for each bundle of a listing: group 1 is its label, group 2 its content."""
+    """Return a regular expression's match for each bundle of a listing.
+
+    Group 1 of the match is the bundle's label, and group 2 its content.
+    """
     return [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
 
 

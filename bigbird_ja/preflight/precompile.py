@@ -21,7 +21,7 @@ from bigbird_ja.train.engines.compile_cache import FOLDER, CompileCache
 
 @contextlib.contextmanager
 def keep_programs(run_dir: str) -> Iterator[str]:
-    """Yield a local folder for compiled programs, and copy these programs to the run on exit.
+    """Context manager: yield a folder for compiled programs, and copy them to a run on exit.
 
     Args:
         run_dir: BUCKET/NAME of a run; its MODEL_DIR, BUCKET/NAME/model, may be missing.

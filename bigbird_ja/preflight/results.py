@@ -49,7 +49,7 @@ class StepResult:
         output_bytes: Bytes of outputs.
         alias_bytes: Bytes of outputs that reuse an argument's buffer.
         largest_buffers: Largest allocations of a step that does not fit.
-        largest_batch_per_core: Largest `batch_per_core` that fits; None unless searched for.
+        largest_batch_per_core: Largest `batch_per_core` that fits; None without a search.
         hbm_traffic_bytes: Bytes that a step reads and writes.
         estimated_cycles: Cycles by the compiler's estimate.
         priced_cycles: `estimated_cycles`, plus prices of ops without an estimate.
@@ -58,7 +58,7 @@ class StepResult:
         code_cycles: Cycles by machine code.
         code_coverage: Fraction of `code_cycles` that is counted; the rest is priced.
         code_waiting_cycles: Part of `code_cycles` in which the core waits for copies.
-        code_roofline_cycles: Cycles at the limits of HBM and matrix units.
+        code_roofline_cycles: Cycles if each op ran at the limit of HBM or of the matrix units.
         code_by_kind: Cycles by machine code, by kind of op.
         code_bound_by: Cycles by machine code, by the resource that bounds them.
         code_not_counted: Reason why cycles are unknown.

@@ -53,8 +53,8 @@ class CodeCost(Cost):
             None if not counted.
         hbm_cycles: Cycles to read and write the op's bytes in HBM once, at the chip's bandwidth.
         matrix_cycles: Cycles of the op's matrix products at the chip's peak rate.
-        bound_by: The fullest resource: a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not
-            counted.
+        bound_by: Resource that the op uses most: the name of a unit, or "HBM". `NONE_FULL` if it
+            uses little of each resource; None if its machine code is not counted.
     """
 
     bundle_cycles: float | None = None
@@ -152,7 +152,7 @@ def find_uncounted(costs: Iterable[CodeCost]) -> str | None:
 
 
 def find_bottleneck(code: Code, hbm: float, matrix: float) -> str:
-    """Return the resource that an op uses most, or `NONE_FULL` if all uses are below `_MIN`.
+    """Return the resource that an op uses most, or `NONE_FULL` if it uses little of each one.
 
     Args:
         code: Machine code of the op.
@@ -201,7 +201,7 @@ def _is_update(op: Instruction) -> bool:
 
 
 def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> int:
-    """Count the bytes of one operand that a fusion reads.
+    """Count the bytes that a fusion reads from HBM for one of its operands.
 
     Args:
         inner: Instructions in the fusion.
@@ -252,7 +252,10 @@ class _CodeLookup:
 
 
 def _replace_names(text: str) -> str:
-    """Replace names by numbers in order of appearance, and remove metadata and backend configs."""
+    """Remove metadata and backend configs from HLO text, and replace each name by a number.
+
+    Names are numbered in order of appearance.
+    """
     text = "\n".join(_METADATA.sub("", _METADATA.sub("", line)) for line in text.splitlines())
     numbers: dict[str, str] = {}
     return _NAME.sub(lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
@@ -320,7 +323,7 @@ def _run(
 
 
 def _time_op(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> StepTime:
-    """Return the cycles of one op, in all trips if it is a loop."""
+    """Return the cycles of one run of an op. For a loop, they include all its trips."""
     if op.opcode in CONTROL:
         is_loop = op.opcode == "while"
         trips = (is_loop and count_trips(op)) or 1

@@ -57,8 +57,8 @@ def preflight(
         overrides: Values of settings, by key.
         chips: Names of chips; by default v5e, or none if `topology` is given.
         topology: Names of slices, such as "v5e:2x4".
-        batch_per_core: Sequences per device and micro-batch; by default as the config divides its
-            global batch.
+        batch_per_core: Sequences per device and micro-batch; by default the config's global batch
+            divided by the number of devices and by that of micro-batches.
         search_batch: Whether to find the largest batch that fits.
         dump_hlo: Folder for the HLO before and after optimization.
         data_dir: Data set of the run; by default the one that the config describes.

@@ -107,8 +107,8 @@ class Scalars:
     def sample_not_taken(self, predicate: str, negated: bool, trips: int) -> np.ndarray:
         """Return for each sampled iteration whether a branch is not taken.
 
-        If the predicate is unknown, the branch counts as never taken, so that the number of cycles
-        is an upper bound.
+        If the predicate is unknown, the branch counts as never taken. A taken branch skips
+        instructions, so the number of cycles is then an upper bound.
         """
         samples = min(trips, _SAMPLES)
         ran = np.ones(samples, bool)
@@ -152,9 +152,11 @@ class Scalars:
     def _evaluate_move(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `smov a`, `smov (p), a`, `smov (p, a), b` (a if p else b) or a select.
+        """Evaluate an instruction that copies a scalar (`smov`) or selects one of two scalars.
 
-        In `smov (p), a`, the predicate p is ignored. If p is false, no instruction reads the value.
+        `smov (p, a), b` and `scalar_select` return `a` if predicate `p` is true, else `b`. `smov a`
+        and `smov (p), a` return `a`. In the latter, `p` is ignored, since no instruction reads the
+        value if `p` is false.
         """
         if len(operands) <= 2:
             return self._evaluate(operands[-1], iteration, known)

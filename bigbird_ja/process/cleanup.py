@@ -1,8 +1,8 @@
 """Registry of child processes and temporary files that must not outlive this process.
 
-Usually, the code that creates a child kills it, and the code that creates a file removes it. If the
-process is stopped while its main thread is in native code, that code does not continue. Another
-thread then calls `clean_up`.
+Usually, the function that creates a child kills it, and the function that creates a file removes
+it. But if the process must end while its main thread is in native code, these functions do not
+continue. Another thread then calls `clean_up`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
 - `launch` asks whether to keep the TPU (`Interrupts`, a `Listener`).
 
 Python runs a signal handler between two bytecodes of the main thread, which may be in native code
-for minutes. So a thread reads the signal numbers that Python's C code writes to a pipe when they
-arrive (`signal.set_wakeup_fd`), and passes them to the innermost `Listener`.
+for minutes. But Python's C code writes the number of each signal to a pipe at once
+(`signal.set_wakeup_fd`). So a thread reads this pipe, and passes the numbers to the innermost
+`Listener`.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ class StopRequest(Listener):
             raise KeyboardInterrupt
 
     def confirm(self) -> None:
-        """Cancel the timeout, since the main thread has reacted. Saving has no time limit."""
+        """Cancel the timeout, since the main thread has reacted. So saving has no time limit."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()

@@ -22,8 +22,8 @@ from bigbird_ja.process.redact import redact
 def prepare() -> None:
     """Open closed standard streams on the null device, and make both outputs accept any text.
 
-    If a standard stream is closed at the start, Python sets it to None. The next file that is
-    opened would get the stream's descriptor number.
+    If a standard stream is closed at the start, Python sets it to None. Without this function, the
+    next file that is opened would get the stream's descriptor number.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
         os.set_inheritable(number, True)

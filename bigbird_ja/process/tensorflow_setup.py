@@ -25,7 +25,7 @@ _GCS = {
 
 
 def configure_gcs(environ: MutableMapping[str, str]) -> None:
-    """Set the variables of TensorFlow's gs:// client.
+    """Set the environment variables of TensorFlow's gs:// client.
 
     Args:
         environ: environment, changed in place except for variables that the user has set.
@@ -35,7 +35,7 @@ def configure_gcs(environ: MutableMapping[str, str]) -> None:
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
-    """Set all variables for a process that uses TensorFlow only for this package.
+    """Set the environment variables for a process that uses TensorFlow only for this package.
 
     Args:
         environ: environment, changed in place except for variables that the user has set.

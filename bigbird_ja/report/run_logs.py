@@ -87,8 +87,8 @@ class RunLogs:
 def name_apart(runs: Sequence[RunLogs]) -> None:
     """Name each run by the last parts of its path.
 
-    The number of parts is the smallest with which all names differ, and at most 8. The page does
-    not show the first parts of the path.
+    The number of parts is the smallest with which all names differ. If names are equal even with 8
+    parts, it is 1. So the page does not show the first parts of long paths.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     for length in (*range(1, 9), 1):  # If a run is given twice, names stay equal, and 1 is used.

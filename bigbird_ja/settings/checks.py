@@ -119,7 +119,7 @@ def list_config_warnings(
         config: resolved config.
         from_scratch: whether training starts from random weights. Otherwise a low learning rate is
             usual.
-        overrides: values that were set, in order.
+        overrides: values that were set, in the order of increasing priority.
         data: facts of the run's data set, if known.
     """
     training = config.training

@@ -1,7 +1,7 @@
 """Facts of a data set on which models, steps and evaluation depend.
 
 Two objects describe a run: `Config` (in `schema`) contains its settings, and `Data` the facts of
-its data set. Facts that are also settings have their types declared in `schema`.
+its data set. If a fact is also a setting, its type is declared in `schema`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from bigbird_ja.settings import schema
 
-# Key of the padding's token id in `config.yaml`. All other facts in the file are also settings.
+# Key of the padding's token id in `config.yaml`. All other facts of the data set in `config.yaml`
+# are also settings.
 PAD_ID = "make_data.pad_id"
 
 
@@ -72,6 +73,9 @@ def count_masked(seq_length: int, rate: float) -> int:
 
 
 def get_data_entries(data: Data) -> dict[str, Any]:
-    """Return the facts by key, for `config.yaml` and for fingerprints of a run's config."""
+    """Return facts of a data set by their keys in `config.yaml`.
+
+    They also enter the fingerprint of a run's config.
+    """
     values = (data.vocab_size, *(getattr(data, name) for name in _SHARED))
     return {**dict(zip(DATA_KEYS, values, strict=True)), PAD_ID: data.pad_id}

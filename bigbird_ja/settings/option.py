@@ -30,7 +30,8 @@ class Option:
         type: Annotated type of the value, for msgspec.
         default: Default value.
         by: Commands in which a setting has an effect.
-        change: Changes that a resumed run accepts (see `schema.about`).
+        change: Changes that a resumed run accepts: "free" (all), "logged" (explicit ones, which are
+            logged), or "fixed" (none).
         only_with: Required values of other settings, by key. The setting exists only if the other
             settings have such values.
     """
@@ -87,7 +88,7 @@ class Option:
 
     @property
     def filled(self) -> bool:
-        """Whether a text must not be empty."""
+        """Whether the value is a text that must not be empty."""
         return any(meta.min_length for meta in list_metas(self.type))
 
     @property
@@ -154,7 +155,7 @@ class Option:
 
 
 def list_metas(hint: Any) -> list[msgspec.Meta]:
-    """List the constraints and descriptions in a type, the innermost first."""
+    """List the `msgspec.Meta` annotations of a type and of its parts, the innermost first."""
     inner = [meta for part in typing.get_args(hint) for meta in list_metas(part)]
     own = getattr(hint, "__metadata__", ())
     return [*(list_metas(hint.__origin__) if own else inner), *own]
