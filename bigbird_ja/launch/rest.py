@@ -81,7 +81,7 @@ class ServiceFault(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the service itself failed, so that the supervisor retries for hours."""
+        """Whether the service failed but did not refuse, so that the supervisor keeps retrying."""
         return self.kind in (Kind.UNAVAILABLE, Kind.INTERNAL)
 
 
@@ -168,11 +168,13 @@ class Rest:
         body: Json | None = None,
         query: Mapping[str, str] = {},
     ) -> T:
-        """Call the service with retries while it is unavailable, and decode its answer.
+        """Send a request to the service, and decode its JSON answer to the type `kind`.
+
+        The request is repeated while the service is unavailable, within a time limit.
 
         Raises:
-            ServiceFault: The service refused, did not answer in time, or its answer has another
-                form than `kind`.
+            ServiceFault: The service refused, did not answer in time, or its answer cannot be
+                decoded to `kind`.
         """
         from google.api_core.exceptions import RetryError
         from google.api_core.retry import Retry
@@ -259,7 +261,7 @@ class Rest:
                 return items, [name.rsplit("/")[-1] for name in missed]
 
     def get_time(self) -> float | None:
-        """Return UNIX seconds by the service's clock, or None without a recent answer.
+        """Return UNIX seconds by the service's clock, or None without an answer in the last hour.
 
         The service's clock is used, since the clock of this computer may be wrong by hours.
         """

@@ -32,7 +32,10 @@ HEALTHY = 3600.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. The first condition below that is true determines it."""
+    """Return the decision for one poll.
+
+    The body checks conditions in a fixed order. The first true condition determines the decision.
+    """
     state = view.state
     # The zone does not answer: wait, since the machine may exist, and a second one must not be
     # rented. Stop waiting long after the machine's maximum lifetime, since the cloud or the watcher
@@ -101,7 +104,11 @@ def handle_exit(view: View) -> Decision:
 
 
 def handle_failure(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Decision:
-    """Return the decision to request another machine, or to end the run if it would fail again."""
+    """Return the decision after a failure of training: request another machine, or end the run.
+
+    The run ends if the failure would certainly occur again, or if it is the third in a row with the
+    same reason.
+    """
     again = reason == state.last_failure and state.healthy_seconds < HEALTHY
     in_a_row = state.same_failures + 1 if again else 1
     # Bad input and divergence repeat on any machine, since data order and dropout are functions of

@@ -88,13 +88,13 @@ class Tpu:
 
     @property
     def owner(self) -> str:
-        """Labels of the machine and folder of its run, for a message."""
+        """Text for a message: the machine's labels, and the folder of its run."""
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
     @property
     def attempt(self) -> int:
-        """Number of the run's attempt that requested the machine, or 0 if unknown."""
+        """Number of the run's request for this machine, counted from 1, or 0 if unknown."""
         text = self.labels.get(ATTEMPT_LABEL, "0")
         return int(text) if text.isdigit() else 0
 
@@ -108,7 +108,7 @@ class Operation:
 
 
 class Tpus(Protocol):
-    """Client of a service. Each method may raise `ServiceFault`."""
+    """Client of a service that rents TPUs. Each method may raise `ServiceFault`."""
 
     def list(self) -> Sequence[Tpu]:
         """List the TPUs of all zones."""
@@ -124,7 +124,7 @@ class Tpus(Protocol):
         Args:
             run: record of the run.
             zone: zone of the machine.
-            attempt: number of the run's attempt.
+            attempt: number of the run's request for a TPU, counted from 1.
             metadata: metadata of the machine.
             limit: maximum lifetime in seconds, enforced by the service or by the machine's watcher.
 

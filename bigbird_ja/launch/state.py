@@ -88,7 +88,7 @@ class RunState:
         zone: Zone of the TPU.
         attempt: Number of TPUs that were requested so far.
         operation: Name of the pending operation, or "".
-        operation_kind: "create" or "delete", or "".
+        operation_kind: Kind of that operation: "create" or "delete", or "".
         machine_seconds: Seconds since the TPU was requested.
         machine_limit: Maximum lifetime of the TPU in seconds, which is stored before the request.
         incarnation: Creation time of the TPU by the service's clock, or 0 before READY.
@@ -104,7 +104,7 @@ class RunState:
         ready_zones: Zones that have provided a TPU.
         quota_refusals: Refusals for lack of quota, by zone.
         excluded_zones: Reason for each zone that is no longer tried.
-        misses: Successive creations without a TPU. They determine the backoff.
+        misses: Number of successive requests that created no TPU. It determines the backoff.
         backoff_seconds: Seconds until the next creation request.
         trouble_seconds: Seconds since service or bucket began to fail.
         in_trouble: Whether the last creation failed because of an error of the service.
@@ -177,7 +177,7 @@ class RunState:
 
     @property
     def step_timeout(self) -> float:
-        """Maximum seconds for which a READY TPU may complete no step."""
+        """Maximum seconds that a READY TPU may take until it completes the next step."""
         return STALL_TIMEOUT if self.has_stepped else STARTUP_TIMEOUT
 
     @property
@@ -207,7 +207,7 @@ class RunState:
         )
 
     def forget_tpu(self, zone: str) -> RunState:
-        """Return the state for a TPU in `zone`, without the observations of the last TPU."""
+        """Return the state for a new TPU in `zone`, with the last TPU's observed values reset."""
         return replace(
             self,
             zone=zone,
@@ -219,9 +219,9 @@ class RunState:
         )
 
     def pause_before_next(self, run: LaunchedRun) -> RunState:
-        """Return the state after a creation without a TPU, with the pause before the next request.
+        """Return the state after a request that created no TPU, with the pause before the next one.
 
-        The pause is 0 until every zone was tried.
+        The pause is 0 until every zone was tried since the last pause.
         """
         misses = self.misses + 1
         zones = max(1, len([zone for zone in run.zones if zone not in self.excluded_zones]))
@@ -272,7 +272,7 @@ class ExitReport:
     """Report of a TPU's watcher on the end of training or on the deletion of the TPU.
 
     Attributes:
-        attempt: Number of the run's attempt that requested the TPU.
+        attempt: Number of the run's request for this TPU, counted from 1.
         status: Exit status of training.
         reason: Reason of the deletion, or "".
         host: Number of the host in its slice.
@@ -295,7 +295,7 @@ class Observation:
         service_time: UNIX seconds by the service's clock.
         tpus: Machines of this run in the zones that answered.
         silent: Fault of each zone that did not answer.
-        taken: Machines of other owners with the run's name.
+        taken: Machines that have the run's name, but belong to other owners.
         operation: State of the pending operation.
         heartbeat: Trainer's heartbeat.
         checkpoint_step: Step of the newest checkpoint, or -1 if there is none.
@@ -359,7 +359,7 @@ class View:
 
     @cached_property
     def tpu(self) -> Tpu | None:
-        """The TPU in the state's zone, or None."""
+        """The run's TPU, if one was found in the zone of the last request, else None."""
         return next((tpu for tpu in self.seen.tpus if tpu.zone == self.state.zone), None)
 
     @cached_property
@@ -375,7 +375,7 @@ class View:
 
     @property
     def is_perhaps_absent(self) -> bool:
-        """Whether the TPU was not found, but in fewer than `ABSENT_POLLS` successive polls."""
+        """Whether the TPU is missing, but for fewer than `ABSENT_POLLS` successive polls."""
         return self.tpu is None and not self.is_silent and self.state.absences < ABSENT_POLLS
 
     @property
@@ -390,7 +390,7 @@ class View:
 
     @property
     def is_another(self) -> bool:
-        """Whether the TPU's creation time differs from that of the machine that the run used."""
+        """Whether the TPU's name now belongs to another machine, with another creation time."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 

@@ -70,7 +70,7 @@ class StatusResult:
     tpus: tuple[ListedTpu, ...]
 
     def list_strays(self, bucket: str | None) -> list[ListedTpu]:
-        """List the machines whose runs are not in the result."""
+        """List the machines that belong to none of the runs in this result."""
         shown = {(run.run_id, storage.join(bucket or "", run.name)) for run in self.runs}
         return [tpu for tpu in self.tpus if (tpu.run_id, tpu.run_dir) not in shown]
 

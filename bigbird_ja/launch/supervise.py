@@ -60,7 +60,7 @@ class SupervisorIO:
         wall: UNIX seconds by this machine's clock.
         sleep: Callback that waits some seconds.
         renew_lock: Callback that renews the run's lock; it may raise LeaseLost.
-        stop: Callback that returns the user's choice.
+        stop: Callback that returns the user's choice after Ctrl-C.
         log: Callback that prints a line.
         metadata: Callback that returns the metadata of the machine to request.
     """
@@ -258,7 +258,7 @@ class _Supervisor:
         return tpus, silent, taken
 
     def _list_clients(self, zone: str) -> list[Tpus]:
-        """Return the clients of services that may list a machine of the run in a zone."""
+        """Return the clients of all services that may list a machine of the run in this zone."""
         state = self._state
         last = [self._get_client(state.machine)] if zone in state.used_zones else []
         if last and (state.phase is not Phase.IDLE or not state.has_moved(self._run)):
@@ -359,7 +359,7 @@ class _Supervisor:
         return io.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Set and store the state, and log the events."""
+        """Set and store the state of a decision, and log the decision's events."""
         state = self._state = decision.state
         for event in decision.events:
             self._show(describe, event)
@@ -399,7 +399,7 @@ class _Supervisor:
 
 
 def _send(request: Callable[[], str]) -> str | ServiceFault:
-    """Send a request, and return the operation's name or the fault."""
+    """Send a request, and return the name of its operation, or the service's fault."""
     try:
         return request()
     except ServiceFault as fault:

@@ -103,7 +103,8 @@ def make_request(
 ) -> Json:
     """Return the request that creates a node, or a queued resource that contains the node.
 
-    The API cannot limit the lifetime of a node, so the watcher on the machine enforces `limit`.
+    The API cannot limit the lifetime of a node. So `limit`, the maximum lifetime in seconds, is
+    enforced by the watcher, a program on the machine.
     """
     node: Json = {
         "acceleratorType": run.accelerator.launch_type,
@@ -143,7 +144,7 @@ class Client:
 
     Args:
         project: id of the Google Cloud project.
-        client: client with the API's address as base.
+        client: client for authenticated requests to the API.
     """
 
     def __init__(self, project: str, client: rest.Rest) -> None:

@@ -8,7 +8,7 @@ from bigbird_ja.launch.files import RunFiles, check_known
 from bigbird_ja.launch.launched_run import LaunchedRun
 from bigbird_ja.launch.state import Phase
 
-# Number of characters by which two copies of the log are aligned.
+# Length of the end of the earlier copy of the log, which is searched in the later copy.
 _ANCHOR = 400
 
 
@@ -59,11 +59,14 @@ def logs(
 
 
 def find_new_lines(seen: str, window: str) -> tuple[str, list[str]]:
-    """Compare two copies of the end of a growing log.
+    """Find the lines that were added to a log, from two copies of its end.
+
+    Args:
+        seen: complete lines of the earlier copy, or "" at the first call.
+        window: later copy, which may end within a line.
 
     Returns:
-        The complete lines of the later copy, which the next call receives as `seen`, and the new
-        lines among them.
+        The value of `seen` for the next call, and the added lines.
     """
     whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
     at = whole.rfind(anchor) if anchor else -1

@@ -29,7 +29,7 @@ def count_preemption(state: RunState, service_state: str) -> Decision:
 
 
 def count_lease_over(state: RunState, service_state: str) -> Decision:
-    """Return the decision to remove a machine at its maximum lifetime, which is no failure."""
+    """Return the decision to remove a machine at its maximum lifetime. This is not a failure."""
     state = replace(state, leases_over=state.leases_over + 1)
     event = Event("lease_over", {**state.place, "state": service_state})
     return Decision(state.enter(Phase.REMOVING), events=(event,))
@@ -47,7 +47,7 @@ def wait(view: View, maximum: float = math.inf) -> Decision:
 
 
 def wait_for_answer(view: View) -> Decision:
-    """Return the decision for a zone that does not answer.
+    """Return the decision while the zone of the run's TPU does not answer.
 
     The run waits, since its TPU may exist in this zone. After the time by which the cloud or the
     watcher must have deleted the TPU, the decision is to enter the phase REMOVING.

@@ -1,4 +1,4 @@
-"""Initial model of a run, which is on the bucket or is uploaded there under its checksum."""
+"""Initial model of a run. A local model is uploaded to the bucket, under its checksum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
