@@ -13,14 +13,14 @@ def count_model_flops(config: Config, data: Data, batch_per_core: int, share: fl
     The forward pass, with hidden size h, MLP size i and vocabulary size v, takes
 
     - 2 x 4 h^2 per token and layer for the projections;
-    - 2 x 2 h i per token and layer for the MLP (2 x 3 h i for a gated MLP). In the last layer only
-      the tokens that a head reads are counted;
+    - 2 x 2 h i per token and layer for the MLP (2 x 3 h i for a gated MLP). In the last layer, only
+      the tokens that the masked-LM or next-sentence head reads are counted;
     - 4 h per layer and visible pair of query and key, for scores and context;
     - 2 x (h^2 + h v) per prediction for the masked-LM head;
     - 2 x (h^2 + 2 h) per sequence for next-sentence prediction.
 
-    In full attention, only the fraction `share` of the pairs is counted, which is the fraction of
-    pairs within a document. In sparse and local attention, all pairs of the pattern are counted.
+    In full attention, only the fraction `share` of the pairs is counted. It is the fraction of
+    pairs within one document. In sparse and local attention, all pairs of the pattern are counted.
     Additions, softmax, norms and the optimizer are not counted.
     """
     model = config.model

@@ -241,7 +241,7 @@ class Forward:
     """A `Model` that TensorFlow runs, with one graph for each input shape."""
 
     def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
-        """Store the parameters, float32. The first call with a shape traces its graph."""
+        """Store the parameters, float32. The first call with an input shape traces its graph."""
         self.config, self._data = make_inference_config(config), data
         given = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(

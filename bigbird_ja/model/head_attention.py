@@ -1,6 +1,6 @@
 """Attention over all keys on a CPU, computed for a few heads at a time.
 
-All scores of a layer at once take so much memory that a CPU waits for memory. For example, the
+The scores of a whole layer take so much memory that a CPU mostly waits for it. For example, the
 scores of 4 sequences of 1,024 tokens with 12 heads take 201 MB, and the backward pass reads four
 arrays of this size. The scores of four heads of one sequence take 17 MB. As in FlashAttention
 (arXiv:2205.14135), a layer stores no scores. The backward pass computes them again, and normalizes
@@ -82,7 +82,7 @@ def attend_by_heads(
     numbers = tf.reshape(tf.range(batch * heads), [groups, together])
 
     def split_heads(values: tf.Tensor) -> tf.Tensor:
-        """Arrange [b, S, heads, size] as float32 [groups, together, S, size]."""
+        """Arrange [b, S, heads, size] as float32 [groups, heads in a group, S, size]."""
         moved = tf.transpose(tf.cast(values, tf.float32), [0, 2, 1, 3])
         return tf.reshape(moved, [groups, together, -1, size])
 
@@ -91,7 +91,7 @@ def attend_by_heads(
         return tf.cast(tf.transpose(split, [0, 2, 1, 3]), query.dtype)
 
     def score(numbers: tf.Tensor, query: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the scores of a group of heads, [together, Q, S], and a mask of visible keys."""
+        """Return a group's scores, [heads in the group, Q, S], and a mask of visible keys."""
         visible = visible_to_heads(numbers // heads, numbers % heads)
         scores = tf.matmul(query, key, transpose_b=True)
         return tf.where(visible > 0, scores, hidden_score), visible
@@ -152,7 +152,7 @@ def visible_keys(
     query_documents: tf.Tensor | None,
     static_mask: np.ndarray | None,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the argument `visible_to_heads` of `attend_by_heads`.
+    """Return the function that `attend_by_heads` requires as `visible_to_heads`.
 
     Args:
         mask: float32 [b, S], 1 for a token, 0 for padding.

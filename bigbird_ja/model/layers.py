@@ -109,7 +109,7 @@ FORMS = {"gelu_new": _tanh_form, "gelu": _error_form}
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalize the last axis with float32 statistics, and return the dtype of `inputs`.
+    """Normalize the last axis with float32 statistics. The result has the dtype of `inputs`.
 
     Without a parameter `beta`, no bias is added.
     """
@@ -125,7 +125,7 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch, and the documents that they belong to."""
+    """Mask of the tokens in a batch, and numbers of the documents that they belong to."""
 
     # float32 [b, S], 1 for a token, 0 for padding, which no query sees.
     mask: tf.Tensor
@@ -133,7 +133,7 @@ class Tokens(NamedTuple):
     documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
-        """Apply `change` to both tensors."""
+        """Apply the function `change` to the mask and to the document numbers."""
         documents = None if self.documents is None else change(self.documents)
         return Tokens(change(self.mask), documents)
 
@@ -206,13 +206,13 @@ _SECOND = 0x846CA68B
 
 
 def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
-    """Return the key of one training step, uint32 [2], as a pure function of (seed, step)."""
+    """Return the dropout key of a training step, uint32 [2]. It depends only on seed and step."""
     start = tf.constant([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], tf.uint32)
     return fold_in(start, step)
 
 
 def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
-    """Derive a key, uint32 [2], for one place (micro-batch, replica, layer, ...).
+    """Derive a dropout key, uint32 [2], for one place (micro-batch, replica, layer, ...).
 
     `place` is a Python integer or a scalar tensor, of which the low 32 bits are used.
     """

@@ -201,7 +201,7 @@ def banded_attention(
         return dense_attention(query, key, value, tokens, band[None])
 
     def join_neighbors(rows: tf.Tensor, beyond: float) -> tf.Tensor:
-        """Join each block with its neighbors: [b, S, ...] becomes [b * blocks, 3 * reach, ...]."""
+        """Join each block of keys with the previous and next one: [b * blocks, 3 * reach, ...]."""
         sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
         split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
         padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
@@ -225,9 +225,9 @@ def banded_attention(
 
 
 def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
-    """Apply `activate` to the first half of the last axis, and multiply by the second half.
+    """Split the last axis of `both`, and multiply the first half, after `activate`, by the second.
 
-    With `save_product`, `both` and the result are saved for the backward pass, and barriers make a
+    With `save_product`, `both` and the product are saved for the backward pass, and barriers make a
     TPU's compiler compute each gradient only once. `save_derivative` of `activate` has the same
     purpose, but needs more memory.
     """
@@ -278,7 +278,7 @@ def rotate(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
 
 
 def _compute_angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
-    """Return cosines and sines of position * theta^(-2d / size), the angles of transformers.
+    """Return cosines and sines of the angles position * theta^(-2d / size), as in transformers.
 
     `size` is the size of a head, and d is the index of an element in half a head.
     """

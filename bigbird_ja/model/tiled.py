@@ -102,7 +102,8 @@ _KEYS = {
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Convert two arrays to float32, and contract them by an einsum equation.
 
-    A TPU's matrix unit rounds the factors to bfloat16, and sums their products in float32.
+    On a TPU, the matrix unit still rounds the float32 factors to bfloat16, but it sums their
+    products in float32.
     """
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not is_compiled_by_xla() and _comes_first(equation):
@@ -115,7 +116,7 @@ def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _comes_first(equation: str) -> bool:
-    """Return whether the result begins with an axis that only the right operand contains.
+    """Return whether an einsum's result begins with an axis that only its right operand contains.
 
     Axes that both operands contain are ignored.
     """
@@ -255,8 +256,8 @@ def _backward(
         first_inner = inner[:, 0]
         shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
-        # The forward pass dropped the results of tile 0 in all parts except "rows". So the gradient
-        # of these results is zero.
+        # The forward pass uses only the part "rows" for the queries of tile 0. So in all other
+        # parts, the gradient of the results of tile 0 is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(is_first(query)[..., 0], 0.0, inner)

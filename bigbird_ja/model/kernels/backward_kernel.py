@@ -39,7 +39,7 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Arrays of one step of the kernel's grid."""
+    """Arrays that the kernel reads and writes in one step of its grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -56,7 +56,7 @@ class _Tiles:
     d_values: Any
 
     def load_queries(self, j: Any, head: int) -> _Queries:
-        """Return the values of one head's queries of tile j that are required for each key tile."""
+        """Return one head's queries of tile j, with their upstream gradient and statistics."""
         shape, own = self.shape, t.slice_rows(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
@@ -103,7 +103,7 @@ class _Queries:
         return exact.astype(dtype), slopes.astype(dtype)
 
     def compute_key_terms(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute a head's terms of the gradients of keys and values: float32 [size, keys]."""
+        """Compute what a head adds to the gradients of keys and values: float32 [size, keys]."""
         return (
             t.matmul_transposed(self.own_queries, slopes),
             t.matmul_transposed(self.own_upstream, exact),
@@ -137,7 +137,10 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
 
 
 def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Process the queries of tile j with all key tiles, or with the key tiles of its documents."""
+    """Compute the gradients from the queries of tile j and all key tiles.
+
+    With `bounds`, key tiles without documents of tile j are skipped.
+    """
     shape, heads = tiles.shape, range(tiles.shape.group)
     queries = [tiles.load_queries(j, head) for head in heads]
 
@@ -158,10 +161,10 @@ def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
 
 def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
-    """Process each query tile with the key tiles that it sees.
+    """Compute the gradients from each query tile and the key tiles that it sees.
 
-    If tile 0 is global, its queries see every key tile. In the step of query tile j, the queries of
-    tile 0 are multiplied by the keys of tile j, too.
+    If tile 0 is global, its queries see every key tile. So in the step of query tile j, the queries
+    of tile 0 are multiplied by the keys of tile j, too.
     """
     shape, heads = tiles.shape, range(tiles.shape.group)
     is_rolled = shape.num_shifts is not None
@@ -209,10 +212,11 @@ def _process_head(
     near: t.Neighbors | None,
     d_queries: list[jax.Array],
 ) -> Iterator[None]:
-    """Process a tile of one head's queries with several key tiles, joined in one product.
+    """Compute the gradients from a tile of one head's queries and several key tiles.
 
-    With `near`, the adjacent blocks are processed, too. The gradient of the queries is appended to
-    `d_queries`. The generator yields between the stages of the software pipeline.
+    One product covers all key tiles and, with `near`, the adjacent blocks. The gradient of the
+    queries is appended to `d_queries`. The generator yields between the stages of the software
+    pipeline.
     """
     shape, seen, own = tiles.shape, tiles.seen, t.slice_rows(tiles.shape, head)
     sides = [] if near is None else [(near.after, near.before)]

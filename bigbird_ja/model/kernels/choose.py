@@ -43,7 +43,7 @@ _OTHER_MEMORY = "memory space hbm"
 
 
 def resolve_attention(config: Config, data: Data, platform: str, chip: str | None) -> Config:
-    """Return the config with `auto` replaced by `xla` or `kernel`.
+    """Return the config with `model.attention_implementation` resolved to `xla` or `kernel`.
 
     Args:
         config: config of the run.

@@ -87,7 +87,7 @@ class _SeesAll:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Arrays of one step of the kernel's grid."""
+    """Arrays that the kernel reads and writes in one step of its grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -127,7 +127,10 @@ def _kernel(
 
 
 def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Process the queries of tile j with all key tiles, or with the key tiles of its documents."""
+    """Compute the context of the queries of tile j from all key tiles.
+
+    With `bounds`, key tiles without documents of tile j are skipped.
+    """
     heads = range(tiles.shape.group)
     queries = [t.mask_to_head(tiles.shape, tiles.query[j], head) for head in heads]
 
@@ -147,7 +150,10 @@ def _process_all_keys(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
 
 def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
-    """Process each query tile with the key tiles that it sees (all of them for a global tile 0)."""
+    """Compute the context of each query tile from the key tiles that it sees.
+
+    If tile 0 is global, its queries see all key tiles.
+    """
     shape, is_rolled = tiles.shape, tiles.shape.num_shifts is not None
     heads = range(shape.group)
     queries = [t.mask_to_head(shape, tiles.query[0], head) for head in heads]
@@ -174,7 +180,7 @@ def _process_seen_keys(tiles: _Tiles, shifts: t.Shifts) -> None:
 
 
 def _make_initial_states(shape: LayerShape) -> list[_State]:
-    """Return the initial state of each head, before any key."""
+    """Return the initial state of the online softmax for each head of a group."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
@@ -186,7 +192,7 @@ def _make_initial_states(shape: LayerShape) -> list[_State]:
 def _process_key_tiles(
     tiles: _Tiles, queries: _SeesAll, j: Any, these: list[Any], head: int
 ) -> Iterator[None]:
-    """Process a tile of one head's queries with some key tiles.
+    """Add some key tiles to the online softmax of a tile of one head's queries.
 
     The generator yields between the stages of the software pipeline.
     """
@@ -202,11 +208,12 @@ def _process_key_tiles(
 def _process_head(
     tiles: _Tiles, near: t.Neighbors, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """Process one head's queries of tile j with all key tiles that they see.
+    """Compute the context of one head's queries of tile j from all keys that they see.
 
-    The keys are in tile j itself and in the adjacent blocks. If tile 0 is global, keys in tile 0
-    and in the random tiles are added, and the head's queries of tile 0 (`first`) are processed with
-    the keys of tile j. The generator yields between the stages of the software pipeline.
+    These keys are in tile j itself and in the adjacent blocks. If tile 0 is global, the keys of
+    tile 0 and of the random tiles are included. In addition, the keys of tile j are added to the
+    online softmax of the head's queries of tile 0 (`first`). The generator yields between the
+    stages of the software pipeline.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.slice_rows(shape, head)

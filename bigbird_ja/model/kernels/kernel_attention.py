@@ -138,13 +138,13 @@ def interpret_kernels() -> Iterator[None]:
 def call_jax(
     make: Callable[..., Any], shape: LayerShape, operands: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Call a kernel on tensors.
+    """Call a Pallas kernel on TensorFlow tensors.
 
     Layers of the same shape share one lowered text, as lowering takes longer than tracing the rest
     of a layer.
 
     Args:
-        make: `forward` or `backward`.
+        make: function that returns the kernel, `forward` or `backward`.
         shape: shape of the layer.
         operands: tensors of static shape.
     """

@@ -77,23 +77,24 @@ class LayerShape:
 
     @property
     def group(self) -> int:
-        """Number of heads in one step of the kernel's grid. If possible, they fill the lanes."""
+        """Number of heads in one step of the kernel's grid. If possible, they fill 128 lanes."""
         wanted = max(1, LANES // self.size)
         return wanted if self.heads % wanted == 0 else 1
 
     @property
     def groups(self) -> int:
-        """Number of groups of heads. The kernel's grid has a step for each group of a sequence."""
+        """Number of groups of heads. The kernel's grid has one step per sequence and group."""
         return self.heads // self.group
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """Number of key tiles per iteration, for each loop over the key tiles of a query tile.
+        """Numbers of key tiles per iteration, one for each loop over a query tile's key tiles.
 
-        The values are `Order.at_once`, half of it, ..., 1. Each later loop processes the remainder
-        of the previous one. The forward kernel has an additional first loop over single tiles. The
-        result is empty if the kernel skips no key tiles: if attention is not full, if documents do
-        not limit the keys, or if there are at most two tiles.
+        The values are `Order.at_once`, half of it, ..., 1, except values above the number of tiles.
+        Each later loop processes the remainder of the previous one. The forward kernel has an
+        additional first loop over single tiles. The result is empty if the kernel skips no key
+        tiles: if attention is not full, if documents do not limit the keys, or if there are at most
+        two tiles.
         """
         if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
@@ -102,7 +103,7 @@ class LayerShape:
         return (*first, *(many for many in halved if many <= self.tiles))
 
     def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yield key tiles per iteration, first key tile, and number of iterations of each loop.
+        """Yield for each loop: key tiles per iteration, first key tile, number of iterations.
 
         The loops together process the key tiles of a query tile. If the first key tile has an odd
         number, the forward kernel processes this tile alone. So every pair of tiles begins at an
@@ -110,7 +111,7 @@ class LayerShape:
 
         Args:
             start: first key tile of a query tile, a Python or traced integer.
-            left: number of remaining key tiles.
+            left: number of key tiles of the query tile.
         """
         for place, many in enumerate(self.runs):
             trips = left >> (many.bit_length() - 1)
@@ -121,7 +122,7 @@ class LayerShape:
 
     @property
     def width(self) -> int:
-        """Number of lanes of a group's queries."""
+        """Number of lanes that the statistics of one tile take, for all heads of a group."""
         return self.group * self.rows
 
     @property
@@ -146,7 +147,7 @@ class LayerShape:
 
     @property
     def bounds(self) -> tuple[int]:
-        """Shape of `tiles.Bounds`: int32 pairs of first key tile and number of key tiles."""
+        """Shape of the int32 array of `tiles.Bounds`: first key tile and count per query tile."""
         return (2 * self.batch * self.tiles,)
 
     def vmem_bytes(self) -> int:

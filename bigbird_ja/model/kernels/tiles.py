@@ -25,8 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 
-# Score of a hidden key, as in `model.tiled`. The maximum of a query's scores is at least
-# UNSEEN / 2, so that the weight of a hidden key is always zero.
+# Score of a hidden key, as in `model.tiled`. The kernels raise the maximum of a query's scores to
+# at least UNSEEN / 2. So the weight of a hidden key is zero even if all keys are hidden.
 UNSEEN = -1e9
 # Chips compute powers of 2. So queries are scaled by log2(e), and the gradients of queries and keys
 # by ln(2).
@@ -34,21 +34,28 @@ LN_2 = math.log(2.0)
 
 
 def make_sequence_spec(shape: LayerShape) -> Any:
-    """Return the block spec of one group's part of an array of shape `LayerShape.sequence`."""
+    """Return the BlockSpec of an array of shape `LayerShape.sequence`.
+
+    A block contains all tiles of one sequence, for one group of heads.
+    """
     block = (shape.tiles, shape.group * shape.size, shape.rows)
     return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
 def make_statistics_spec(shape: LayerShape) -> Any:
-    """Return the block spec of one group's part of an array of shape `LayerShape.statistics`."""
+    """Return the BlockSpec of an array of shape `LayerShape.statistics`.
+
+    A block contains all tiles of one sequence, for one group of heads.
+    """
     groups = shape.groups
     return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
 
 
 def make_mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the block specs of key marks, query marks, bounds and shifts.
+    """Return the BlockSpecs of the kernel's arguments that state which keys a query sees.
 
-    A layer always has key marks. The other specs are left out if the layer does not need them.
+    These are key marks, query marks, bounds and shifts. Only the key marks always exist. The specs
+    of other arguments are left out if the layer does not need them.
     """
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
@@ -59,7 +66,7 @@ def make_mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """Range of key tiles that contain the documents of a query tile, for each query tile."""
+    """For each query tile, the range of key tiles that contain the query tile's documents."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
         """Store bounds of the shape `LayerShape.bounds`."""
@@ -76,7 +83,9 @@ Shifts = list[list[Any]]
 
 
 def split_refs(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None, Shifts]:
-    """Return query marks or None, bounds or None, and the shifts of this grid step's heads.
+    """Return the query marks, the bounds, and the shifts of the heads in this step of the grid.
+
+    If the layer needs no query marks, bounds or shifts, the result contains None, None or [].
 
     Args:
         shape: shape of the layer.
@@ -111,14 +120,14 @@ def call(kernel: Callable[..., None], shape: LayerShape, interpret: Any, **specs
 
 
 def matmul(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Multiply [m, k] by [k, n] to float32."""
+    """Multiply [m, k] by [k, n], with a float32 result."""
     return lax.dot_general(
         left, right, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
     )
 
 
 def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Multiply [m, k] by the transpose of [n, k] to float32."""
+    """Multiply [m, k] by the transpose of [n, k], with a float32 result."""
     return lax.dot_general(
         left, right, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
@@ -132,10 +141,11 @@ def transpose(tile: jax.Array) -> jax.Array:
 def loop_over_tiles(
     shape: LayerShape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
 ) -> Any:
-    """Loop over the tiles from `first` to T - 1, by `step(tiles, state)`, which returns the state.
+    """Loop over the tiles from `first` to the last one, and return the final state.
 
-    A step processes `Order.at_once` tiles. The first and last stages of a step do not overlap with
-    other steps, so fewer, longer steps are faster.
+    Each iteration calls `step(tiles, state)`, which returns the next state. A step processes
+    `Order.at_once` tiles. The first and last stages of a step do not overlap with other steps, so
+    fewer, longer steps are faster.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -154,10 +164,11 @@ def loop_over_keys(
     bounds: Bounds | None,
     query: Any,
 ) -> Any:
-    """Loop over the key tiles of a query tile, by `step(tiles, state)`, which returns the state.
+    """Loop over the key tiles of a query tile, and return the final state.
 
-    The loop processes only the key tiles within the query tile's `bounds`, since other tiles would
-    only add zeros. Without bounds the loop processes all tiles.
+    Each iteration calls `step(tiles, state)`, which returns the next state. The loop processes only
+    the key tiles within the query tile's `bounds`, since other tiles would only add zeros. Without
+    bounds the loop processes all tiles.
     """
     if bounds is None:
         return loop_over_tiles(shape, step, state)
@@ -206,7 +217,7 @@ def mask_to_head(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
 
 
 def slice_lanes(shape: LayerShape, head: int) -> slice:
-    """Return the slice of one head's queries in [..., group * rows], where heads are adjacent."""
+    """Return the slice of one head's lanes in [..., group * rows], where heads are adjacent."""
     return slice(head * shape.rows, (head + 1) * shape.rows)
 
 
@@ -254,7 +265,7 @@ class Masks:
     def mask_tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
         """Mask the scores of a whole key tile.
 
-        If the reach is limited, the key tile is the queries' own tile.
+        If the reach is limited, the key tile must be the queries' own tile.
         """
         limited = self._apply_limit(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
@@ -297,5 +308,5 @@ class Neighbors:
 
 
 def _wrap(tile: Any, tiles: int) -> Any:
-    """Wrap a number around the ring of tiles 1..T-1, without a costly division."""
+    """Wrap a tile number after the last tile around to tile 1, without a costly division."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
