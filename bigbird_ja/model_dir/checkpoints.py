@@ -151,7 +151,7 @@ class CheckpointStore:
         return meta
 
     def read_meta(self, step: int) -> Meta:
-        """Read the metadata of a step.
+        """Read the metadata of the checkpoint at a step.
 
         Raises:
             Damaged: The file is missing or damaged.
@@ -248,7 +248,7 @@ class CheckpointStore:
         return self.owned
 
     def _find_leftovers(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Plan the repair of checkpoints without metadata, and remove them from `parts`."""
+        """Plan the repair of checkpoints without metadata, and drop their steps from `parts`."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
@@ -258,7 +258,7 @@ class CheckpointStore:
                 self._repairs.append(partial(self._clean_up, step, endings))
 
     def _clean_up(self, step: int, endings: Collection[str]) -> None:
-        """Remove the files of a checkpoint that are in the ownership manifest."""
+        """Remove those files of a checkpoint that the ownership manifest lists."""
         if self._ours.remove([f"model.ckpt-{step}{part}" for part in endings]):
             self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 

@@ -83,7 +83,8 @@ class ModelDir:
         lease: lock of the folder. It is None before `lock`, and in a process that does not write.
         scratch: empty local folder, after `lock` or `follow_writer`.
         checkpoints: store of checkpoints, after `lock` or `follow_writer`.
-        evaluations: evaluations in eval.jsonl, including lost work, after `open_logs`.
+        evaluations: evaluations in eval.jsonl, after `open_logs`. Evaluations after the checkpoint
+            are included.
         heartbeat: writer of heartbeat.json, after `open_logs`.
 
     Raises:
