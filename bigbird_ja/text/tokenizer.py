@@ -166,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
-        """Load `model`, a serialized SentencePiece model, read from `source`."""
+        """Load a serialized SentencePiece model. Error messages name `source` as its path."""
         processor = _load_processor(model, source)
         changes: dict[str, str] = {}
         if any(processor.IdToPiece(processor.PieceToId(name)) != name for name in SPECIAL_TOKENS):
@@ -205,9 +205,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _token_lengths(self) -> np.ndarray:
-        """Number of characters that each token writes: int32 [vocab_size].
+        """Number of characters in each token's text: int32 [vocab_size].
 
-        The number is 0 for a token that is neither ordinary text nor a marker, such as <unk>.
+        The number is 0 for control, byte and unused tokens, and for <unk>. Wiki40b's markers, such
+        as _NEWLINE_, count as text.
         """
         lengths = np.array([len(token) for token in self.tokens], np.int32)
         return np.where(self.is_text_token | np.isin(self.tokens, MARKERS), lengths, 0)
@@ -232,9 +233,9 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
 
-        As in training and in Hugging Face's tokenizer, a mask replaces a token: no space is added
-        after the mask, and spaces before the mask are removed. Before the text is encoded, each
-        mask is replaced by a marker, because a marker is always encoded as one token.
+        As in Hugging Face's tokenizer, spaces before a mask are removed, and no space is added
+        after it. Before the encoding, each mask is replaced by the marker _NEWLINE_, which is
+        always encoded as one token. Then this token's id is replaced by the id of [MASK].
         """
         marker = NEWLINE
         parts = text.split(MASK)

@@ -4,7 +4,8 @@ SentencePiece trains in a child process, which can be killed at once. SentencePi
 ignores signals, so without a child process Ctrl-C might have to wait for hours.
 
 PREFIX.json is the record of the model: settings, the corpus's fingerprint, statistics, and the
-model's SHA-256. The ownership manifest of the folder lists the files that may be replaced.
+model's SHA-256. The ownership manifest in the same folder lists the files that bigbird-ja has
+written there, since only these may be replaced.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _PREFIX = "`output_prefix`"
 
 @dataclass(frozen=True)
 class TokenizerResult:
-    """Trained model, with figures about its training lines."""
+    """Path and statistics of a trained model."""
 
     model: str
     vocab_size: int
@@ -96,7 +97,7 @@ def tokenize(
     `if __name__ == "__main__":`.
 
     Args:
-        inputs: corpora. The guide lists their forms.
+        inputs: paths or names of corpora. The guide lists the supported ones.
         output_prefix: path of the output files without their suffixes, on disk or gs://.
         config: preset, file or `Config`.
         overrides: settings by key.
@@ -109,7 +110,7 @@ def tokenize(
         encoding: encoding of .jsonl, .txt, .csv and .tsv files.
         txt_documents: unit of a document in a .txt file.
         tfds_data_dir: folder of prepared TFDS data sets.
-        overwrite: whether an existing model's files are replaced, and kept as NAME.replaced-N.
+        overwrite: whether to replace an existing model. Its files are renamed to NAME.replaced-N.
 
     Raises:
         BadInput: The output files exist, but were made with other settings, from another text or by
@@ -252,9 +253,10 @@ def _train_in_child(
 
 
 def split_lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
-    """Yield SentencePiece's "sentences", which are the lines of all documents.
+    """Yield the training lines, which are the lines of all documents.
 
-    Long lines are cut. Lines that contain only a marker are skipped, as markers are tokens anyway.
+    Lines of more than `max_sentence_length` bytes are cut. Blank lines are skipped, and so are
+    lines that contain only one of Wiki40b's markers, which are tokens in any case.
     """
     for text in corpus.texts():
         for line in text.split("\n"):
@@ -293,11 +295,11 @@ def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def draw_sample(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
-    """Yield a reproducible random sample of `wanted` of `total` items, in the order of the items.
+    """Yield `wanted` random items, in their original order, out of `total` items.
 
-    The algorithm is selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2
-    S), with one pass and constant memory. Every n-th item would be no fair sample, since the lines
-    of an article alternate in kind.
+    The sample is reproducible. The algorithm is selection sampling (Knuth, The Art of Computer
+    Programming 2, algorithm 3.4.2 S), with one pass and constant memory. A sample of every n-th
+    line would be biased, since headings and paragraphs alternate in an article.
     """
     draw = random.Random(_SAMPLING_SEED).random
     left = wanted
@@ -308,7 +310,7 @@ def draw_sample(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
 
 
 def _advise_coverage(settings: TokenizeConfig, sample: list[str]) -> str:
-    """Return advice on `character_coverage` for text in an alphabet, or ""."""
+    """Return advice to set `character_coverage` to 1 if the sample has few characters, else ""."""
     characters = len(set("".join(sample)))
     if settings.character_coverage == 1 or characters > _MAX_ALPHABET:
         return ""
@@ -405,10 +407,10 @@ class ModelFiles:
     def read_finished(
         self, settings: TokenizeConfig, corpus_fingerprint: str
     ) -> ModelRecord | None:
-        """Return the record of a complete model of these settings and corpus, or None.
+        """Return the record of the model, or None if the files are not a complete model.
 
         Raises:
-            BadInput: The files are a model of other settings, or of another corpus.
+            BadInput: The model was trained with other settings, or on another corpus.
         """
         stored = self.read_record()
         if stored is None:
@@ -433,7 +435,8 @@ class ModelFiles:
     def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
         """Write PREFIX.json, PREFIX.vocab and PREFIX.model, and return the content of PREFIX.json.
 
-        `record` contains the other fields of `ModelRecord`.
+        `record` contains the fields of `ModelRecord` that `tokenizer` does not determine: settings,
+        fingerprint of the corpus, duration and statistics.
         """
         made = ModelRecord(
             format_version=decode.FORMAT_VERSION,

@@ -75,7 +75,11 @@ def _make_class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _make_start_table() -> np.ndarray:
-    """Return whether a word starts between two characters: bool [class, next character's class]."""
+    """Return whether a word starts at a character, by its class and the previous character's.
+
+    Returns:
+        bool [class of the previous character, class of the character].
+    """
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
     starts[OTHER, OTHER] = True  # Each punctuation mark or symbol is a word.
     starts[SPACE, :] = False  # A space belongs to the word after it, like "▁".
@@ -139,10 +143,11 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """Return the function that finds word starts by `kind`, "script" or "mecab".
+    """Return the function that finds word starts.
 
-    If the spelling of each token states whether the token continues a word, as in WordPiece (##),
-    "script" uses the spelling, and not the scripts of the characters.
+    If `kind` is "mecab", the function uses MeCab. If `kind` is "script", it uses changes of script.
+    But if the spelling of each token states whether the token continues a word, as in WordPiece
+    (##), it uses the spelling.
     """
     if kind == "mecab":
         return TextMarker(tokenizer, find_mecab_boundaries)
@@ -157,10 +162,10 @@ def make_word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
 def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray) -> None:
     """Divide runs of one script that are too long for a word, by changing `starts` in place.
 
-    Each token of such a run becomes a word.
+    Each token of such a run becomes a word. In a Japanese document nothing is changed.
 
     Args:
-        starts: bool [tokens of one document].
+        starts: bool [tokens of one document], whether each token starts a word.
         kinds: class of the first character of each token, the same shape.
         lengths: number of characters that begin in each token, the same shape.
     """
@@ -173,10 +178,11 @@ def _divide_long_runs(starts: np.ndarray, kinds: np.ndarray, lengths: np.ndarray
 
 
 class ScriptMarker:
-    """`WordMarker` that uses only the ids, at some 100 M tokens/s.
+    """`WordMarker` that finds words by token ids alone, at about 100 million tokens per second.
 
-    Each token has a code for its beginning and a code for its end. A table states, for each pair of
-    an end and the beginning of the next token, whether the next token starts a word.
+    Each token of the vocabulary has a code for its beginning and a code for its end. A table with a
+    row for each end and a column for each beginning states whether a token starts a word, by the
+    end of the previous token and its own beginning.
     """
 
     # Each token has two codes. The code of its end is the class (SPACE, KANJI, ...) of its last
@@ -186,7 +192,7 @@ class ScriptMarker:
     _SYMBOL = _NUM_CLASSES
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Compute the codes of all tokens."""
+        """Compute the codes for the beginning and the end of each token of the vocabulary."""
         self._first = np.full(tokenizer.vocab_size, self._SYMBOL, np.uint8)
         self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
         ids = np.flatnonzero(tokenizer.is_text_token)
@@ -223,7 +229,10 @@ class ScriptMarker:
 
 
 def _encode_edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of each token's beginning and end (`ScriptMarker`): uint8 [tokens] each."""
+    """Return two arrays, the codes of the tokens' beginnings and of their ends: uint8 [tokens].
+
+    `ScriptMarker` describes the codes.
+    """
     codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
     lengths = np.array([len(token) for token in tokens])
     heads = np.cumsum(lengths) - lengths
@@ -237,16 +246,16 @@ def _encode_edges(tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _classify(codes: np.ndarray, is_head: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Classify characters.
+    """Classify characters by script, and find word starts.
 
     Args:
         codes: uint32 [characters], code points.
         is_head: bool [characters], whether a character begins a text or token.
 
     Returns:
-        Three arrays [characters]: the class of each character (uint8), the classes with each MARK
-        replaced by the class of the character before it (uint8), and whether a word starts at each
-        character (bool).
+        Three arrays [characters]: the class of each character (uint8); the same classes, but for a
+        MARK (such as an accent) the class of the character before it (uint8); and whether a word
+        starts at each character (bool).
     """
     raw = _make_class_table()[codes]
     marks = raw == MARK
@@ -268,7 +277,7 @@ def find_script_boundaries(text: str) -> np.ndarray:
 
 
 class TextMarker:
-    """`WordMarker` that finds words in the normalized text, at a few MB per second with MeCab."""
+    """`WordMarker` that finds words in the normalized text. MeCab reads a few MB per second."""
 
     def __init__(
         self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray], divides: bool = False
@@ -278,7 +287,8 @@ class TextMarker:
         Args:
             tokenizer: tokenizer of the texts.
             boundaries: function from a text to the character offsets where its words start.
-            divides: whether long runs of scripts without spaces are divided.
+            divides: whether each token of a long run of one script counts as a word, for languages
+                without spaces.
         """
         self._tokenizer = tokenizer
         self._boundaries = boundaries

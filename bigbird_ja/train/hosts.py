@@ -100,7 +100,10 @@ def join_pod(
 
 @contextlib.contextmanager
 def _report_failures(pod: Pod, exit_process: ProcessExit) -> Iterator[None]:
-    """Context manager: report a failure to the other processes, and do not wait for them."""
+    """Context manager: report an exception to the other processes of the pod.
+
+    After the context, this process can exit without waiting for them.
+    """
     try:
         yield
     except BaseException as error:

@@ -32,7 +32,8 @@ class Dependencies:
         timer: function of (seconds, callback) that returns an object with `start` and `cancel`.
         leave: function that ends the process with an error if the main thread is stuck. It is None
             in a user's own program, so that the program is not ended.
-        summarize: function of the manifest that displays a summary of a finished run.
+        summarize: function that displays a summary of a finished run. Its argument is the manifest
+            of the run's data set.
     """
 
     log: Callable[[str], None] = console.log
@@ -45,7 +46,7 @@ class Dependencies:
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """Totals of a run."""
+    """Results of a run, with totals over all its restarts."""
 
     global_step: int
     loss: float | None  # Loss of the last logged step.
@@ -58,7 +59,7 @@ class PretrainResult:
 
 @dataclass(frozen=True)
 class Job:
-    """Run to train, with settings, data set, engine and arguments."""
+    """Description of a run: settings, data set, engine and arguments of `pretrain`."""
 
     config: Config  # Config of the run, fitted to the data set.
     manifest: Manifest

@@ -211,7 +211,9 @@ def muon_directions(
     norm: tf.Tensor,
     multiple: int = 1,
 ) -> list[tf.Tensor]:
-    """Stack the matrices that are to be orthogonalized, one stack for each shape.
+    """Compute Nesterov's momentum of each of Muon's matrices, and stack those of equal shape.
+
+    The stacks must then be orthogonalized.
 
     Args:
         training: limit of the gradients' norm, and dtype of the result.
@@ -219,7 +221,7 @@ def muon_directions(
         momenta: float32 tensors by name, whole matrices, or one replica's rows of each matrix.
         gradients: float32 tensors by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
-        multiple: number that must divide n. Each stack is padded with zero matrices accordingly.
+        multiple: number that must divide each stack's number of matrices. Zero matrices are added.
 
     Returns:
         Stacks [n, rows, columns] of n matrices, in `training.dtype`.
@@ -273,7 +275,7 @@ def orthogonalize_together(
         cross_replica_sum: function that sums a tensor over the replicas.
 
     Returns:
-        The stack, padded with zeros to a multiple of `num_replicas`.
+        The orthogonalized stack, padded with zero matrices until `num_replicas` divides n.
     """
     stack = pad_stack(stack, num_replicas)
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])

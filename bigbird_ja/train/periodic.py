@@ -12,7 +12,8 @@ class Periodic:
     """Repeated call in a thread while the context is open.
 
     If the call fails, the failure is logged, once per message, and the call is repeated as usual.
-    Only the loss of the lock on MODEL_DIR ends the repetition, and `poll` raises it.
+    But if the call raises LeaseLost, since another process has locked MODEL_DIR, the repetition
+    ends, and `poll` raises this error.
 
     Args:
         call: call to repeat.
@@ -30,7 +31,7 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
 
     def poll(self) -> None:
-        """Raise LeaseLost if the lock is lost."""
+        """Raise LeaseLost if the call has raised it."""
         if self._lost is not None:
             raise self._lost
 

@@ -2,8 +2,8 @@
 
 They use JAX's coordination service (`jax.distributed`), which process 0 serves. The service
 connects the processes, and ends all of them if one dies (heartbeats). It contains a key-value
-store, through which they agree. Process 0 is the writer: it owns the lease on MODEL_DIR and writes
-its files.
+store, through which the processes communicate. Process 0 is the writer: it owns the lease on
+MODEL_DIR and writes its files.
 
 **One step for all.** A JAX program runs on all devices together, so all processes must save or stop
 at the same step. The writer chooses that step and writes it to the store. The step must be so far
@@ -323,7 +323,7 @@ class Pod:
             time.sleep(_POLL_SECONDS)
 
     def _cut_off(self) -> None:
-        """End this process after the store, which process 0 serves, is lost."""
+        """End this process, since it has lost the key-value store, which process 0 serves."""
         self._client = None
         self._end(Stalled(_GONE))
         # If this process itself has failed, `_end` does nothing, and a call to the lost store may

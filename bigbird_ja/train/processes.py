@@ -42,9 +42,11 @@ class Processes(Protocol):
     def collect(
         self, key: str, arrays: NamedArrays, poll: Callable[[], None]
     ) -> list[NamedArrays] | None:
-        """Return the arrays of all processes in the writer, and None in the other processes.
+        """Send the arrays of all processes to the writer.
 
-        `poll` is called while the writer waits for the arrays. It may raise to end the wait.
+        In the writer the result is a list of all processes' arrays, in their order. In the other
+        processes it is None. `poll` is called while the writer waits, and may raise to end the
+        wait.
         """
 
     def choose_limit(self, step: int, limit: int, ahead: int) -> int:

@@ -140,10 +140,10 @@ def _start_tensorflow_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _measure_peak_memory(on_jax: bool) -> int:
-    """Return the peak memory in bytes of JAX's first device, or of this process on the host.
+    """Return the peak memory of the first device, in bytes.
 
-    Under TPUEstimator the memory of the process is returned, as JAX would try to open the TPU that
-    TensorFlow uses.
+    If JAX does not report it, as on a CPU, the peak memory of this process on the host is returned.
+    The same applies under TPUEstimator, as JAX would try to open the TPU that TensorFlow uses.
     """
     if on_jax:
         import jax

@@ -237,7 +237,7 @@ class RunLogger:
             self.update_heartbeat(state="training")
 
     def write_heartbeat(self) -> None:
-        """Check the lock, and write heartbeat.json.
+        """Check that MODEL_DIR is still locked by this process, and write heartbeat.json.
 
         The first call after a save also records the save, and uploads the logs. Otherwise every
         fourth call uploads metrics.jsonl.

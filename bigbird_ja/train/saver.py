@@ -53,20 +53,20 @@ class CheckpointSaver:
     model_dir: ModelDir  # Locked in the process that writes.
 
     def __post_init__(self) -> None:
-        """Count minutes and steps from step 0 until `begin` is called."""
+        """Assume a start at step 0 until `begin` is called."""
         self._config, self._deps = self.job.config.checkpoints, self.job.deps
         self._saving: Future[Saved] | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Count minutes and steps from now and from `step` on."""
+        """Begin a new interval between two saves, now and at `step`."""
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
         """Return whether to save at `step`.
 
-        A save is due at the first finished step at or after a multiple of `save_every_steps`, and
-        if the last save was `save_every_minutes` ago.
+        A save is due at the first finished step at or after a multiple of `save_every_steps`. A
+        save is also due when `save_every_minutes` have passed since the last one.
         """
         if step <= self.step:
             return False
@@ -103,11 +103,14 @@ class CheckpointSaver:
             concurrent.futures.wait([self._saving], seconds)
 
     def poll(self) -> Saved | None:
-        """Return the save that was completed since the last call, or None, or raise its failure."""
+        """Return the save that was completed since the last call, or None.
+
+        If that save has failed, raise its error.
+        """
         return self.wait() if self._saving is not None and self._saving.done() else None
 
     def wait(self) -> Saved | None:
-        """Wait for the save in progress, and return it or raise its failure."""
+        """Wait for the save in progress, if any, and return it. If it fails, raise its error."""
         if self._saving is None:
             return None
         try:

@@ -232,8 +232,9 @@ def _load_settings(
     """Load the data set's manifest, and resolve the settings.
 
     Returns:
-        Config that suits the data set, overrides in the order of their layers, manifest, and
-        notices, which the caller logs after all checks.
+        The config, adapted to the data set; the values of settings with their sources (of two
+        values of a setting, the later one has priority); the manifest; and notices, which the
+        caller logs after all checks.
     """
     data_dir, init_from = request.data_dir, request.init_from
     manifest = check.check_files(data_dir)
@@ -269,7 +270,9 @@ def _load_settings(
 
 
 def _resolve(request: _Request, adopted: Iterable[Layer]) -> tuple[Config, list[Override]]:
-    """Return the config of a run, and all overrides in the order of their layers.
+    """Return the config of a run, and the values of settings from all sources.
+
+    If several sources contain a setting, the last value in the list has priority.
 
     Args:
         request: arguments of `pretrain`.

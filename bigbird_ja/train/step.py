@@ -125,7 +125,7 @@ def compute_replica_gradients(
     divisor = tf.where(weight > 0, weight, 1.0)
 
     def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Compute one micro-batch's terms of the gradients and of the sums, float32."""
+        """Compute one micro-batch's contributions to gradients, losses and accuracies, float32."""
         part_key = fold_in(key, index)
         with tf.GradientTape() as tape:
             tape.watch(variables)
@@ -162,14 +162,15 @@ def apply_gradients(
     orthogonalized: Sequence[tf.Tensor] | None = None,
     orthogonalize: Callable[[tf.Tensor], tf.Tensor] = orthogonalize,
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
-    """Apply the whole batch's gradients, and return the results of `train_step`.
+    """Apply the global batch's gradients, and return the results of `train_step`.
 
     `gradients` and `sums` are results of `compute_replica_gradients`, summed over the replicas.
-    `orthogonalize` is called for each of Muon's stacks. The other arguments are those of
-    `train_step`.
+    The function `orthogonalize` is called for each stack of Muon's matrices. The other arguments
+    are those of `train_step`.
 
-    Params, slots and gradients may also be one replica's parts. This requires `squares`, the sum of
-    all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`.
+    If the state is sharded, params, slots and gradients are one replica's parts. This requires two
+    more arguments: `squares`, the sum of the squares of all gradients (float32 scalar), and
+    `orthogonalized`, the replica's rows of the orthogonalized stacks.
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
@@ -219,7 +220,10 @@ def _accumulate(
     batch: NamedTensors,
     like: Sequence[tf.Tensor],
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Sum the results of `compute` over the micro-batches, with gradients shaped like `like`."""
+    """Divide a batch into `steps` micro-batches, and sum the results of `compute` over them.
+
+    `compute` returns gradients, which are shaped like `like`, and sums of metrics.
+    """
     if steps == 1:
         return compute(0, batch)
     # Each tensor [b, ...] of the batch is reshaped to [steps, b / steps, ...].

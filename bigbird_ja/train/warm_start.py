@@ -140,9 +140,10 @@ def _list_warnings(model: Source, config: Config, lacking: dict[str, str], count
 
 
 def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
-    """Return the value of one parameter and its name in the source.
+    """Return the value of one parameter, and its name in the source.
 
-    If the source has no suitable value, return None and the reason.
+    If the value was adapted, a note follows the name. If the source has no suitable value, return
+    None and the reason.
     """
     value = model.values.get(name)
     if value is None:

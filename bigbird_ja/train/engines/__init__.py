@@ -1,1 +1,1 @@
-"""Engines, which run the step with TensorFlow's TPUEstimator or JAX's runtime (PJRT)."""
+"""Engines, which run the training step with TensorFlow's TPUEstimator or JAX's runtime (PJRT)."""

@@ -19,10 +19,11 @@ from bigbird_ja.train.engines.protocol import Engine
 
 
 def check_run(config: Config, manifest: Manifest, choice: Choice) -> None:
-    """Check that the chosen engine can train a run.
+    """Check that a run's batch size suits its engine, and that its masks suit the data set.
 
     Raises:
-        BadInput: The engine cannot train the run.
+        BadInput: The batch size is not divisible by replicas times micro-batches, or the data set
+            was masked in advance with another unit or rate.
     """
     training = config.training
     check_divides(training.global_batch_size, choice.replicas, training.gradient_accumulation_steps)
@@ -47,7 +48,7 @@ def make_engine(
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
         choice: engine and devices.
-        model_dir: MODEL_DIR, after `lock` or `follow_writer`.
+        model_dir: MODEL_DIR, locked by this process, or by process 0 of its pod.
         resumption: point at which training continues.
         initial: parameters that replace the random ones of a new run, float32 arrays by name.
         log: callback for messages to the user.

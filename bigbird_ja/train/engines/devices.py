@@ -45,7 +45,7 @@ class Devices:
 
     @property
     def description(self) -> str:
-        """Description for messages and events."""
+        """Number and kind of the devices, for messages and events."""
         kind = getattr(self.devices[0], "device_kind", self.platform)
         return f"{len(self.devices)} x {kind}"
 

@@ -1,9 +1,10 @@
 """TensorFlow's TPUEstimator as an engine, with workarounds for its faults.
 
-- TPUEstimator neither saves nor restores, and its `model_dir` is a local directory without
-  checkpoints. On a bucket, an unreadable `checkpoint` file would restart training at step 0.
-- A bucket raises AbortedError or UnavailableError after the last retry. MonitoredSession would then
-  build new sessions forever. The workaround lets these errors end the run.
+- If TPUEstimator restored from a bucket, an unreadable file `checkpoint` would restart training at
+  step 0. So it neither saves nor restores, and its `model_dir` is a local directory without
+  checkpoints.
+- If a bucket fails in spite of all retries, TensorFlow raises AbortedError or UnavailableError, and
+  MonitoredSession would build new sessions forever. The workaround lets these errors end the run.
 - The graceful-shutdown mode is disabled, as it may hang.
 - TPUEstimator's `train` returns only at the end, so it runs in a separate thread. A hook pauses the
   thread between two device loops until the next `advance`. The main thread raises the errors that
@@ -222,7 +223,7 @@ class _Handover(tf.estimator.SessionRunHook):
 
 
 class _Closed(Exception):
-    """Signal that the engine was closed before TPUEstimator's first loop."""
+    """Exception that ends TPUEstimator if the engine is closed before the first device loop."""
 
 
 def _silence_logging() -> None:
@@ -233,7 +234,7 @@ def _silence_logging() -> None:
 
 
 class _LeaveSignals(tf.estimator.SessionRunHook):
-    """Replacement for TPUEstimator's InstallSignalHandlerHook that does nothing."""
+    """Hook that does nothing, in place of TPUEstimator's InstallSignalHandlerHook."""
 
 
 def _make_session_config() -> tf.compat.v1.ConfigProto:

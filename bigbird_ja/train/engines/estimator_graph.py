@@ -73,7 +73,10 @@ class TrainGraph:
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
-        """Return the global step, and the first step with a non-finite loss or gradient, or -1."""
+        """Return two numbers: the global step, and the first step with non-finite results.
+
+        The second number is -1 if all losses and gradients so far are finite.
+        """
         step, bad = session.run([self.global_step, self._first_bad])
         return int(step), int(bad)
 
@@ -87,11 +90,13 @@ class TrainGraph:
         }
 
     def snapshot(self, session: Any) -> dict[str, Any]:
-        """Return a copy of every variable of a checkpoint."""
+        """Return copies of all variables that belong in a checkpoint, by name."""
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Return ops that store a step's metrics, and whether its loss and gradients were finite.
+        """Return ops that store a step's results.
+
+        They store the metrics, and the first step whose loss or gradients are not finite.
 
         The last row of the ring buffer always contains the metrics of the last step.
         """
@@ -136,11 +141,11 @@ def make_input_fn(
     """Return the input function that TPUEstimator calls once, or on a TPU once per host.
 
     Args:
-        make_batches: function of a host's number and the number of hosts that returns a dataset of
-            the host's part of each global batch.
+        make_batches: function with the arguments (host's number, number of hosts). It returns a
+            dataset, whose elements are the host's parts of the global batches.
         cores: number of cores over all hosts.
-        on_tpu: whether the input is for a TPU. If so, each element of the dataset is one core's
-            part of a batch (PER_HOST_V2), in the order of the cores.
+        on_tpu: whether the input is for a TPU. If so, each element of the resulting dataset is one
+            core's part of a batch (PER_HOST_V2), in the order of the cores.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -158,7 +163,10 @@ def make_input_fn(
 
 
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
-    """Divide each batch into equal parts, one per core, with the core's number as `REPLICA_ID`."""
+    """Divide each batch into equal parts, one per core.
+
+    The feature `REPLICA_ID` of each part contains the core's number.
+    """
     cores = len(replica_ids)
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def make_first_state(
     config: Config, data: Data, checkpoint: Checkpoint | None, initial: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return all variables at the first step, by the names of a checkpoint.
+    """Return the values with which a process begins to train, by the variables' names.
+
+    They come from the checkpoint. Without one, they are the initial values of a new run.
 
     Args:
         config: config of the run.

@@ -89,7 +89,7 @@ def refuse_if_too_large(needed: int) -> None:
 
 
 def make_memory_error(needed: int, available: int, where: str) -> OutOfMemory:
-    """Return the error for a step that does not fit, with the settings to change."""
+    """Return the error for a step that does not fit in memory, with advice on settings."""
     return OutOfMemory(
         f"a step of this model needs about {format_bytes(needed)} of memory, but {where} has"
         f" {format_bytes(available)} left: use a smaller training.global_batch_size or more"

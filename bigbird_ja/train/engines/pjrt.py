@@ -97,7 +97,10 @@ class PjrtEngine:
             self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
-        """Dispatch steps up to the maximum number ahead, and wait for the oldest of them."""
+        """Dispatch the next steps, and wait until the oldest unfinished step is finished.
+
+        Steps are dispatched up to `limit`, but at most `ahead` of them are unfinished at a time.
+        """
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
         metrics: dict[int, Mapping[str, float]] = {}
@@ -155,7 +158,7 @@ class PjrtEngine:
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
-        """Construct the program of a config from `kernels.resolve_attention`."""
+        """Construct the step's `Program`. The attention in `config` is `xla` or `kernel`, not `auto`."""
         count = len(self.devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count

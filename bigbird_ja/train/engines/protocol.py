@@ -60,9 +60,10 @@ class Engine(Protocol):
         """
 
     def advance(self, limit: int) -> StepResult:
-        """Run until at least one more step is finished, for at most one device loop.
+        """Run until at least one more step is finished.
 
-        The engine does not run beyond step `limit`, if it can stop there.
+        An engine that can stop at any step does not run beyond step `limit`. TPUEstimator can stop
+        only at the end of a device loop, so it runs one loop.
 
         Raises:
             StorageError: The input ended.

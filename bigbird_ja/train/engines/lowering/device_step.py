@@ -32,7 +32,7 @@ AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """State on the devices. Each device has the same values, except for sharded slots."""
+    """Training state. All devices contain the same values, except for sharded optimizer slots."""
 
     parameters: list[jax.Array]  # In the order of `LoweredStep.parameters`.
     slots: list[jax.Array]
@@ -114,7 +114,10 @@ def make_shapes(
 
 
 def _list_slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """List spec and partition of each slot. Sharded slots are padded."""
+    """List the `Spec` and the `PartitionSpec` of each optimizer slot.
+
+    The shape of a sharded slot includes its padding.
+    """
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
@@ -125,7 +128,7 @@ def _list_slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
 
 
 class _Divided:
-    """Update of a sharded state, as each device runs it."""
+    """Optimizer update of a sharded state, as each device runs it."""
 
     def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
@@ -150,7 +153,7 @@ class _Divided:
     def _orthogonalize(
         self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """Orthogonalize Muon's stacks, and return this device's rows of the results."""
+        """Orthogonalize Muon's stacks of matrices, and return this device's rows of each matrix."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))

@@ -62,7 +62,7 @@ def choose_division(spec: Spec, replicas: int, by_rows: bool = False) -> Divisio
 
 
 def name_gradient(parameter: str) -> str:
-    """Return the name of a parameter's gradient among the arguments of the step's functions."""
+    """Return the name of a parameter's gradient, as an argument of the step's functions."""
     return f"{parameter}/gradient"
 
 

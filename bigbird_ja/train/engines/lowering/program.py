@@ -13,7 +13,7 @@ and `Traced.outputs`. Both functions are pure. The caller decides which inputs a
 
 With Muon on several replicas the state is sharded: parameters, slots and gradients of `update` are
 one replica's parts. There are two additional arguments: the sum of squares of all gradients
-(`squares`), and the replica's rows of the orthogonalized stacks (`LoweredStep.muon`).
+(`squares`), and the replica's rows of Muon's orthogonalized matrices (see `LoweredStep.muon`).
 
 Functions are lowered for the CPU, as TensorFlow can lower for a TPU only on a machine with a TPU.
 The HLO for CPU and TPU differs only in a few ops (stateless random numbers), which the step does
@@ -52,7 +52,7 @@ _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 @dataclass(frozen=True)
 class Program:
-    """Step of a config on some replicas.
+    """Training step of one config, divided over replicas, with methods that lower it.
 
     Args:
         config: config of the run.
@@ -90,7 +90,7 @@ class Program:
 
     @property
     def metric_names(self) -> list[str]:
-        """Names of the elements of the update's result `metrics`, in order."""
+        """Names of the metrics, in the order of the vector that the step's update returns."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
         if self.data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
@@ -229,7 +229,7 @@ class Program:
         return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
 
     def _take_parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return the specs of one replica's part of parameters or slots."""
+        """Return the specs of one replica's parts, from those of whole parameters or slots."""
         shards = self.shards
         return {name: shards[name].get_part(s) if shards else s for name, s in specs.items()}
 
@@ -260,7 +260,7 @@ def trace_evaluation(config: Config, data: Data, sequences: int) -> Traced:
 
 
 def make_batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
-    """Return the specs of a batch of `data.pipeline`, by name.
+    """Return the `Spec` (shape and dtype) of each array in a batch of `data.pipeline`, by name.
 
     Args:
         data: facts of the run's data set.
@@ -288,8 +288,9 @@ def trace(
     """Lower a function of named tensors.
 
     Args:
-        function: function of the inputs by name that returns a list of outputs.
-        inputs: inputs, in the order of the module's arguments.
+        function: function to lower. Its argument is a dict of input tensors by name. It returns a
+            list of output tensors.
+        inputs: specs of the inputs by name, in the order of the HLO module's arguments.
         outputs: names of the outputs.
 
     Raises:

@@ -16,7 +16,9 @@ _KERNEL = "tpu_custom_call"
 
 
 def make_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
-    """Return a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
+    """Return a JAX function with the arguments `traced.inputs` and the results `traced.outputs`.
+
+    Arguments are positional, and the results are a list, both in the order of `traced`.
 
     Args:
         traced: lowered function.
