@@ -16,7 +16,7 @@ _LONG_DAYS = 30
 
 
 def make_cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
-    """Return a warning if the run would take more than `_LONG_DAYS` on this CPU, else None."""
+    """Return a warning if the run would take more than `_LONG_DAYS` days on this CPU, else None."""
     is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()
     if engine.use_tpu or is_gpu:
         return None

@@ -162,7 +162,7 @@ class RunLogger:
             self._model_dir.events.append(event, self._deps.clock, **fields)
 
     def _write_saved(self) -> None:
-        """Write the events of checkpoints that were saved since the last call."""
+        """Append an event to events.jsonl for each checkpoint saved since the last call."""
         with self._lock:
             while self._saved:
                 saved = self._saved[0]
@@ -278,7 +278,7 @@ class RunLogger:
         return before.meta.tokens_seen + round(new)
 
     def make_metadata(self) -> Meta:
-        """Return the metadata of a checkpoint of the last finished step, with no files yet."""
+        """Return metadata for a checkpoint at the last finished step, still without its files."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,

@@ -51,7 +51,7 @@ def train(
 
     Raises:
         CommandError: The run is not finished. The outcome is recorded in MODEL_DIR, if the run has
-            begun there. `results` of the error contain `global_step` and `loss`.
+            begun there. The error's attribute `results` contains `global_step` and `loss`.
     """
     pod, deps = job.pod, job.deps
     check_run(job.config, job.manifest, job.engine)

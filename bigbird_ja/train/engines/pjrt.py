@@ -158,7 +158,7 @@ class PjrtEngine:
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
-        """Construct the step's `Program`. The attention in `config` is `xla` or `kernel`, not `auto`."""
+        """Construct the step's `Program`. The attention in `config` is `xla` or `kernel`."""
         count = len(self.devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count
