@@ -80,7 +80,7 @@ def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
         source: folder, or prefix of a checkpoint, on disk or gs://.
         config: config of the new run.
         data: facts of the new run's data set. Tokens that `make-data` added to the tokenizer of a
-            Hugging Face folder get random rows.
+            Hugging Face folder get random embeddings.
 
     Raises:
         BadInput: The source is missing, not readable, or of another architecture.
