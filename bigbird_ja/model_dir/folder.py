@@ -444,7 +444,7 @@ class ModelDir:
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
-        """Write the resolved config, if it has changed, and the tokenizer.
+        """Write the resolved config, if it has changed, and the tokenizer, if it is missing.
 
         Args:
             config: config of the run.

@@ -135,8 +135,8 @@ def estimate_run_time(training_hours: float, interval: float, rate: float) -> Ru
 
     Each preemption costs a restart, and on average half a checkpoint interval that is repeated. T
     is the interval, s the duration of a save, R the duration of a start or restart, and r the
-    number of preemptions per rented hour. The rented hours H of U hours of training solve
-    H = U (1 + s/T) + R + r H (T/2 + s/2 + R), with all durations in hours.
+    number of preemptions per rented hour. For U hours of training, the rented hours H are the
+    solution of H = U (1 + s/T) + R + r H (T/2 + s/2 + R), with all durations in hours.
 
     Args:
         training_hours: Hours of training without interruption.
@@ -254,8 +254,8 @@ def make_row(
 ) -> Row:
     """Return the row of a machine.
 
-    The time of completion on a free machine is unknown, since it is available only for some hours
-    at a time.
+    The time of completion on a free machine is unknown, since such a machine is available only for
+    some hours at a time.
 
     Args:
         run: run to plan.

@@ -51,11 +51,11 @@ class PlanResult:
         preemptions_per_hour: Assumed preemptions of a spot machine.
         hours_by_preemptions: Rented hours of `cheapest` for each rate in `OTHER_PREEMPTIONS`, if
             `cheapest` is a spot machine.
-        minutes_per_preemption: Repeated work and restart after a preemption.
+        minutes_per_preemption: Minutes of repeated work and restart after a preemption.
         max_cost: Budget in US dollars, or None.
         max_cost_buys: Training that the budget pays for on each rented machine.
         prices_as_of: Oldest date of the prices.
-        prices_age_days: Age of `prices_as_of`.
+        prices_age_days: Age of `prices_as_of` in days.
         prices_source: Source of the prices.
     """
 
@@ -107,7 +107,8 @@ def plan(
         preemptions_per_hour: Expected preemptions of a spot machine.
 
     Raises:
-        BadInput: A file cannot be read or does not fit, or settings cannot be combined.
+        BadInput: A file cannot be read, the result of `preflight` is for another sequence length, a
+            machine is unknown, or settings cannot be combined.
     """
     manifest = manifest_lib.load(data_dir) if data_dir else None
     layers = [

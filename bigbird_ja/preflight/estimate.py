@@ -67,7 +67,7 @@ def divide_batch(config: Config, target: Target) -> int:
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on `devices` devices.
 
-    If `devices` is 1, trace one device's part of the step on `tpu.num_cores` devices, without
+    If `devices` is 1, trace the part of the step that one of `tpu.num_cores` devices runs, without
     collectives. (libtpu can compile the complete program only for a slice of `tpu.num_cores`
     devices.)
 
@@ -85,7 +85,7 @@ def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredSt
 
 
 def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
-    """Orthogonalize one device's share of a stack of Muon's matrices.
+    """Orthogonalize the matrices in a stack that one device processes, for the optimizer Muon.
 
     Args:
         stack: [matrices, rows, columns], the stack.
@@ -254,7 +254,7 @@ def _add_time(
 
 
 def _sum_collectives(target: Target, priced: list[costs.Cost]) -> dict[str, Any]:
-    """Return the number, bytes, cycles and link time of the collectives in a slice's step."""
+    """Return the fields of `StepResult` about the collectives in a slice's step."""
     between = [cost for cost in priced if cost.collective]
     carried = sum(
         costs.count_link_bytes(str(cost.collective), cost.moved_bytes, target.devices)

@@ -84,7 +84,7 @@ _on_closed: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def outlive_reader(on_closed: Callable[[], None]) -> Iterator[None]:
-    """Context manager: continue if standard error fails.
+    """Context manager: continue if writing to standard error fails.
 
     On a full disk, lines are dropped. If the program that reads standard error has ended,
     `on_closed` is called.

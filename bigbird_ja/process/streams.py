@@ -144,7 +144,7 @@ def _simplify(value: Any) -> Any:
 
 @contextlib.contextmanager
 def name_stream(number: int) -> Iterator[None]:
-    """Context manager: set `filename` of an `OSError` to the name of a standard stream."""
+    """Context manager: set `filename` of the block's `OSError` to a standard stream's name."""
     try:
         yield
     except OSError as error:
