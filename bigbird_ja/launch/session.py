@@ -280,10 +280,10 @@ def _watch(
 
 
 def _finish(run: LaunchedRun, state: RunState, advice: str) -> LaunchResult:
-    """Return the result of a finished run.
+    """Return the result of an ended run.
 
     Raises:
-        CommandError: The run has not finished. The error's `reason` is the exit reason.
+        CommandError: The run ended without finishing. The error's `reason` is the exit reason.
     """
     result = LaunchResult(
         name=run.name,

@@ -171,7 +171,7 @@ class RunState:
     ending_message: str = ""
 
     def has_moved(self, run: LaunchedRun) -> bool:
-        """Return whether the next machine has another service or project than the last one."""
+        """Return whether the next TPU's service or project differs from that of the last TPU."""
         last = self.machine or run
         return (last.service, last.project) != (run.service, run.project)
 
@@ -182,7 +182,7 @@ class RunState:
 
     @property
     def place(self) -> dict[str, object]:
-        """Zone, attempt and step, as fields of an event."""
+        """Fields of an event: zone and number of the last request, and the run's highest step."""
         return {"zone": self.zone, "attempt": self.attempt, "step": self.best_step}
 
     def enter(self, phase: Phase, is_made: bool = True) -> RunState:

@@ -225,7 +225,7 @@ def banded_attention(
 
 
 def apply_gate(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
-    """Split the last axis of `both`, and multiply the first half, after `activate`, by the second.
+    """Split the last axis of `both`, and return `activate` of the first half times the second half.
 
     With `save_product`, `both` and the product are saved for the backward pass, and barriers make a
     TPU's compiler compute each gradient only once. `save_derivative` of `activate` has the same

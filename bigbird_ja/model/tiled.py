@@ -180,7 +180,7 @@ def _lay_out_rows(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> di
 
 
 def _compute_biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
-    """Return the term to add to each part's scores: 0, or `_UNSEEN` to hide a key."""
+    """Return terms to add to the scores of each attention part: 0, or `_UNSEEN` to hide a key."""
     mask, documents = tokens
     biases = _lay_out_rows(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
     # The first block of a tile sees only the outer block before the tile, and the second block only
@@ -303,10 +303,10 @@ def _compute_key_gradient(
 
 
 def _reduce_over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
-    """Reduce a part's scores over its keys: [b, T, heads, rows]."""
+    """Reduce the scores of one part of the attention over its keys: [b, T, heads, rows]."""
     return reduce(scores, axis=list(range(4, len(scores.shape))))
 
 
 def _broadcast_rows(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
-    """Reshape a number per query row so that it broadcasts over a part's keys."""
+    """Reshape a number per query so that it broadcasts over the keys in the shape of `scores`."""
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])

@@ -42,7 +42,7 @@ class RolledTiles:
         )
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`. Its result is the sum of the returned tensors.
+        """Return tensors whose sum is the result of the adjoint of `keys`.
 
         Each tensor has the shape [b, T, heads, size, rows].
         """

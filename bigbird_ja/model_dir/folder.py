@@ -463,5 +463,5 @@ def _is_plain_file(path: str) -> bool:
 
 
 def compute_next_batch(meta: Meta, config: Config) -> int:
-    """Return the number of the next batch after a checkpoint, in batches of the config's size."""
+    """Return the number of the first batch after a checkpoint, for the config's batch size."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

@@ -20,7 +20,7 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
     """Return the kernel that computes the gradients of the scaled query, of key and of value.
 
     The kernel's arguments are query, key, value, context, gradient of the context, statistics, and
-    the marks of `make_mark_specs`.
+    the arguments that `make_mark_specs` describes.
     """
     shape = replace(shape, is_backward=True)
     sequence = t.make_sequence_spec(shape)

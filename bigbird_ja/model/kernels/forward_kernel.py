@@ -18,7 +18,7 @@ def forward(shape: LayerShape, interpret: Any = False) -> Any:
     """Return the kernel that computes context and statistics, in the shapes of `LayerShape`.
 
     The statistic of a query is the logarithm of its sum of exponentials. The kernel's arguments are
-    the scaled query, the key, the value, and the marks of `make_mark_specs`.
+    the scaled query, the key, the value, and the arguments that `make_mark_specs` describes.
     """
     sequence = t.make_sequence_spec(shape)
     return t.call(

@@ -67,7 +67,7 @@ class LayerShape:
 
     @property
     def is_full(self) -> bool:
-        """Whether every query sees every key."""
+        """Whether every query sees every key, except keys that padding or documents hide."""
         return self.num_shifts is None and self.reach is None
 
     @property

@@ -308,5 +308,5 @@ class Neighbors:
 
 
 def _wrap(tile: Any, tiles: int) -> Any:
-    """Wrap a tile number after the last tile around to tile 1, without a costly division."""
+    """Wrap a number beyond the last tile around to tiles 1, 2, ..., without a costly division."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
