@@ -88,7 +88,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """Package whose functions stay visible next to subpackages of the same name."""
+    """Package in which the import of a subpackage hides no function with the same name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         # An import of bigbird_ja.report would hide the function `report`.

@@ -59,10 +59,10 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Return the figures `keys` of a step of 12 layers, or None for each if it does not fit in HBM.
+    """Return the figures named in `keys` for a step of 12 layers.
 
-    With `quick`, the figures are extrapolated from 2 and 4 layers. `sets` may set another number of
-    layers.
+    If the step does not fit in HBM, each figure is None. With `quick`, the figures are extrapolated
+    from 2 and 4 layers. If `sets` contains `model.num_layers`, this number of layers is used.
     """
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]

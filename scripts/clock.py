@@ -703,7 +703,7 @@ def predicted_ms(p: Program, counts: Counts, reached: float = measured.REACHED) 
 
 
 def fit(steps: Sequence[Program], counts: Mapping[str, Counts]) -> float:
-    """Fit `measured.REACHED` as the median ratio of published to counted times.
+    """Fit `measured.REACHED`, the median of published times divided by times from counted cycles.
 
     Each source (the programs of one repository on one chip) has the same weight.
     """

@@ -93,7 +93,9 @@ def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
 
 
 def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:
-    """Build a case from each repeated mention that has the same tokens as the previous one.
+    """Build a case from each mention that repeats a fact of its record.
+
+    The mention must have the same tokens as the preceding mention of this fact.
 
     Args:
         records: padded sequences without masks, each int32 [seq_length].

@@ -97,10 +97,10 @@ class Zygote:
         """Start `bigbird-ja ARGUMENTS`.
 
         Keyword arguments:
-            hang_at: with `["step", 5]`, `pretrain` creates the file `hung` at the fifth instant of
-                this name (see `testkit.instants`), and pauses until the file is removed. The time
-                limit of --max_train_minutes expires at this instant. The file `marks` lists all
-                instants.
+            hang_at: with `["step", 5]`, `pretrain` pauses at the fifth instant of the phase `step`
+                (see `testkit.instants`). It creates the file `hung`, and waits until this file is
+                removed. At the same instant, the time limit of --max_train_minutes expires. The
+                file `marks` lists all instants.
             limits: resource limits, such as `{"FSIZE": bytes}`. The limit "AS" does not include the
                 address space that the process has when it starts.
             cwd: working directory.

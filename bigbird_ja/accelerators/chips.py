@@ -111,7 +111,7 @@ class Accelerator:
 
     @property
     def launch_type(self) -> str:
-        """Google's name for `launch --accelerator_type`, which contains `v5litepod` for v5e."""
+        """Google's name for `launch --accelerator_type`: `v5litepod-8` for v5e-8, else `name`."""
         return self.name.replace("v5e-", "v5litepod-")
 
 
@@ -129,7 +129,7 @@ USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
 
 
 def find(name: str) -> Accelerator:
-    """Return the slice of a name such as `v3-8`, `v5e-32` or `v5litepod-8`.
+    """Return the slice with a name such as `v3-8`, `v5e-32` or `v5litepod-8`.
 
     Raises:
         BadInput: There is no such slice.
@@ -154,7 +154,7 @@ def find(name: str) -> Accelerator:
 
 
 def build_slice(chip: str, chips: int) -> Accelerator:
-    """Return the slice with this number of chips."""
+    """Return the slice with `chips` chips of the type `chip`, such as "v5e"."""
     cores = _CORES_PER_CHIP.get(chip, 1)
     return Accelerator(
         f"{chip}-{chips * (1 if chip in _COUNTS_CHIPS else 2)}",
@@ -169,8 +169,9 @@ def build_slice(chip: str, chips: int) -> Accelerator:
 def predict_link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
     """Return the seconds of a step's collectives on the links of a slice.
 
-    In a dimension of at least 16 chips (v5p: 4) the links form a ring, so that both directions are
-    used. For a chip without a public timing, the specified bandwidth is used.
+    If every dimension with several chips has at least 16 of them (at least 4 on v5p), the links
+    form rings, and both directions are used. For a chip without a public timing, the specified
+    bandwidth is used.
 
     Args:
         chip: chip of the slice.

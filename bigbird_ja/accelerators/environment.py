@@ -9,12 +9,12 @@ COMPILER = {name: PACKAGES[name] for name in ("jax", "libtpu")}
 
 
 def describe(versions: Mapping[str, str]) -> str:
-    """Format the versions of a step's compiler: "jax 0.10.2, libtpu 0.0.42.1"."""
+    """Format the versions of the packages that compile a step: "jax 0.10.2, libtpu 0.0.42.1"."""
     return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in COMPILER)
 
 
 def list_compiler_warnings(versions: Mapping[str, str]) -> list[str]:
-    """Return a warning if rented machines use other versions of the compiler."""
+    """Return a warning if `versions` of jax or libtpu differ from those on rented machines."""
     if COMPILER.items() <= versions.items():
         return []
     return [

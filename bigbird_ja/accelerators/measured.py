@@ -50,10 +50,10 @@ def predict_step_seconds(
     """Return the expected seconds of a step, and a text about the basis of the prediction.
 
     Args:
-        kernels: seconds of kernels by machine code.
-        code: seconds of other ops by machine code, with the waits for copies; None if they are not
-            counted.
-        estimate: seconds of other ops by the compiler's estimate.
+        kernels: seconds of kernels, counted in the machine code.
+        code: seconds of other ops and of waits for copies, counted in the machine code, or None
+            without such a count.
+        estimate: seconds of other ops, estimated by the compiler.
         links: seconds of traffic between devices, which overlaps with computation.
     """
     if code is None:
@@ -66,13 +66,13 @@ def predict_step_seconds(
 def predict_device_seconds(
     kernels: float, code: float, estimate: float, reached: float = REACHED
 ) -> float:
-    """Return the expected seconds in which a device computes.
+    """Return the expected seconds that a device spends on the computation of a step.
 
     Args:
-        kernels: seconds of kernels by machine code.
-        code: seconds of other ops by machine code.
-        estimate: seconds of other ops by the compiler's estimate.
-        reached: ratio of published times to the computed ones.
+        kernels: seconds of kernels, counted in the machine code.
+        code: seconds of other ops, counted in the machine code.
+        estimate: seconds of other ops, estimated by the compiler.
+        reached: ratio of published times to computed times.
     """
     return reached * (kernels + code ** (1 - POWER) * estimate**POWER)
 

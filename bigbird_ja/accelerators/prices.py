@@ -66,7 +66,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         on_demand: On-demand price; None if it is unknown or not offered.
         spot: Spot price; None if it is unknown or not offered.
         most_chips: Maximum number of chips at this price, or None for no limit.
-        zones: Zones, or None for all zones of the earlier offers of the chip.
+        zones: Zones, or None for all zones in the chip's earlier offers.
         as_of: Date of the price; None for the date of the file.
     """
 
@@ -165,12 +165,12 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
         If the bucket's continent has zones, zones on other continents are excluded, since traffic
         between continents costs more than the difference in price. Zones that are much more
-        expensive than the first zone are excluded, since budgets use the most expensive zone.
+        expensive than the first chosen zone are excluded, since budgets use the highest price.
 
         Args:
             machine: TPU slice.
             pricing: on_demand or spot.
-            near: region of the bucket, or "" for the United States, as in docs/cloud-setup.md.
+            near: region of the bucket, or "" to prefer zones in the United States.
         """
         offers = self.list_zones(machine, pricing)
         priced = {zone: price for zone, price in offers if price is not None}

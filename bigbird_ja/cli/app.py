@@ -121,7 +121,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _open_results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Return a context manager that yields the `--json` line's writer if `wanted`, else None."""
+    """Return a context manager that yields the `--json` line's writer, or None if not `wanted`."""
     return streams.separate_results() if wanted else contextlib.nullcontext()
 
 
@@ -200,7 +200,7 @@ def _report(
 def _leave(message: str, signals: CommandSignals) -> None:
     """Clean up and end the process, from the thread that receives signals.
 
-    Each step has a timeout.
+    The cleanup, the message and the exit functions have one timeout each.
     """
 
     def flush_message() -> None:

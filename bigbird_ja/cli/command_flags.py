@@ -95,7 +95,7 @@ class Flags:
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare a flag with choices. The default is the first choice, unless `about` sets it."""
+        """Declare a flag with choices. Its default is `about["default"]` or the first choice."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
@@ -168,7 +168,7 @@ class _Parser(flags.ArgumentParser):
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Return the value or the list of values.
+        """Return the flag's value, or the list of its values.
 
         Raises:
             ValueError: A value has the wrong type or is out of range.
@@ -306,7 +306,7 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
-    """Check the conditions `needs` and `excludes` of a given flag."""
+    """Check the conditions `needs` and `excludes` of a flag that the user has set."""
     option = declared(flag)
     if option.needs:
         check_given(args, f"--{flag.name}", option.needs)
@@ -316,7 +316,7 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
 
 
 def check_given(args: flags.FlagValues, what: str, need: str) -> None:
-    """Check that the flag `need` is given, since `what` has no effect without it."""
+    """Check that the flag `need` is given, without which the flag `what` has no effect."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Conversion of the flags that set settings to arguments of functions."""
+"""Conversion of `--config`, `--set` and the flags of single settings to function arguments."""
 
 from __future__ import annotations
 

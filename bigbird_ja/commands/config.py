@@ -31,7 +31,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> ConfigResult:
-    """Print the settings and their sources. If a source is a parameter, its flag is printed."""
+    """Print each setting with its source. A parameter that is a source is printed as its flag."""
     import dataclasses
 
     from bigbird_ja.process.console import warn

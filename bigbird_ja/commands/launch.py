@@ -6,14 +6,14 @@ r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at 
       --bucket gs://MY-BUCKET --data_dir gs://MY-BUCKET/data --max_cost 5
 
 Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/model (checkpoints,
-metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
-BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
-run is finished, which takes days: run it in tmux, or on a small VM. If it is killed, rerun the same
-command, which adopts the machine. A TPU without a supervisor deletes itself after --lease_hours,
-and no TPU lives longer than --max_hours and --max_cost allow. Settings and data that the TPU would
-refuse are refused before it is rented. A zone that refuses the request is skipped, and bills
-nothing. --dry_run needs no credentials, no project and no data, and takes a second.
-docs/cloud-setup.md explains the set-up of an empty project.
+metrics, events: see `pretrain`) and BUCKET/NAME/supervisor. If --init_from is on this machine, also
+uploads it to BUCKET/encoders/SHA256, and the TPU verifies this copy before it trains. Stays in the
+foreground until the run is finished, which takes days: run it in tmux, or on a small VM. If it is
+killed, rerun the same command, which adopts the machine. A TPU without a supervisor deletes itself
+after --lease_hours, and no TPU lives longer than --max_hours and --max_cost allow. Settings and
+data that the TPU would refuse are refused before it is rented. A zone that refuses the request is
+skipped, and bills nothing. --dry_run needs no credentials, no project and no data, and takes a
+second. docs/cloud-setup.md explains the set-up of an empty project.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ this budget pays for on each machine.
 
 Hours are rented time, including saves, restarts and work that is repeated after preemptions. The
 time of a step is computed from the compiler's output, and fitted to published times of steps on
-real chips (docs/lab/clock.md). With --preflight, the run's own step was compiled. The printed
-interval of a step's time covers 80 % of the published times. Costs include only the machine: the
-storage of a base model costs less than a dollar a month, and traffic within a region is free.
+real chips (docs/lab/clock.md). With --preflight, this output is that of the run's own step. The
+printed interval of a step's time covers 80 % of the published times. Costs include only the
+machine: the storage of a base model costs less than a dollar a month, and traffic within a region
+is free.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
 of Kaggle and Colab. Zones are those that `launch` tries by default: the region and the continent of

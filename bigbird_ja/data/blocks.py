@@ -119,7 +119,7 @@ def _cut_corpus(
 ) -> Iterator[tuple[str, int, list[str]]]:
     """Yield (split, repetitions per epoch, texts) of each block.
 
-    A block ends with the document that reaches `limit` characters.
+    A block ends as soon as its documents have at least `limit` characters together.
     """
     whole, fraction = divmod(_to_fraction(weight), 1)
     # Each pair (split, repetitions per epoch) has its own blocks. When the corpus ends, the pairs'
@@ -158,8 +158,8 @@ def _draw(share: Fraction, seed: int, purpose: int, first_of: int | None = None)
         share: fraction of the items to draw, below 1.
         seed: seed of the draws.
         purpose: purpose of the draws, a `hashing.Purpose`.
-        first_of: number of items at the start of the first run from which one is drawn, or None for
-            all items of the run.
+        first_of: limit for the first run: one of its first `first_of` items is drawn. None for no
+            limit.
     """
     if not share:
         yield from itertools.repeat(False)

@@ -94,8 +94,8 @@ def _check_places(request: Request) -> None:
 def _load_finished(request: Request, work: Work) -> Manifest | None:
     """Return the manifest if the output contains a finished data set of this spec, else None.
 
-    With `overwrite`, a finished data set counts only if an interrupted `make-data` of the same spec
-    wrote it.
+    With `overwrite`, a finished data set is replaced, so the result is None. But if an interrupted
+    run with the same spec wrote the data set, its manifest is returned.
 
     Raises:
         BadInput: The folder contains a data set of other settings, or a damaged one.

@@ -81,7 +81,7 @@ class Work:
     """
 
     def __init__(self, output_dir: str) -> None:
-        """Set the paths of the folders, without creating them."""
+        """Set the paths of the work folders, without creating them."""
         self.output = output_dir
         self.folder = storage.join(output_dir, NAME)
         self.local = self.folder
@@ -97,16 +97,16 @@ class Work:
         """Return the spec of an earlier run's unfinished work, or None if there is none.
 
         Raises:
-            BadInput: One of the folders contains foreign files.
+            BadInput: A work folder contains foreign files.
         """
         local = _read_spec(self.local)
         return _read_spec(self.folder) or local  # The spec in the output has priority.
 
     def open(self, spec: DataSpec) -> None:
-        """Create the folders for a spec, unless they exist.
+        """Create the work folders for a spec, unless they exist.
 
         Raises:
-            BadInput: Another command has just begun work with other settings in one of the folders.
+            BadInput: Another command has just begun work with other settings in a work folder.
         """
         if _read_spec(self.local) not in (None, spec):
             _remove_ours(self.local)  # The local folder contains work of another spec.
@@ -126,10 +126,10 @@ class Work:
         storage.clean_temporary(self.output, _SHARD)
 
     def remove(self) -> None:
-        """Remove this program's files from the folders, and then the empty folders.
+        """Remove this program's files from the work folders, and then the empty folders.
 
-        No other process writes to the folders. So temporary files are leftovers of killed commands,
-        and are removed, too.
+        No other process writes to these folders. So temporary files are leftovers of killed
+        commands, and are removed, too.
         """
         for folder in dict.fromkeys((self.local, self.folder)):
             if _read_spec(folder) is not None:
@@ -148,9 +148,9 @@ class Work:
         storage.write_text(self._locate_note(made.shard.name), json.dumps(values))
 
     def find_finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Return those of the shards `names` that an earlier run finished, by name.
+        """Return, by name, the descriptions of shards in `names` that an earlier run finished.
 
-        The content of their files in the output is verified.
+        The content of the shard files is verified.
         """
         stats = storage.list_stats(self.output)
         finished = {}
@@ -217,7 +217,7 @@ def _read_spec(folder: str) -> DataSpec | None:
 def _remove_ours(folder: str) -> None:
     """Remove the files of `make-data` from a work folder, and the folder if it is then empty.
 
-    `settings.json` is removed last. After a kill, it still identifies the folder.
+    `settings.json` is removed last, so that it still identifies the folder after a kill.
     """
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder

@@ -59,7 +59,7 @@ def fold(key: Any, value: Any) -> npt.NDArray[np.uint32]:
 
 
 def seed_key(seed: int, purpose: int) -> int:
-    """Return the key of a seed (any integer of up to 64 bits) for one purpose."""
+    """Return the hash key for one purpose, derived from a seed (an integer of up to 64 bits)."""
     seed &= 0xFFFFFFFFFFFFFFFF
     return int(fold(fold(fold(0, purpose), seed & 0xFFFFFFFF), seed >> 32))
 

@@ -184,9 +184,9 @@ def check_data(*, data_dir: str | os.PathLike[str]) -> DataCheckResult:
 
 
 def format_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> list[str]:
-    """Return a legend and the first `count` train records, with the masked tokens marked.
+    """Return lines of text: a legend, and the first `count` train records with marked masks.
 
-    The list is empty if `count` is 0 or if the data set has no tokenizer.
+    There are no lines if `count` is 0 or if the data set has no tokenizer.
     """
     if not count or not manifest.tokenizer_sha256:
         return []

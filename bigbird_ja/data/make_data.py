@@ -90,7 +90,7 @@ def make_data(
         overwrite: whether an existing data set is renamed to NAME.replaced-N.
 
     Raises:
-        BadInput: The attention rejects this sequence length, or as in `build.make_data`.
+        BadInput: The attention rejects this sequence length, or `build.make_data` raises BadInput.
     """
     began = time.monotonic()
     arguments = {

@@ -108,9 +108,9 @@ class DataSpec(Data):
     def make_rule(
         self, mask_unit: str | None = None, max_predictions: int | None = None
     ) -> MaskingRule:
-        """Return the masking rule.
+        """Return the masking rule of the data set.
 
-        An argument that is not None replaces the value of a dynamic data set.
+        If the masks are dynamic, an argument that is not None replaces the data set's value.
 
         Raises:
             BadInput: The data is static, and an argument differs from the data set's value.
@@ -203,7 +203,7 @@ class Statistics:
         unknown: number of unknown tokens.
         unknown_characters: the most frequent characters without a token.
         tokenizer_changes: changes that were made to another project's tokenizer, by special token.
-        tokenizer_source: name of the tokenizer on the Hub and commit, or "" for a local one.
+        tokenizer_source: "name@commit" of a tokenizer on the Hub, or "" for a local one.
     """
 
     document_tokens: tuple[Count, ...] = ()
@@ -267,7 +267,7 @@ class Manifest(DataSpec):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the spec, counts and checksums, on which a run depends."""
+        """SHA-256 (hex) of all values on which a run depends: spec, counts and checksums."""
         values = dataclasses.asdict(self)
         for name in _NOT_CONTENT:
             del values[name]

@@ -87,7 +87,8 @@ def count_predictions(
 ) -> Array:
     """Return the maximum number of predictions of each record, int32.
 
-    The number is 0 for a record without ordinary tokens. Halves are rounded to even.
+    The number is the masking rate times the number of ordinary tokens, with halves rounded to even.
+    It is at least 1 and at most `rule.max_predictions`, but 0 for a record without ordinary tokens.
     """
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
@@ -141,13 +142,13 @@ def mask_arrays(
         prob: float64, masking rate that replaces the rule's, or None.
 
     Returns:
-        `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0). P is
-        `rule.max_predictions`.
+        `input_ids` int32 [b, S]; `masked_lm_positions` (ascending), `masked_lm_ids` int32 [b, P];
+        `masked_lm_weights` float32 [b, P] (1 for a prediction). The last three are padded with 0
+        to P = `rule.max_predictions`.
     """
 
     def derive_key(purpose: int) -> Array:
-        """Return the key of each record for one purpose: uint32 [b, 1]."""
+        """Return the hash key of each record for one purpose of random numbers: uint32 [b, 1]."""
         return arrays.fold(arrays.fold(seed_key(seed, purpose), epoch), record)[:, None]
 
     ordinary = is_ordinary(tokens, rule, arrays)
@@ -223,8 +224,8 @@ def _compute_priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Ar
     """Return the priority of each token: int32 or int64 [b, S], -1 for special tokens and padding.
 
     Tokens with the highest priority are predicted first. Units are ordered by their hashes, and the
-    tokens of a unit by position. Up to 65,536 positions, low bits of the hash are dropped, so that
-    hash and position fit in an int32. For longer sequences, the priorities are int64.
+    tokens of a unit by position. For sequences of up to 65,536 positions, low bits of the hash are
+    dropped, so that hash and position fit in an int32. For longer ones, the priorities are int64.
     """
     length = ordinary.shape[1]
     bits = _count_position_bits(length)
@@ -245,17 +246,18 @@ def _choose_tokens(
     def find_nth(priorities: Array, count: Array) -> Array:
         """Return the `count`-th highest priority of each row: [b, 1].
 
-        If `count` is 0, the result is a number above all priorities. `nth_highest` needs the same n
-        in every row, so `most - count` numbers above all priorities are added to each row.
+        If `count` is 0, the result is a number above all priorities. `nth_highest` accepts only one
+        n for all rows. So n is `most`, and each row gets `most - count` extra values that are above
+        all priorities.
         """
         is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
         more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)
         return arrays.nth_highest(priorities, more, most)
 
     def is_in_word(priorities: Array, words: Array, priority: Array) -> Array:
-        """Return whether each token is ordinary and in a given word of its row: bool [b, S].
+        """Return whether each token is ordinary and in the chosen word of its row: bool [b, S].
 
-        The given word of a row contains the token with `priority` [b, 1].
+        `priority` [b, 1] chooses the word of each row by the priority of one of its tokens.
         """
         length = words.shape[1]
         late = xp.maximum(priority, 0) % (1 << _count_position_bits(length))
@@ -265,9 +267,9 @@ def _choose_tokens(
     def choose_whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """Choose the tokens of rows whose budget ends inside a word.
+        """Choose the tokens to predict in rows where the limit `budget` would cut a word.
 
-        `in_word` is true for the tokens of this word.
+        `in_word` states whether each token belongs to the word that would be cut.
         """
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)

@@ -82,9 +82,10 @@ class ReaderStart:
 
 
 def choose_num_readers(counts: Sequence[int]) -> int:
-    """Return the largest power of two up to 32 that divides the number of shards.
+    """Return the number of virtual readers for some shards.
 
-    If the shards' numbers of records differ by more than one, there is only one reader.
+    It is the largest power of two up to 32 that divides the number of shards. But if the shards'
+    numbers of records differ by more than one, it is 1.
 
     Args:
         counts: number of records of each shard.
@@ -177,7 +178,7 @@ def _slice_window(layout: Layout, j: Any) -> slice:
 
 
 def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart:
-    """Return the start of `reader` if all global positions below `position` have been read."""
+    """Return where `reader` continues after all global positions below `position` were read."""
     taken = count_positions_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
     left = taken - count_positions_before(layout, epoch * layout.num_records, reader)

@@ -73,7 +73,8 @@ def pack_pairs(
 def _build_pair(text: _Text, room: int, draws: list[int]) -> Pair:
     """Build a pair that fills up to `room` positions.
 
-    `draws` are random 32-bit numbers for the label, the length of A, and the start of B.
+    `draws` are random 32-bit numbers for the label, the length of segment A, and the start of
+    segment B.
     """
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
@@ -138,7 +139,7 @@ class _Text:
         return sum(self._left[document] for document in documents)
 
     def take(self, span: Span) -> None:
-        """Remove `span`, which lies inside one of the remaining spans."""
+        """Remove the tokens of `span`, all of which lie in one remaining span."""
         index = self.find_span(span[0])
         assert index is not None
         start, end = self.spans[index]
@@ -148,7 +149,7 @@ class _Text:
         self._left[self.find_document(span[0])] -= span[1] - span[0]
 
     def find_head(self) -> int:
-        """Return the index of the span that begins the next A.
+        """Return the index of the remaining span where the next segment A begins.
 
         If a document contains more than half of the remaining text, the result is the document's
         first span. Otherwise it is the first span of all.
@@ -164,7 +165,7 @@ class _Text:
     def iterate_after(self, index: int, without: Collection[int]) -> Iterator[Span]:
         """Yield the spans after span `index`, and then the spans before it.
 
-        Spans of the documents in `without` are skipped.
+        Spans of documents whose index is in `without` are skipped.
         """
         for i in chain(range(index + 1, len(self.spans)), range(index)):
             if self.find_document(self.spans[i][0]) not in without:
@@ -172,11 +173,11 @@ class _Text:
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """Cut an A of about `target` positions from the remaining text.
+    """Cut a segment A of about `target` positions from the remaining text.
 
     Returns:
-        The spans of A, and the place where the text continues after A, or None if every span of A
-        contains one token.
+        The spans of A, and the place where the text continues after A. This place is None if A
+        consists of whole spans of one token, which cannot be cut.
     """
     most = room - 2  # The minimum of B is a token and its [SEP].
     head = text.find_head()
@@ -187,7 +188,8 @@ def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None
             break
         if at is None and used + end - start + 1 > target:
             at, wanted = len(run), start + target - used - 1
-        run.append((start, min(end, start + most - used)))  # `_cut` finds a place before this end.
+        # This end is only an upper limit: `_cut` chooses the end of A before it.
+        run.append((start, min(end, start + most - used)))
         used += run[-1][1] - start + 1
     if at is None:
         at, wanted = len(run) - 1, run[-1][1]
@@ -253,9 +255,10 @@ def _cut(
 
 
 def _find_partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
-    """Return the place where a random B starts, near a random remaining token.
+    """Choose a random remaining token, and return a place near it where segment B can start.
 
-    Documents in `without` are excluded. At least one other document must have remaining text.
+    Documents whose index is in `without` are excluded. At least one other document must have
+    remaining text.
     """
     place = _draw_place(text, without, draws)
     index = text.find_span(place)
@@ -271,7 +274,10 @@ def _find_partner(text: _Text, without: Collection[int], draws: Sequence[int], r
 
 
 def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
-    """Return the place of a random remaining token, in a document that is not in `without`."""
+    """Return the place of a random remaining token.
+
+    Documents whose index is in `without` are excluded.
+    """
     for draw in draws:
         place = draw * text.end >> 32
         if text.find_span(place) is not None and text.find_document(place) not in without:
@@ -284,10 +290,10 @@ def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> 
 
 
 def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
-    """Cut a B of up to `free` positions from the remaining text, and return its spans.
+    """Cut a segment B of up to `free` positions from the remaining text, and return its spans.
 
-    B begins at the place `start` and continues with the spans after it. Spans of the documents in
-    `without` are skipped.
+    B begins at the place `start` and continues with the spans after it. Spans of documents whose
+    index is in `without` are skipped.
     """
     index = text.find_span(start)
     assert index is not None

@@ -50,7 +50,7 @@ def read_batches(
     """Read this host's part of the global batches for training, parsed and masked.
 
     Args:
-        config: settings, fitted to the manifest.
+        config: settings, including those that the data set determines.
         manifest: manifest of the data set.
         data_dir: data set, on disk or gs://.
         start_step: number of the first batch in the data's order.
@@ -95,7 +95,7 @@ def read_record_batches(
 ) -> tf.data.Dataset:
     """Read this host's part of the global batches from `start_step` on, without parsing it.
 
-    Reading starts in the window of `start_step`, so earlier batches are not read.
+    Each reader starts with the window that contains its next record. Earlier windows are not read.
 
     Args:
         config: settings, for seed, batch size and shuffle window.
@@ -149,7 +149,7 @@ def _read_records(
 def _read_window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return (records, epoch, record id) of a window, in the order of delivery."""
+    """Return the records of a reader's window in random order, with their epochs and record ids."""
     shards = order.list_window_shards(layout, window, reader, TENSORFLOW)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
@@ -169,9 +169,10 @@ def _read_window(
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
-    """Read the records of a TFRecord file, and pad them with empty strings: string [most + 1].
+    """Read the records of a TFRecord file, padded with empty strings: string [most + 1].
 
-    The op fails unless the file contains exactly `count` records. Its error names the file.
+    `most` is the maximum number of records of a shard. The op fails unless the file contains
+    exactly `count` records. Its error names the file.
     """
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
     # `take` accepts one record more than the longest shard has, so a file that is too long is

@@ -58,10 +58,11 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Three arrays over all copies of blocks: end, copy number, and index of the first row.
+        """Three arrays with an element per copy of a block: end, copy number, index of first row.
 
         Records are numbered copy by copy, and within a copy block by block. Copy c contains the
-        blocks that have more than c copies. The end is the number of the record after the last one.
+        blocks that have more than c copies. The end is one more than the number of the last record
+        in the copy of the block.
         """
         repeats = np.array([self._count_repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
@@ -73,7 +74,7 @@ class SplitPlan:
     def locate(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the copy number and the row of each record."""
+        """Return the copy number of each record, and the index of its row in the split."""
         ends, copies, rows = self._copies
         at = np.searchsorted(ends, records, side="right")
         starts = np.concatenate([[0], ends[:-1]])
@@ -93,9 +94,9 @@ class MadeShard:
 
 
 def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
-    """Return the plan of a split, with the chosen number of shards.
+    """Choose the number of shards of a split, and return its plan.
 
-    Eval sequences have one copy, as their masks never change.
+    An eval sequence has only one copy, because its masks never change.
     """
     copies = spec.dupe_factor if split == "train" else 1
     total = SplitPlan(split, tuple(blocks), folder, copies, 0).num_records
@@ -259,6 +260,6 @@ def _sum_counts(plan: SplitPlan) -> dict[str, int]:
 
 
 def _sum_histograms(histograms: Sequence[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """Return the sum of histograms, each multiplied by a number."""
+    """Return the weighted sum of histograms, given as pairs (histogram, weight)."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
     return tuple(sum(column) for column in zip(*scaled, strict=True))

@@ -66,7 +66,7 @@ class Summed:
 
 
 class DamagedRecord(Exception):
-    """TFRecord file that does not match its checksums. The message names the record."""
+    """Error for a truncated or damaged TFRecord file. The message names the record."""
 
 
 def choose_token_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -111,9 +111,9 @@ class Service:
         raise NotImplementedError
 
     def refusal(self, script):
-        """Return the answer for the next outcome of a script if it is a refusal, else None.
+        """Return the answer of the next outcome in `script` if this is a refusal, else None.
 
-        Remove a refusal from the script.
+        `script` is a list of outcomes, which a test has prepared. A refusal is removed from it.
         """
         if not script or script[0] not in REFUSALS:
             return None

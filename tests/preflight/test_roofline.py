@@ -62,7 +62,8 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     assert result.bound_by == "matrix unit"
     sums = figures.compute_code_figures([result], StepTime())
     assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
-    # More products than the matrix units can execute make the code's cycles unusable.
+    # If the units cannot execute this many products in the counted cycles, the count is wrong, and
+    # is not used.
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
