@@ -17,7 +17,7 @@ class Fence(Protocol):
     """Lease of a fenced folder.
 
     Attributes:
-        generations: Generation of each object that this process knows, by path.
+        generations: Known generations of the objects in the folder, by path.
     """
 
     generations: dict[str, int]
@@ -60,7 +60,7 @@ def remove_fence(lock: str) -> None:
 
 
 def find_fence(path: str) -> Fence | None:
-    """Return the fence around a path, or None."""
+    """Return the fence around a folder that contains `path`, or None if there is none."""
     for folder, (lock, fence) in list(_fences.items()):
         if path.startswith(folder) and path != lock:
             return fence

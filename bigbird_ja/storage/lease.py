@@ -93,7 +93,7 @@ class Lease:
         owner: Holder of this lease.
         renew_seconds: Time between two renewals.
         request_seconds: Maximum timeout of a request that changes an object in the folder.
-        generations: Generation of each object that this process knows, by path.
+        generations: Known generations of the objects in the folder, by path.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class LeaseShare:
         path: Path of the lock file.
         owner_id: Id of the holder.
         stale_seconds: Seconds without a renewal after which the holder counts as dead.
-        generations: Generation of each object that this process knows, by path.
+        generations: Known generations of the objects in the folder, by path.
     """
 
     path: str

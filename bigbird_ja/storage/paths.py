@@ -42,7 +42,7 @@ class Stat:
 
 
 def compute_crc32c(data: bytes) -> str:
-    """Compute the CRC-32C in base64, as in Cloud Storage."""
+    """Compute the CRC-32C of some bytes, in base64 as in Cloud Storage."""
     import google_crc32c
 
     return encode_crc32c(google_crc32c.value(data))

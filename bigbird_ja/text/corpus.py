@@ -53,7 +53,7 @@ class TfdsSource:
 
     @property
     def label(self) -> str:
-        """Name in messages and manifests."""
+        """Name of the source in messages and manifests."""
         return f"tfds:{self.name}:{self.split}"
 
     def texts(self) -> Iterator[str]:

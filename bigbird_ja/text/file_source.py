@@ -59,7 +59,7 @@ class FileSource:
 
     @property
     def label(self) -> str:
-        """Name in messages and manifests."""
+        """Name of the source in messages and manifests."""
         return self.path
 
     @property
