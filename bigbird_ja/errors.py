@@ -1,6 +1,7 @@
 """Errors that end a command, with their exit statuses and `reason`s.
 
-The package's functions raise these errors. The command line prints the message as one line.
+The package's functions raise these errors. The command line prints the message as one line. The
+columns are class (subclasses are indented), exit status, `reason`, and cause.
 
     CommandError       1  bug            any other failure
       BadInput         2  bad_input      invalid input; also a ValueError
@@ -24,12 +25,12 @@ class CommandError(Exception):
 
     Args:
         message: one line that states the failure, the place and the remedy.
-        results: results so far, as additional keys of the `--json` line.
+        results: results from before the failure, as additional keys of the `--json` line.
 
     Attributes:
         status: exit status of a command that ends with this error.
         reason: name of the error in `--json` results and logs.
-        results: results so far.
+        results: results from before the failure.
     """
 
     status = 1
@@ -72,7 +73,7 @@ class StorageError(CommandError):
 
 
 class Interrupted(CommandError):
-    """Signal or time limit. Work is saved, so that rerunning the same command continues."""
+    """Interruption by a signal or a time limit. Rerunning the same command continues the work."""
 
     status, reason = 75, "interrupted"
 
@@ -92,7 +93,10 @@ STATUS_OF_REASON: dict[str, int] = {
 
 
 def make_error(reason: str, message: str) -> CommandError:
-    """Return the error for a `reason` that another process reported."""
+    """Return an error of the class with this `reason`, which another process reported.
+
+    For an unknown `reason`, return a `CommandError`.
+    """
     return _BY_REASON.get(reason, CommandError)(message)
 
 

@@ -42,7 +42,7 @@ class Summed:
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
 
     def read(self, size: int, /) -> bytes:
-        """Read `size` bytes, 1 GiB at most, and update the checksums."""
+        """Read up to `size` bytes, at most 1 GiB in one call, and update the checksums."""
         data = self._file.read(min(size, 1 << 30))
         self._count(data)
         return data

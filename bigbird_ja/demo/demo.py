@@ -133,7 +133,7 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
 
 
 def read_losses(model_dir: str) -> dict[int, float]:
-    """Read the loss of each logged step."""
+    """Read the logged losses of a run by step, without steps whose loss is missing."""
     lines = run_log.read_metrics(model_dir)
     return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
 
@@ -144,6 +144,9 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
     Args:
         model_dir: folder of the run, resumed and finished.
         before: loss by step, as logged until the kill.
+
+    Returns:
+        The fields of `DemoResult` that contain steps of training or its losses, by name.
 
     Raises:
         RuntimeError: The losses differ, or the loss did not fall.

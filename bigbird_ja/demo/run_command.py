@@ -25,11 +25,12 @@ def run_command(
 
     Args:
         arguments: arguments of the command line.
-        kill_when: condition that is polled; when it is true, the command is killed with SIGKILL.
+        kill_when: callback that is polled. When it returns true, the command is killed with
+            SIGKILL, and the result is {}.
 
     Raises:
         CommandError: The command failed. The error contains its exit status and message.
-        RuntimeError: The command ended before `kill_when` was true.
+        RuntimeError: The command ended before `kill_when` returned true.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]

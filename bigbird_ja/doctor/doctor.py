@@ -38,8 +38,8 @@ class DoctorResult:
     """Results of all checks of this machine.
 
     Attributes:
-        can_train: whether an engine can train here.
-        checks: the checks, in order.
+        can_train: whether at least one training engine can be used on this machine.
+        checks: results of the checks, in the order in which they ran.
     """
 
     can_train: bool
@@ -102,7 +102,7 @@ def _check_space() -> Iterator[Check]:
 
 
 def _check_engines() -> Iterator[Check]:
-    """Check the engines `pjrt` and `estimator`, and find the devices on which they would train."""
+    """Check whether the engines `pjrt` and `estimator` can be used, and on which devices."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 

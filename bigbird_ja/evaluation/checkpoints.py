@@ -56,19 +56,19 @@ def evaluate(
     """Measure masked-LM loss and accuracy on held-out records.
 
     The masks are the same for every model. Each result is added to MODEL_DIR/eval.jsonl and, for
-    TensorBoard, to MODEL_DIR/eval/. If eval.jsonl already contains a result of the checkpoint on
-    the same data, that result is returned.
+    TensorBoard, to MODEL_DIR/eval/. If eval.jsonl already contains a result of the checkpoint for
+    the same data and `max_batches`, that result is returned.
 
     Args:
         model_dir: folder of the run, on disk or gs://.
         data_dir: data set with held-out records, on disk or gs://.
         step: global step of the checkpoint, "latest" or "all".
-        max_batches: maximum number of batches, of 16,384 tokens and at most 32 records each, or
-            None for all records.
+        max_batches: maximum number of batches, or None for all records. A batch contains at most 32
+            records and, if it contains several, at most 16,384 tokens.
         on_result: callback that receives each result as a dict, before the result is recorded.
 
     Returns:
-        The last checkpoint's result.
+        The result of the last evaluated checkpoint.
 
     Raises:
         BadInput: The checkpoint does not exist, or the data set does not suit the model.
@@ -102,7 +102,9 @@ def evaluate(
 
 
 def _choose_steps(model_dir: str, step: str) -> list[int]:
-    """Return the checkpoints' steps that `step` selects: a number, "latest" or "all".
+    """Return the steps of the checkpoints that `step` selects.
+
+    `step` is a number, "latest" or "all".
 
     Raises:
         BadInput: There is no checkpoint, or no checkpoint of that step.
@@ -215,7 +217,11 @@ def _to_percent(share: float | None) -> float | None:
 
 
 def name_row(row: Mapping[str, Any]) -> str:
-    """Return the label of a bucket in a result of `summarize`: its first and last value."""
+    """Return the label of a bucket of positions or distances, such as "16-31".
+
+    The bucket without bounds, for tokens that are visible nowhere else, has the label
+    "nowhere else".
+    """
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

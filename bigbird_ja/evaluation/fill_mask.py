@@ -85,7 +85,7 @@ def normalize_masks(text: str, tokenizer: Tokenizer) -> str:
 def find_candidates(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
 ) -> list[list[Candidate]]:
-    """Return the `top_k` most likely tokens at each `[MASK]`, in the order of the text, best first.
+    """Return a list for each `[MASK]` of a text, with the `top_k` most likely tokens, best first.
 
     Raises:
         BadInput: The text contains more tokens than the model accepts.
@@ -110,9 +110,10 @@ def find_candidates(
 
 
 def fill_text(text: str, masks: list[list[Candidate]], written: list[str]) -> str:
-    """Replace each mask by the best candidate in brackets.
+    """Replace each `[MASK]` of a text by its best candidate, in brackets.
 
-    `written` contains the text of each token (`Tokenizer.written`).
+    `masks` contains the candidates at each `[MASK]`, best first. `written` contains the text of
+    each token by id (`Tokenizer.written`).
     """
     best = (written[mask[0].token_id].replace("▁", " ") for mask in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)

@@ -26,7 +26,10 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class BatchShare:
-    """Share of one process: the batches with the numbers `index`, `index + count`, ..."""
+    """Batches that one of `count` processes evaluates.
+
+    These are the batches with the numbers `index`, `index + count`, `index + 2 * count`, ...
+    """
 
     index: int = 0
     count: int = 1
@@ -60,8 +63,9 @@ def evaluate_model(
         part: share of this process in the batches, or None for all.
 
     Returns:
-        Results of `summarize`, `examples` (of `preview`), `data_fingerprint`, `max_batches` and
-        `seconds`. None in a process that does not collect the arrays of all processes.
+        A dict with the results of `summarize`, and with `examples` (the result of `preview`),
+        `data_fingerprint`, `max_batches` and `seconds`. Only one process collects the arrays of all
+        processes. In the other processes, the result is None.
 
     Raises:
         BadInput: The data set contains no held-out records.
@@ -102,9 +106,9 @@ def evaluate_model(
 def _measure(
     forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
 ) -> dict[str, np.ndarray]:
-    """Evaluate batches, and return the arrays of `_flatten_predictions` over all of them.
+    """Evaluate batches, and return the arrays of `_flatten_predictions`, concatenated.
 
-    `batches` yields the number of each batch and the batch.
+    `batches` yields pairs: the number of a batch, and the batch.
     """
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
@@ -153,7 +157,7 @@ def summarize(
         collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions], `rows`
             [sequences], and with NSP `next_sentence_*` [sequences].
         manifest: manifest of the data set.
-        characters: int [vocab_size], characters that each token writes, or None if unknown.
+        characters: int [vocab_size], number of characters in each token's text, or None if unknown.
 
     Returns:
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
@@ -189,7 +193,7 @@ def summarize(
 
 
 def make_position_edges(seq_length: int, count: int = 8) -> list[int]:
-    """Return the edges of at most `count` buckets of positions, of about equal width."""
+    """Divide the positions into at most `count` buckets of about equal width. Return the edges."""
     count = min(count, seq_length)
     return [seq_length * i // count for i in range(count + 1)]
 

@@ -12,7 +12,10 @@ def encode(*events: Any) -> bytes:
 
 
 def make_scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
-    """Return an event with the numbers in `values`, by tag. `wall_time` is in UNIX seconds."""
+    """Return a TensorBoard event with the numbers in `values`, a dict by tag.
+
+    Values that are not numbers are left out. `wall_time` is in UNIX seconds.
+    """
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)
@@ -27,8 +30,9 @@ def make_evaluation_file(
 ) -> tuple[str, bytes]:
     """Return an event file with an evaluation's numbers: its path in MODEL_DIR, and its content.
 
-    TensorBoard shows the folder `eval/` as a separate run. So a later evaluation of an older
-    checkpoint does not hide later training steps. A repeated evaluation replaces the file.
+    TensorBoard shows the folder `eval/` as a separate run. In the folder of the training's own
+    events, an evaluation of an older checkpoint would make TensorBoard hide the training steps
+    after this checkpoint. A repeated evaluation replaces the file.
 
     Args:
         step: global step.

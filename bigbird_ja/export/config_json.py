@@ -40,8 +40,9 @@ _MODERNBERT_KEYS = (
 def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of `config.json`, in a form that transformers 4 and 5 read.
 
-    The file describes a BigBird or a ModernBERT. If the source's class (BERT, RoBERTa or
-    XLM-RoBERTa) computes the same as the trained model, the file describes a model of this class.
+    The file describes a BigBird or a ModernBERT, with one exception. If the run started from a
+    BERT, RoBERTa or XLM-RoBERTa, and this class computes the same as the trained model, the file
+    describes a model of this class.
 
     Args:
         trained: trained model of a run.
@@ -82,7 +83,11 @@ def make_model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[
 
 
 def _make_stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source's config.json, without keys that describe the source's files."""
+    """Adapt the config.json of the folder that the run started from to the class `stock`.
+
+    Keys that describe the folder's files are removed, and the class and the number of segments are
+    set to those of the exported model.
+    """
     kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
     segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
     return {**kept, "architectures": [stock], "type_vocab_size": segments}

@@ -103,9 +103,10 @@ def export(
         data_dir: data set that the run was trained on, for the model card and the comparison with
             transformers.
         model_name: title of the model card, or None for the name of `output_dir`.
-        license: identifier of the Hub, or None for the source's license.
-        language: language codes, joined by commas. None means the source's codes, or "ja" for a
-            Japanese vocabulary.
+        license: license identifier of the Hub, or None for the license of the model that the run
+            started from.
+        language: language codes, joined by commas, or None for the codes of the model that the run
+            started from. If that model states none, the code is "ja" for a Japanese vocabulary.
 
     Raises:
         BadInput: A parameter is invalid, or `output_dir` contains other files.
@@ -165,7 +166,7 @@ def _fill(local: str, request: _Request, model: TrainedModel, manifest: Manifest
 
 
 def _load_training_data(model: TrainedModel, data_dir: str) -> Manifest:
-    """Load the data set that the model was trained on.
+    """Load the manifest of a data set, and check that the model was trained on the data set.
 
     Raises:
         BadInput: The model was trained on another data set.

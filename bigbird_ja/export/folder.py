@@ -27,7 +27,7 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     """Write the files of a Hugging Face export into an empty local directory.
 
     Returns:
-        The parity report.
+        The parity report: the comparison of the folder with the trained model.
     """
     from safetensors.numpy import save_file
 

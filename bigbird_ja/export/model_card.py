@@ -47,7 +47,8 @@ class Options:
     """Parameters of `export` for the model card and the comparison.
 
     Attributes:
-        license: identifier of the Hub, or None for the source's license.
+        license: license identifier of the Hub, or None for the license of the model that the run
+            started from.
         data_dir: data set that the model was trained on, or None.
         manifest: manifest of `data_dir`, or None.
         language: language codes, joined by commas, or None.
@@ -142,7 +143,7 @@ def format_card(model: TrainedModel, options: Options, report: Mapping[str, Any]
 
 
 def _list_texts(value: Any) -> list[str]:
-    """Return the texts in a value of a model card's header, which may be one text or a list."""
+    """Return the texts in an entry of a model card's header. The entry may be a text or a list."""
     values = value if isinstance(value, list) else [value]
     return [escape_text(text) for text in values if isinstance(text, str)]
 
@@ -188,10 +189,17 @@ def _format_limits(
 
 
 def _describe_origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
-    """Describe the initial weights by the record of `init_from`, and return the base model.
+    """Describe the source of the initial weights, and find the base model.
 
     If the source is a run, the run's own source is described, too. Only the last part of a path is
-    published. The base model is given by its name on the Hub, or by None if no name is known.
+    published.
+
+    Args:
+        record: record of `init_from` in the run's log, or None for random initial weights.
+
+    Returns:
+        Texts for the placeholders in the card's template, and the name of the base model on the
+        Hub, or None if no name is known.
     """
     base_model, names, weights = None, [], []
     while record:
@@ -238,9 +246,10 @@ def _describe_model(model: Model) -> dict[str, str]:
 
 
 def choose_languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the language codes that the user states, or else those that the source states.
+    """Return the language codes that the user states, or else those in the source's description.
 
-    If neither states any, the result is ["ja"] for a Japanese vocabulary, else [].
+    The source is the model that the run started from, described by `stated`. If neither states a
+    code, the result is ["ja"] for a Japanese vocabulary, else [].
     """
     if codes := _list_texts(
         options.language.split(",") if options.language else stated.get("language")
@@ -267,7 +276,7 @@ def _describe_data(manifest: Manifest | None, code: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a text for Markdown, as one line without HTML, links and table cells."""
+    """Convert a text to one line of Markdown that forms no HTML, links or table cells."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(escape_text(text), quote=False))
 
 

@@ -57,7 +57,9 @@ Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
 def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
-    """Return the plan of all layers: the key blocks that each query block attends to.
+    """Return the key blocks that each query block attends to, for all layers.
+
+    If attention is full, return None.
 
     Args:
         settings: result of `_settings`.
@@ -93,7 +95,7 @@ def attend(
         value: the same shape.
         numbers: int64 [batch, length], document numbers. A query attends to the keys with its own
             number, but to no key with the number 0.
-        plan: key blocks that each query block attends to.
+        plan: key blocks that each query block attends to, or None for full attention.
         layer: number of the layer.
         rows: number of tokens in a block.
 
@@ -131,7 +133,9 @@ def _attend_same_document(
     own: torch.Tensor,
     seen: torch.Tensor,
 ) -> torch.Tensor:
-    """Compute attention of each query to the keys with its document number, unless that is 0.
+    """Compute attention in which each query attends only to keys with its own document number.
+
+    No query attends to a key with the number 0 (padding).
 
     Args:
         query: [batch, heads, ..., queries, head size].
@@ -150,7 +154,7 @@ def _attend_same_document(
 
 
 def _settings(config: Any) -> Any:
-    """Convert a config of `bigbird-ja export` to the settings that `pattern` reads."""
+    """Convert the config of an exported model to the settings that the module `pattern` reads."""
     names = ("attention_type", "block_size", "num_random_blocks", "num_attention_heads")
     stock = {name: getattr(config, name) for name in names}
     own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}

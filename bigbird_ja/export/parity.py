@@ -45,10 +45,12 @@ def compare(
     manifest: Manifest | None = None,
     data_dir: str | None = None,
 ) -> dict[str, Any]:
-    """Return the parity report of a folder: figures, or the reason why they are missing.
+    """Compare an exported folder with the trained model, and return the parity report.
+
+    If only token ids can be compared, the report contains the reason.
 
     Args:
-        directory: Hugging Face folder, complete except for report and card.
+        directory: Hugging Face folder, complete except for parity_report.json and README.md.
         model: trained model from which the folder was exported.
         manifest: manifest of the data set with held-out records, or None to compare only token
             ids.
@@ -126,10 +128,11 @@ def _compare_scores(
 
 
 def describe_disagreement(report: Mapping[str, Any]) -> str | None:
-    """Describe the difference between the folder's and the trained model's results, or return None.
+    """Describe the difference in `report` between the results of exported and trained model.
 
-    Different token ids for the hard cases (`_HARD_TEXTS`) do not count as a disagreement. The
-    report and the model card only state their number.
+    Return None if they agree. Different token ids in texts that are hard to tokenize
+    (`_HARD_TEXTS`) do not count as a disagreement. The report and the model card only state the
+    number of such texts.
     """
     tokenizer, scores = report.get("tokenizer", {}), report.get("scores", {})
     if not tokenizer.get("identical_articles", True):
@@ -193,7 +196,7 @@ def score_exported(directory: str, model: TrainedModel, batch: dict[str, np.ndar
 
 
 def _has_code(directory: str) -> bool:
-    """Return whether a folder's model needs the exported code."""
+    """Return whether the model of an exported folder needs the Python code in that folder."""
     config = decode.read_json(os.path.join(directory, "config.json"), dict[str, Any])
     return "auto_map" in config
 

@@ -1,4 +1,4 @@
-"""SavedModel that maps ids to embeddings and log-probabilities.
+"""SavedModel that maps token ids to embeddings and log-probabilities.
 
 The SavedModel needs no code of bigbird-ja. The encoder has the trainer's code, which needs static
 shapes. So the graph contains one branch for each of several lengths. Rows of a batch are padded to
@@ -44,7 +44,7 @@ class ServedModel(tf.Module):
 
     @tf.function(input_signature=[_IDS, _IDS])
     def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `embeddings`, float32 [batch, tokens, hidden], of padded ids.
+        """Return `embeddings`, float32 [batch, tokens, hidden], of padded token ids.
 
         Args:
             input_ids: int32 [batch, tokens], token ids.
@@ -104,7 +104,7 @@ class ServedModel(tf.Module):
 
 
 def list_branch_lengths(config: Config) -> list[int]:
-    """List the lengths of the branches in tokens, ascending.
+    """List the sequence lengths in tokens for which the SavedModel contains a branch, ascending.
 
     Lengths for full attention double from `_SHORTEST` up to the maximum for full attention. Lengths
     for sparse attention double from the minimum for sparse attention up to the model's maximum

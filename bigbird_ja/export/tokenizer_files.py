@@ -3,12 +3,14 @@
 The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it unchanged, because
 `tokenizer_class` names a class that adds nothing. BigBird's class cannot be used. In transformers 5
 that class reads only the tokens, and uses a normalizer without NFKC. In transformers 4 it strips
-spaces before the markers, and does not compose half-width kana with their voicing marks.
+spaces before Wiki40b's markers (`_START_SECTION_`, ...), and does not compose half-width kana with
+their voicing marks.
 
 The ids are the same for three reasons:
 
-- The whole text is normalized, and then divided at the markers, as by SentencePiece. NFC follows
-  the model's own normalization rules, because Hugging Face applies the rules to single characters.
+- The whole text is normalized, and then divided at the markers, as by SentencePiece. After the
+  model's own normalization rules, NFC is applied, because Hugging Face applies these rules only to
+  single characters.
 - A space is added only in front of the text, and not after `[MASK]`.
 - `text.model_proto.round_scores` rounds scores, so that float32 and float64 sums are equal.
 
@@ -31,7 +33,7 @@ _ROLES = {role: token for token, (role, _) in model_proto.PARTS.items()}
 def make_files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
     """Return the content of a tokenizer's files by name.
 
-    A Hugging Face tokenizer keeps its own files.
+    The files of a Hugging Face tokenizer are returned as they are, except for `model_max_length`.
 
     Args:
         tokenizer: tokenizer of the data set.
@@ -107,15 +109,15 @@ def _make_model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSe
 
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
-    """Return whether unknown characters are encoded as bytes, as in some projects' models."""
+    """Return whether the tokenizer encodes unknown characters as bytes (byte fallback)."""
     return "<0x00>" in tokenizer.tokens
 
 
 def _list_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List the merges of pairs of tokens in the order of their ranks.
+    """List the BPE merges, as pairs of tokens in the order of their ranks.
 
-    SentencePiece's model contains only the rank of each merge's result. So all pairs of tokens that
-    form the result are listed.
+    A SentencePiece model contains a rank for each token that is formed by a merge, but not the pair
+    that is merged. So all pairs of tokens that form this token are listed.
     """
     merges = []
     for token, i in vocabulary.items():

@@ -142,7 +142,11 @@ def read_config(folder: str) -> Encoder:
 
 
 def find_stock_class(model_type: str | None, model: Model, nsp: bool) -> str | None:
-    """Return the name of the class in `transformers` that computes the same as a model, or None."""
+    """Return the name of the BERT or RoBERTa class that computes the same as a run's model.
+
+    The class is one of transformers. If there is none, return None. `model_type` is the type of the
+    Hugging Face model that the run started from.
+    """
     name = STOCK.get(model_type or "")
     if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
         return None
@@ -181,7 +185,7 @@ def _find_problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator
 def _read_activations(config: FolderConfig) -> tuple[str, str]:
     """Return the activations of the layers and of the masked-LM head, as transformers reads them.
 
-    A missing key stands for transformers' default. RoBERTa's head has no key.
+    A missing key stands for transformers' default. RoBERTa's head always uses GELU.
     """
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
@@ -190,7 +194,10 @@ def _read_activations(config: FolderConfig) -> tuple[str, str]:
 
 
 def _read_layers(config: FolderConfig) -> dict[str, Any]:
-    """Return a ModernBERT's maximum length and, from keys of transformers 5, its layer settings."""
+    """Return a ModernBERT's settings for its maximum length and its layers, by name.
+
+    The layers' settings are read from keys of transformers 5.
+    """
     values: dict[str, Any] = {"max_position_embeddings": config.max_position_embeddings or None}
     if config.layer_types:
         values["global_attn_every_n_layers"] = _find_global_interval(config.layer_types)
@@ -201,7 +208,7 @@ def _read_layers(config: FolderConfig) -> dict[str, Any]:
 
 
 def _find_global_interval(layer_types: list[str]) -> int:
-    """Return n if the first layer and every n-th layer after it are global, else 0."""
+    """Return n if exactly the layers 0, n, 2n, ... have global attention, else 0."""
     places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(layer_types)
     return every if places == list(range(0, len(layer_types), every)) else 0

@@ -20,9 +20,10 @@ def describe(folder: str) -> dict[str, Any]:
     or damaged files are ignored.
 
     Returns:
-        A dict with the keys that the folder states: `config` (content of config.json), `name` (on
-        the Hub), `license`, `language` and `tags` (of its model card), `modules` (of
-        sentence-transformers, in order), and their settings `Transformer`, `Pooling`, `prompts`.
+        A dict with these keys, except those that the folder does not state: `config` (content of
+        config.json), `name` (on the Hub), `license`, `language` and `tags` (from the model card),
+        `modules` (names of sentence-transformers' modules, in order), `Transformer`, `Pooling` and
+        `prompts` (contents of sentence-transformers' config files).
     """
     config = _read_stated(folder, "config.json", dict[str, Any]) or {}
     card, body = _read_model_card(folder)
@@ -61,7 +62,7 @@ def _read_model_card(folder: str) -> tuple[dict[str, Any], str]:
 
 
 def _find_hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
-    """Find the model's name on the Hub in the folder's path, the card's code, or config.json."""
+    """Find a model's name on the Hub in its folder's path, model card, or config.json."""
     title = re.search(r"^# +(.+)", card, re.MULTILINE)
     titles = (title[1].strip() if title else "", storage.get_base_name(folder.rstrip("/")))
     loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)

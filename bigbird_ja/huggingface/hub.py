@@ -17,13 +17,16 @@ _SMALL = ["*.json", "*.txt", "*.model", "README.md"]
 
 
 def parse_cached_path(path: str) -> tuple[str, str]:
-    """Return OWNER/REPO and the commit of a path in huggingface_hub's cache, or two empty texts."""
+    """Return OWNER/REPO and the commit that a path in huggingface_hub's cache contains.
+
+    For any other path, return two empty texts.
+    """
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
 
 
 def advise_download(path: str) -> str:
-    """Return advice to download a repository, or "" if `path` cannot be its name."""
+    """Return advice to download the repository that `path` names, or "" if it cannot name one."""
     owner, _, name = path.partition("/")
     if not NAME.fullmatch(path) or os.path.isdir(owner):
         return ""

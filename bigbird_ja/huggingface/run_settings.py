@@ -21,9 +21,9 @@ _SAME_TOKENS = 0.99
 
 
 def make_attention_notice(source: str, config: Config, data: Data) -> str | None:
-    """Return a notice about the attention and exported class of a run from a BERT or RoBERTa.
+    """Return a notice about attention and exported class, if a run starts from BERT or RoBERTa.
 
-    For other sources, return None.
+    If the run starts from another model, return None.
     """
     theirs = read_config(source) if state_dict.has_weights(source) else None
     if theirs is None or theirs.model_type not in STOCK:
@@ -45,7 +45,7 @@ def plan_settings(init_from: str | None, data: Data | None, data_dir: str) -> li
 
     Args:
         init_from: folder, or name of a repository of the Hub, which is fetched without weights.
-        data: facts of the data set, if it exists.
+        data: facts about the data set, such as its sequence length, or None if it does not exist.
         data_dir: path of the data set.
 
     Raises:
@@ -66,7 +66,8 @@ def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
 
     Args:
         source: value of the parameter `init_from`.
-        data: facts of the data set, which may have fewer tokens than the model has embeddings.
+        data: facts about the data set, such as its sequence length. Its vocabulary may be smaller
+            than the model's.
         data_dir: path of the data set.
 
     Raises:
@@ -97,7 +98,7 @@ def adopt_settings(source: str, data: Data, data_dir: str) -> list[Layer]:
 
 
 def read_stated_settings(source: str) -> list[Layer]:
-    """Return the settings that config.json states, for a run whose data set is not known yet.
+    """Return the settings in a Hugging Face folder's config.json, before the data set is known.
 
     Weights are not read, and need not exist. A MODEL_DIR or a TensorFlow checkpoint states no
     settings.
@@ -121,7 +122,9 @@ def _make_layer(settings: Mapping[str, Any], source: str) -> Layer:
 
 
 def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
-    """Check that the data set's ids mean the same tokens as the rows of the embeddings.
+    """Check that the data set was made with the tokenizer of the Hugging Face folder.
+
+    Only then do the data set's token ids select the right rows of the embeddings.
 
     Args:
         source: Hugging Face folder. If it contains no tokenizer, nothing is checked.

@@ -114,10 +114,12 @@ def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dic
 def to_stock(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Convert a BigBird's state dict to a state dict of a BERT, RoBERTa or XLM-R.
 
+    In a RoBERTa, the number of the first position is the padding id + 1. The rows of earlier
+    positions are used only for padding, so they are filled with zeros.
+
     Args:
         state: result of `to_hugging_face`.
-        config: content of the model's config.json. In RoBERTa, the row of the first position is the
-            padding id + 1. The rows before it are used only for padding, and filled with zeros.
+        config: content of the converted model's config.json.
     """
     is_bert, named = config["model_type"] == "bert", {}
     for name, value in state.items():
@@ -140,13 +142,13 @@ class _Index:
 
 
 def has_weights(folder: str) -> bool:
-    """Return whether a folder contains weights in a known format, by the names of its files."""
+    """Return whether a folder contains weights. Only the names of its files are checked."""
     names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
     return any(storage.exists(storage.join(folder, name)) for name in names)
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all weights of a folder by their names, and the SHA-256 of each file of weights.
+    """Return all weights of a folder by name, and the SHA-256 of each file of weights by file name.
 
     Raises:
         BadInput: Files are missing or damaged, or a tensor has an unsupported type.
@@ -186,8 +188,8 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
 
     So the package need not be installed on a machine that trains.
 
-    The first eight bytes are the length of a JSON header. The header states the place of each
-    tensor in the data after it (huggingface/safetensors, README.md, "Format").
+    The first eight bytes are the length of a JSON header, which is followed by the data. The header
+    states the offsets of each tensor in the data (huggingface/safetensors, README.md, "Format").
     """
     start = 8 + int.from_bytes(data[:8], "little")
     header = msgspec.json.decode(data[8:start], type=dict[str, dict[str, Any]])

@@ -56,10 +56,10 @@ _MODULE = "tokenization_of_transformers"
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    """Load a tokenizer from a `.model` file, or from a Hugging Face folder by transformers.
+    """Load a tokenizer from a `.model` file, or with transformers from a Hugging Face folder.
 
-    If the folder contains a SentencePiece model with the special tokens of `tokenize`, as exported
-    folders do, that model is loaded.
+    If the folder contains a SentencePiece model with the special tokens of `bigbird-ja tokenize`,
+    that model is loaded instead. Folders of `bigbird-ja export` may contain such a model.
 
     Raises:
         BadInput: There is no tokenizer, or it cannot be used.
@@ -110,7 +110,8 @@ def build_tokenizer(content: Mapping[str, bytes], source: str) -> FolderTokenize
         source: path of the folder, for messages.
 
     Raises:
-        BadInput: As in `read_folder`.
+        BadInput: The package transformers is missing or cannot load the tokenizer, or a required
+            special token is missing.
     """
     return FolderTokenizer(pack(_load_archive(content, source)), source)
 
@@ -119,7 +120,8 @@ def read_tokens(folder: str) -> dict[str, int | None]:
     """Read a folder's tokens without transformers.
 
     Returns:
-        Ids by token, where an unknown id is None, or {} if the folder contains no tokenizer.
+        The id of each token, by token. An id is None if the files do not determine it. If the
+        folder contains no tokenizer, the dict is empty.
 
     Raises:
         BadInput: A file is damaged.
@@ -146,7 +148,10 @@ def read_tokens(folder: str) -> dict[str, int | None]:
 
 
 def _load_archive(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
-    """Load a folder's files with `AutoTokenizer`, and return the archive's files by name."""
+    """Load a folder's tokenizer with `AutoTokenizer`, and return the files to store, by name.
+
+    `content` contains the folder's files by name.
+    """
     with convert_load_errors(source):
         theirs, config = load(content, source)
         names = _list_names(theirs, source)
@@ -199,7 +204,9 @@ def _list_names(theirs: Any, source: str) -> list[str]:
 
 
 def _find_surrounding_ids(theirs: Any, source: str) -> tuple[int | None, int | None]:
-    """Return the ids that a tokenizer adds before and after a text, or None for no id.
+    """Return the id that a tokenizer adds before a text, and the id that it adds after the text.
+
+    None stands for a side where the tokenizer adds no id.
 
     Raises:
         BadInput: The tokenizer adds several tokens on one side.
@@ -221,8 +228,8 @@ def _find_special_ids(
 ) -> SpecialIds:
     """Return the ids of the special tokens.
 
-    A token that the tokenizer does not state is found by its usual names. If the tokenizer adds
-    tokens around a text, these are cls and sep.
+    A token that the tokenizer does not state is found by its usual names. A token that the
+    tokenizer adds before a text is cls, and a token that it adds after a text is sep.
     """
     known = {name: i for i, name in enumerate(names)}
     stated = theirs.special_tokens_map

@@ -66,7 +66,7 @@ _KEPT_FILES = re.compile(
 
 @dataclass(frozen=True)
 class TrimResult:
-    """Result of `trim`. Figures are None if the folder was finished before."""
+    """Result of `trim`. Its numbers are None if `output_dir` was finished before the call."""
 
     output_dir: str
     vocab_size: int | None = None
@@ -88,16 +88,18 @@ def trim(
     tfds_data_dir: str | None = None,
     overwrite: bool = False,
 ) -> TrimResult:
-    """Trim an encoder's vocabulary to the tokens that a corpus uses, unless the folder exists.
+    """Trim an encoder's vocabulary to the tokens that a corpus uses.
+
+    If `output_dir` already contains the result, nothing is done.
 
     Args:
         encoder: Hugging Face folder, on disk or gs://, or name of a repository on the Hub.
-        inputs: corpora. The guide lists their forms.
+        inputs: corpora, such as paths of text files. The guide lists all supported kinds.
         output_dir: folder to write, on disk or gs://.
         vocab_size: maximum number of tokens to keep, including special tokens and bytes.
         text_fields: fields or columns of text. The first of them that a record contains is read.
         encoding: encoding of .jsonl, .txt, .csv and .tsv files.
-        txt_documents: unit of a document in a .txt file.
+        txt_documents: extent of a document in a .txt file: "file", "blank_line", "line" or "auto".
         tfds_data_dir: folder of prepared TFDS data sets.
         overwrite: whether an existing, different folder is renamed to OUTPUT_DIR.replaced-N.
 
@@ -138,7 +140,7 @@ class TrimmableEncoder:
         folder: path on disk or gs://.
         config: content of config.json.
         tokenizer: tokenizer, loaded by transformers.
-        definition: content of tokenizer.json, or {} for a tokenizer in Python.
+        definition: content of tokenizer.json, or {} for a slow tokenizer (in Python).
         weights: weights by their names in the folder.
         checksums: SHA-256 of each file of weights.
     """
@@ -165,7 +167,8 @@ class Trimmed:
         config: content of config.json.
         tokenizer: content of the tokenizer's files by name.
         weights: weights by their names in the source's folder.
-        changed: share of the tokens of held-out text that change, or None without held-out text.
+        changed: share of the tokens in held-out text that trimming changes, or None without
+            held-out text.
     """
 
     config: dict[str, Any]
@@ -237,7 +240,7 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
     """Trim the vocabulary to the tokens that a corpus uses most often.
 
     Args:
-        encoder: source.
+        encoder: encoder before trimming.
         documents: documents of the corpus, in order.
         size: maximum size of the new vocabulary, checked by `check_size`.
 
@@ -264,11 +267,11 @@ def trim_vocabulary(encoder: TrimmableEncoder, documents: Iterable[str], size: i
 
 
 def _choose_tokens(encoder: TrimmableEncoder, counts: np.ndarray, size: int) -> list[int]:
-    """Return the old ids of the kept tokens, ascending. An old id's index becomes the new id.
+    """Return the old ids of the kept tokens, ascending. A token's index in this list is its new id.
 
     Args:
-        encoder: source.
-        counts: int64 [tokens of the source], number of occurrences in the corpus.
+        encoder: encoder before trimming.
+        counts: int64 [old vocabulary], number of each token's occurrences in the corpus.
         size: maximum size of the new vocabulary.
     """
     kept = _find_needed_ids(encoder)
@@ -314,7 +317,10 @@ def _rank_unused_tokens(encoder: TrimmableEncoder, counts: np.ndarray) -> list[i
 def _split_lines(
     documents: Iterable[str], held_out: list[str], progress: Progress
 ) -> Iterator[str]:
-    """Yield the lines of most documents, and append those of held-out documents to `held_out`."""
+    """Yield the lines of all documents that are not held out.
+
+    The lines of held-out documents are appended to `held_out`.
+    """
     for number, text in enumerate(documents):
         progress.update()
         lines = [line for line in text.split("\n") if line]
@@ -422,7 +428,10 @@ def _trim_tokenizer(encoder: TrimmableEncoder, new: Mapping[int, int]) -> dict[s
 def _measure_changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
-    """Return the share of the tokens in `lines` that change, or None without tokens."""
+    """Return the share of the tokens in `lines` that trimming changes, or None without tokens.
+
+    `theirs` is the tokenizer before trimming. `files` contains the trimmed tokenizer's files.
+    """
     ours = build_tokenizer(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
@@ -482,7 +491,11 @@ def fill(directory: str, encoder: TrimmableEncoder, trimmed: Trimmed) -> None:
 
 
 def _read_copied_files(folder: str) -> dict[str, bytes]:
-    """Read the files to copy: `_KEPT_FILES`, and the folders that modules.json lists."""
+    """Read the files of an encoder's folder that are copied to the trimmed folder, by name.
+
+    Their names match `_KEPT_FILES`, or they are in a folder that sentence-transformers'
+    modules.json lists.
+    """
     tree = storage.list_tree(folder)
     modules: list[dict[str, Any]] = []
     if "modules.json" in tree:

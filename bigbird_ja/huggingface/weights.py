@@ -1,4 +1,4 @@
-"""Read the weights of a Hugging Face folder, by this package's names of parameters."""
+"""Read the weights of a Hugging Face folder, and name them like this package's parameters."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _BY_TOKEN = (WORDS, "cls/predictions/output_bias")
 
 @dataclass(frozen=True)
 class Source:
-    """Weights of the model that a run starts from, by this package's names of parameters."""
+    """Weights of the model that a run starts from, named like this package's parameters."""
 
     kind: str
     weights: Mapping[str, str]  # SHA-256 (or a checkpoint's CRC32C) by file of weights.
     values: Mapping[str, np.ndarray]
-    names: Mapping[str, str]  # The source's names by this package's names.
+    names: Mapping[str, str]  # Maps this package's name of a parameter to its name in the source.
     settings: Mapping[str, Any] = field(default_factory=dict)  # The source's settings of `model`.
     origin: dict[str, Any] | None = None  # The record of `init_from`, if the source is a run.
 
@@ -35,7 +35,7 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
     Args:
         folder: path on disk or gs://.
         config: config of the new run.
-        specs: parameters of the new run.
+        specs: specifications of the new run's parameters, by name.
 
     Raises:
         BadInput: `read_config` or `state_dict.read` raises it. Or the encoder's architecture is not
@@ -80,7 +80,10 @@ def _add_tokens(
     config: Config,
     specs: Mapping[str, ParameterSpec],
 ) -> None:
-    """Add random rows for tokens that `make-data` added after the folder's tokens."""
+    """Add random rows of embeddings for tokens that follow the folder's own tokens.
+
+    `make-data` adds such tokens.
+    """
     for name in (n for n in _BY_TOKEN if n in values):
         old = values[name]
         new = draw_parameter(config, name, specs[name], config.training.seed)

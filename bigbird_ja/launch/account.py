@@ -1,4 +1,4 @@
-"""Accounting of one observation: time, cost, and the trainer's progress."""
+"""Accounting after each poll: time, cost, and the trainer's progress."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 
 
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
-    """Return the state with the time and cost since the last poll added.
+    """Add the time and cost since the last poll to a run's state, and return the new state.
 
     If a machine was READY or being deleted at the last poll or at this poll, the time between the
     two polls counts as billed. A machine in a zone that does not answer counts as billed until its
@@ -93,11 +93,12 @@ def compute_remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
 
 
 def add_progress(view: View) -> View:
-    """Add the progress of the trainer on a READY TPU to the view's state, and return the view.
+    """Add the progress of the trainer on a READY TPU to the state in `view`. Return the new view.
 
-    A new global step resets `quiet_seconds`. A heartbeat with only a newer time stamp does not. The
-    first heartbeat of a TPU does not count as progress, since it contains the step of the restored
-    checkpoint. Time in which the bucket could not be read is not added to `quiet_seconds`.
+    `quiet_seconds` counts the time since the last new global step. A heartbeat with only a newer
+    time stamp does not reset it. The first heartbeat of a TPU does not reset it either, since this
+    heartbeat contains the step of the restored checkpoint. Time in which the bucket could not be
+    read is not counted.
     """
     if view.is_silent or not view.is_ready or view.is_another or view.is_life_over:
         return view

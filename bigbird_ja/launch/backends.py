@@ -53,7 +53,7 @@ class Cloud:
         return client
 
     def connect_all(self, *projects: str) -> dict[tuple[str, str], Tpus]:
-        """Connect to all services in some projects.
+        """Connect to all services in the given projects. Return the clients by service and project.
 
         Raises:
             BadInput: No credentials are found.
@@ -72,7 +72,7 @@ def find_rentals(machine: Accelerator, service: str, queued: bool, table: Prices
         machine: slice to rent.
         service: `auto`, or the service to use.
         queued: whether a queued resource is requested.
-        table: rentals of each chip.
+        table: price table, which lists the services that rent each chip.
 
     Raises:
         BadInput: No service that matches `service` and `queued` rents the machine.
@@ -113,7 +113,7 @@ def add_rental(run: LaunchedRun, rental: Rental, image: str | None = None) -> La
 
 
 def choose_engine(machine: Accelerator, engine: str) -> str:
-    """Return the engine that `pretrain` chooses on a TPU."""
+    """Return the engine of training on a TPU, with `auto` replaced by the choice of `pretrain`."""
     if engine == "auto":
         return "estimator" if machine.generation in (2, 3) else "pjrt"
     return engine

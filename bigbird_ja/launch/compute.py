@@ -149,7 +149,7 @@ class Client:
 
     Args:
         project: id of the Google Cloud project.
-        client: client with the API's address as base.
+        client: HTTP client with the address of the API.
     """
 
     def __init__(self, project: str, client: rest.Rest) -> None:
@@ -172,7 +172,7 @@ class Client:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Request a VM, which the cloud deletes `limit` seconds later."""
+        """Request a VM that is deleted after `limit` seconds. Return the operation's name."""
         body = make_request(run, zone, attempt, metadata, limit)
         return self._start("POST", zone, self._format_path(zone), body)
 

@@ -32,7 +32,10 @@ QUOTA_REFUSALS = 3
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. The first condition below that is true determines it."""
+    """Return the decision for one poll.
+
+    The first condition in this function that is true determines the decision.
+    """
     state = view.state
     # The zone does not answer: wait, since the machine may exist, and a second one must not be
     # rented. Stop waiting long after the machine's maximum lifetime, since the cloud or the watcher

@@ -156,7 +156,7 @@ class RunFiles:
         Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
 
     def save_run(self) -> None:
-        """Write launch.json."""
+        """Write the record of the run to launch.json."""
         values = {**dataclasses.asdict(self._run), "format_version": decode.FORMAT_VERSION}
         text = json.dumps(values, ensure_ascii=False, indent=1)
         storage.write_text(self._run.supervisor("launch.json"), text)
@@ -181,7 +181,7 @@ class RunFiles:
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
     def read_log(self, name: str = "training.log") -> str:
-        """Read the end of the trainer's log, from the latest copy by the machine's watcher."""
+        """Read the end of the trainer's log in the last copy that the machine's watcher wrote."""
         try:
             text = _read_end(self._run.supervisor(name), LOG_BYTES)
         except FileNotFoundError:
@@ -190,9 +190,9 @@ class RunFiles:
         return redact(text.decode("utf-8", "replace"))
 
     def read_log_tail(self) -> str:
-        """Read the last lines of the log of the host that wrote the exit report.
+        """Read the last lines of the trainer's log on one host.
 
-        If there is no report, the log of the first host is read.
+        This is the host that wrote the exit report, or the first host if there is no exit report.
         """
         report = self.read_exit_report()
         host = report.host if report else 0
@@ -253,7 +253,7 @@ def _read_end(path: str, size: int) -> bytes:
 
 
 def _read_version(path: str) -> str:
-    """Return a file's token for `storage.replace_if`, or "" if the file does not exist."""
+    """Return the token of a file's version, for `storage.replace_if`, or "" if there is no file."""
     try:
         return storage.stat(path).token
     except FileNotFoundError:

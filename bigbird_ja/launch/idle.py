@@ -14,7 +14,10 @@ _REFUSALS = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. The first condition below that is true determines it."""
+    """Return the decision for one poll.
+
+    The first condition in this function that is true determines the decision.
+    """
     state, seen, run = view.state, view.seen, view.run
     # Machines of this run exist, although none is expected in this phase. A reply of the service
     # was lost, or a supervisor was killed. Adopt the machine that was requested last, and delete

@@ -18,7 +18,8 @@ class Interrupts(signals.Listener):
     """Context manager that receives signals. The supervisor calls `stop` once per poll.
 
     Args:
-        policy: `ask`, `delete` or `detach`. Without a terminal, `ask` means `delete`.
+        policy: reaction to a signal: `ask` the user, `delete` the TPU, or `detach` from the TPU,
+            which continues training. Without a terminal, `ask` means `delete`.
         is_terminal: whether standard input is a terminal.
         ask: callback that shows a question and returns the answer.
         log: callback that prints a line.
@@ -50,7 +51,7 @@ class Interrupts(signals.Listener):
         self._wake.set()
 
     def handle_lost_reader(self) -> None:
-        """Treat the end of the program that reads the output like a closed terminal."""
+        """React to a broken output pipe as to a closed terminal."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:

@@ -150,7 +150,7 @@ class Machine:
         return cls(run.service, run.project, kind, pricing, run.queued, usd, requested)
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Return whether a run's record specifies a machine with the same properties.
+        """Return whether a run's record specifies a machine with these properties.
 
         The price and the time of the request are not compared.
         """

@@ -1,4 +1,4 @@
-"""The function `down`: list and delete the machines that `launch` rented, at both services."""
+"""The function `down`: list and delete the machines that `launch` rented, at all services."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -158,7 +158,7 @@ def _find_watcher(tpu: Tpu, now: float) -> str:
 
 
 def list_ours(clients: Clients) -> Listing:
-    """List the TPUs of `launch` in all zones.
+    """List the TPUs that `launch` rented, in all zones.
 
     A service whose API is off in a project rents no machines there, so it is skipped. If the APIs
     of all services are off, the listing contains an error.

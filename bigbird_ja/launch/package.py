@@ -34,7 +34,7 @@ def build() -> bytes:
 
 
 def note(run: LaunchedRun, content: bytes) -> LaunchedRun:
-    """Return the record of a run, with the hash and the path of a package added."""
+    """Add the hash and the path of a zip with code to a run's record, and return the record."""
     sha256 = hashlib.sha256(content).hexdigest()
     path = storage.join(run.bucket, "packages", f"{sha256}.zip")
     return replace(run, package=path, package_sha256=sha256)
@@ -82,5 +82,5 @@ def store(run: LaunchedRun) -> LaunchedRun:
 
 
 def read_packaged(name: str) -> str:
-    """Read a file of this package as text."""
+    """Read a file of the package `bigbird_ja.launch` as text."""
     return importlib.resources.files("bigbird_ja.launch").joinpath(name).read_text("utf-8")

@@ -127,9 +127,9 @@ def check_request(request: Request) -> None:
 
 
 def _check_plain(name: str, value: Any) -> None:
-    """Check that a value which is stored and sent to the machine contains no secret.
+    """Check that the value of a parameter contains no secret.
 
-    The message does not quote the value.
+    The value is stored, and sent to the machine. The error message does not quote it.
 
     Raises:
         BadInput: The value contains a URL's query, user or password, or a space.
@@ -189,7 +189,7 @@ def make_record(request: Request, config: Config, vm: Vm) -> tuple[LaunchedRun, 
 
 
 def check_name(name: str) -> str:
-    """Check the name of a run, which is also the name of its TPU, its label and its folder.
+    """Check the name of a run, and return it. The run's TPU, label and folder have the same name.
 
     Raises:
         BadInput: The name is not allowed for a TPU, a label or a folder.
@@ -203,7 +203,7 @@ def check_name(name: str) -> str:
 
 
 def _check_places(request: Request, vm: Vm) -> tuple[str, str]:
-    """Return the paths of bucket and data set.
+    """Return the paths of bucket and data set, and check that the machine can read them.
 
     Raises:
         BadInput: The machine cannot read the bucket or the data set.
@@ -278,7 +278,7 @@ def offer(
 
 
 def find_machine(run: LaunchedRun) -> Machine | None:
-    """Return the facts of the run's machine, or None if no machine can exist now."""
+    """Return the properties of the run's machine, or None if the run can have no machine now."""
     state = RunFiles(run).load_state() or RunState()
     may_be_there = state.attempt and (state.phase is not Phase.ENDED or state.billing)
     return (state.machine or Machine.of(run)) if may_be_there else None
@@ -289,7 +289,8 @@ def _add_price(
 ) -> tuple[LaunchedRun, list[str]]:
     """Return the record with the price of the machine, and warnings.
 
-    If `per_hour` is None, the price is that of the most expensive zone.
+    `per_hour` is the price that the user stated. If it is None, the price in the most expensive
+    zone is used.
 
     Raises:
         BadInput: `max_cost` requires a price, and it is unknown.
@@ -354,7 +355,7 @@ def check_data(
     """Check config and data set as `pretrain` does on the machine.
 
     Returns:
-        The config, with the values that the data set determines, and the facts of the data set.
+        The config, with the values that the data set determines, and the data set's manifest.
 
     Raises:
         BadInput: The data set is missing or damaged, a setting contradicts it or the machine, or

@@ -14,7 +14,9 @@ DELETE_POLL = 10.0
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for one poll. The first condition below that is true determines it.
+    """Return the decision for one poll.
+
+    The first condition in this function that is true determines the decision.
 
     A zone that does not answer does not delay deletions in other zones. In the silent zone, the
     deletion of the run's machine is requested by the machine's name.

@@ -21,7 +21,7 @@ def make_metadata(run: LaunchedRun, vm: Vm, state: RunState) -> dict[str, str]:
     Args:
         run: record of the run.
         vm: environment of the machine.
-        state: state with the machine's zone, attempt and limit.
+        state: state of the run, with the machine's zone, attempt number and maximum lifetime.
     """
     return {"startup-script": fill(run, vm, make_terms(run, vm, state)), RUN_DIR_KEY: run.run_dir}
 
@@ -32,7 +32,7 @@ def make_terms(run: LaunchedRun, vm: Vm, state: RunState) -> watcher.Terms:
     Args:
         run: record of the run.
         vm: environment of the machine.
-        state: state with the machine's zone, attempt and limit.
+        state: state of the run, with the machine's zone, attempt number and maximum lifetime.
     """
     requested, hours = state.machine.requested if state.machine else 0.0, 0.0
     # For a queued machine without `max_hours`, the time since the request does not count as part of

@@ -163,11 +163,11 @@ def must_go(counters: Counters, terms: Terms) -> str:
 
 
 def compute_age_at_boot(terms: Terms, wall: float) -> float:
-    """Return the age of a machine at its first boot.
+    """Return the age in seconds with which a machine starts at its first boot.
 
-    The age is the time since the request, up to `CREATION_SECONDS`. For a queued machine with
-    --max_hours, the time since the request is subtracted from `hours_left`. The age is the amount
-    by which `limit` exceeds this difference, or 0.
+    The age is the time since the request, up to `CREATION_SECONDS`. A queued machine with
+    --max_hours is an exception. It may live for `hours_left` minus the time since the request. If
+    `limit` is longer than that, the age is the difference, else 0.
     """
     late = max(0.0, wall - terms.requested) if terms.requested else 0.0
     if terms.hours_left:
@@ -419,7 +419,7 @@ def read_boot_clock() -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the verb that is the first argument."""
+    """Run `watch`, `report` or `get`, as the first argument states, and return the exit status."""
     verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
