@@ -16,8 +16,8 @@ from typing import Any
 def use_mosaic_format(version: int) -> Iterator[None]:
     """Context manager: lower TPU kernels in a given version of Mosaic's format.
 
-    Required by all releases of jax up to 0.10.2, which have no setting for the version. If a
-    release does not contain the replaced function, it lowers kernels in its default version.
+    Required by all releases of jax up to 0.10.2, which have no setting for the version. A
+    release without the function that is replaced here lowers kernels in its default version.
     """
     from jax._src import tpu_custom_call
 

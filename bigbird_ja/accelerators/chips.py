@@ -86,7 +86,7 @@ class Accelerator:
         name: Google's name. It contains the number of chips for v5e and v6e, and the number of
             cores for other chips.
         chip: Name of its chip in `CHIPS`.
-        chips: Number of chips, the unit of prices.
+        chips: Number of chips. Prices are per chip.
         units: Number of chips or of cores, as `Chip.unit` states.
         devices: Number of devices, over which the global batch is divided.
         peak_flops: Peak rate of the whole slice in bfloat16 FLOP/s.
@@ -175,8 +175,8 @@ def predict_link_seconds(chip: Chip, topology: str, carried: float, count: int) 
 
     Args:
         chip: chip of the slice.
-        topology: name of the slice.
-        carried: bytes over each device's links.
+        topology: topology of the slice, such as `v5e:2x4`.
+        carried: bytes that pass over each device's links.
         count: number of collectives.
     """
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]

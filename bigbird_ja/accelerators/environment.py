@@ -1,4 +1,4 @@
-"""Versions of the packages in tests, in published figures and on rented machines."""
+"""Package versions that are used for tests, for published figures and on rented machines."""
 
 from collections.abc import Mapping
 

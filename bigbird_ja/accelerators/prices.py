@@ -55,7 +55,7 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     most_chips: _Chips | None = None
 
     def matches(self, chips: int) -> bool:
-        """Return whether the service rents slices with this number of chips."""
+        """Return whether the service rents slices with `chips` chips."""
         return self.least_chips <= chips <= (self.most_chips or chips)
 
 

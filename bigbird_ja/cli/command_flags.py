@@ -79,7 +79,7 @@ class Flags:
         self.group = ""
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """Declare a text flag. `about` contains arguments of `_declare`."""
+        """Declare a text flag. `about` contains further arguments of `_declare`."""
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
@@ -87,11 +87,11 @@ class Flags:
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """Declare an integer flag. `about` contains arguments of `_declare`."""
+        """Declare an integer flag. `about` contains further arguments of `_declare`."""
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """Declare a number flag. `about` contains arguments of `_declare`."""
+        """Declare a number flag. `about` contains further arguments of `_declare`."""
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
@@ -104,7 +104,7 @@ class Flags:
         self._declare(name, bool, default, help, **about)
 
     def setting(self, key: str, **about: Any) -> None:
-        """Declare a flag for a setting, from the declaration of the setting."""
+        """Declare a flag that sets the setting `key`, with the type and help of the setting."""
         self._add(Flag(f"--{get_parameter(key)}", OPTIONS[key].type, None, setting=key, **about))
 
     def _declare(

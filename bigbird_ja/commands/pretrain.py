@@ -91,7 +91,7 @@ def run(args: Args) -> PretrainResult:
         streams.leave(error)
 
     def summarize(manifest: Manifest) -> None:
-        """Log the measured and the predicted rate, and the next command."""
+        """Log the measured and predicted tokens per second, and the next command to run."""
         if rate := describe_rate(args.model_dir, manifest):
             console.log(rate)
         data, model = shlex.quote(args.data_dir), shlex.quote(args.model_dir)

@@ -220,7 +220,7 @@ def _estimate_text_bytes(part: Input) -> int:
 
 
 def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
-    """Plan the shards of a split from its `number` blocks on disk."""
+    """Plan the shards of a split, whose blocks on disk are numbered from 0 to `number` - 1."""
     stored = []
     for i in range(number):
         path = work.locate_block(blocks.Block(split, i, ()).name)

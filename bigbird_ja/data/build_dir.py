@@ -136,7 +136,7 @@ class Work:
                 _remove_ours(folder)
 
     def locate_block(self, name: str) -> str:
-        """Return the path of a packed block."""
+        """Return the path of the block file with this name."""
         return os.path.join(self.blocks, name)
 
     def _locate_note(self, name: str) -> str:
@@ -241,7 +241,7 @@ def check_output(output_dir: str) -> None:
         output_dir: output of `make-data`. Unfinished work in it is ignored.
 
     Raises:
-        BadInput: There is such a file, or the folder belongs to another command.
+        BadInput: A foreign file prevents it, or the folder belongs to another command.
     """
     advice, apart = "choose another `output_dir`, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "`output_dir`", KIND, advice, apart)

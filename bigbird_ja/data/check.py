@@ -27,7 +27,7 @@ _OTHER = "was changed (its checksum differs from the manifest)"
 def check_files(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
-    The shards' checksums are in the listing of a bucket. On disk, they are computed from the
+    On a bucket, the listing contains the shards' checksums. On disk, they are computed from the
     content, because shards of another data set may have the same sizes.
 
     Raises:

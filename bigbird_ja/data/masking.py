@@ -58,7 +58,7 @@ class MaskingRule:
 
 
 def compute_rate(rates: tuple[float, float, int], step: Any, arrays: ArrayOps = NUMPY) -> Array:
-    """Return the masking rate at a step, which replaces `prob` of the rule: float64.
+    """Return the masking rate at a step: float64. It replaces `prob` of the masking rule.
 
     Source: Yang et al. 2023, arXiv:2305.15096.
 
@@ -197,9 +197,9 @@ def _number_units(
     key: Callable[[int], Array],
     rule: MaskingRule,
 ) -> tuple[Array, Array]:
-    """Return two arrays: the index of each token's unit, and the index of each token's word.
+    """Return the index of each token's masking unit, and the index of each token's word.
 
-    An array is int32 [b, S], or [1, S] if the indices are the same for all records.
+    Each array is int32 [b, S], or [1, S] if the indices are the same for all records.
     """
     positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
     if rule.unit == "subword":
@@ -257,7 +257,7 @@ def _choose_tokens(
     def is_in_word(priorities: Array, words: Array, priority: Array) -> Array:
         """Return whether each token is ordinary and in the chosen word of its row: bool [b, S].
 
-        `priority` [b, 1] chooses the word of each row by the priority of one of its tokens.
+        `priority` [b, 1] is the priority of one token in the chosen word of each row.
         """
         length = words.shape[1]
         late = xp.maximum(priority, 0) % (1 << _count_position_bits(length))

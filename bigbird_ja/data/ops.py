@@ -55,7 +55,7 @@ class ArrayOps:
         return np.asarray(values).astype(kind)
 
     def nth_highest(self, values: Array, more: Array, n: int) -> Array:
-        """Return the n-th highest value among each row's `values` and `more`: [rows, 1]."""
+        """Return the n-th highest value of each row in `values` and `more` together: [rows, 1]."""
         both = np.concatenate([values, more], axis=1)
         place = both.shape[1] - n
         return np.partition(both, place, axis=1)[:, place : place + 1]
@@ -82,7 +82,7 @@ class ArrayOps:
         return result
 
     def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """Return an array [rows of `like`, n] of zeros, with `values` at some rows and columns."""
+        """Return zeros with `values` at some rows and columns: [rows of `like`, n]."""
         result = np.zeros((len(like), n), values.dtype)
         result[row, column] = values
         return result

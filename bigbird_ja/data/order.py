@@ -113,7 +113,7 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> Non
 
 
 def count_positions_before(layout: Layout, position: Any, reader: Any) -> Any:
-    """Count the global positions below `position` that belong to `reader`."""
+    """Count the global positions below `position` that `reader` reads."""
     return (position + layout.num_readers - 1 - reader) // layout.num_readers
 
 
@@ -194,7 +194,7 @@ def find_reader_start(layout: Layout, position: int, reader: int) -> ReaderStart
 def find_host_starts(
     layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
 ) -> list[ReaderStart]:
-    """Return the starts of a host's readers at batch `step`, in the order of their next positions.
+    """Return where the readers of a host start for batch `step`, in the order of their records.
 
     Raises:
         BadInput: `num_hosts` does not divide the readers or the batch.

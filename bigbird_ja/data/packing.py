@@ -82,7 +82,7 @@ def _fit_best(fragments: list[Fragment], room: int) -> Sequences:
 def _close_gaps(sequences: Sequences, room: int) -> Sequences:
     """Split the fragments of the emptiest sequences over the gaps of the others.
 
-    Stop once at most `_TOLERANCE` of the positions is empty, or if the fragments do not fit.
+    Stop when the share of empty positions is at most `_TOLERANCE`, or when fragments do not fit.
     """
     frees = [room - sum(fragment.cost for fragment in s) for s in sequences]
     order = sorted(range(len(sequences)), key=lambda i: (-frees[i], i))

@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def segment_b(self) -> int:
-        """Position where B starts, after [CLS] and A."""
+        """Position in the sequence where segment B starts, after [CLS] and segment A."""
         return 1 + sum(fragment.cost for fragment in self.a)
 
 

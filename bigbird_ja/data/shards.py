@@ -125,7 +125,7 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
     """Write one shard atomically, and return its description.
 
-    The shard's rows are read from the blocks, masked (only static data) and encoded.
+    The rows are read from the blocks, masked if the masks are static, and encoded.
     """
     n, k = plan.num_records, plan.num_shards
     items = shuffle_records(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
@@ -248,7 +248,7 @@ def _pick_most_frequent(counts: Sequence[dict[str, int]]) -> str:
 
 
 def _sum_counts(plan: SplitPlan) -> dict[str, int]:
-    """Return the fields of `Split`, summed over the blocks."""
+    """Return the counts of a split by the field names of `Split`, summed over its blocks."""
     stats = [block.stats for block in plan.blocks]
     counts = {
         name: sum(getattr(s, name) * s.times for s in stats)
