@@ -36,7 +36,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "max_batches",
         None,
-        "Maximum number of batches, of 16,384 tokens and at most 32 records each.",
+        "Maximum number of batches, each of at most 32 records and about 16,384 tokens.",
         low=1,
         high=10**9,
         none="all records",

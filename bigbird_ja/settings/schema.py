@@ -409,7 +409,7 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
     eval_max_batches: Annotated[
         Batches | None,
         about(
-            "Maximum number of batches of 16,384 tokens (mode train_and_eval).",
+            "Maximum number of batches of about 16,384 tokens (mode train_and_eval).",
             by=_RUN,
             change="free",
             none="all held-out records",

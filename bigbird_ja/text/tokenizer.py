@@ -162,7 +162,8 @@ class SentencePieceTokenizer(Tokenizer):
     Special tokens that the model lacks are added (see `changes`).
 
     Raises:
-        BadInput: `model` is not a SentencePiece model, or neither unigram nor BPE.
+        BadInput: `model` is not a SentencePiece model. Or it lacks special tokens, and they cannot
+            be added, as it is neither unigram nor BPE.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
