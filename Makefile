@@ -52,13 +52,13 @@ $(PYTHONS:=/.installed): .venv-%/.installed: requirements/main.lock pyproject.to
 locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
-demo: $(STAMP) ## every step on a generated corpus, under two minutes on two cores
+demo: $(STAMP) ## every step on a generated corpus, two to four minutes on two cores
 	@$(BIN)/bigbird-ja demo
 
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
 
-test-slow: $(ALL) ## the long tests: the guide, the examples, kills, every fault (twenty minutes); notebooks: test-kaggle
+test-slow: $(ALL) ## the long tests: the guide, the examples, kills, every fault (20 to 45 minutes); notebooks: test-kaggle
 	@$(BIN)/python -m pytest $(WORKERS) -m slow --durations 20 --ignore tests/docs/test_notebooks.py $(PYTEST)
 
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15

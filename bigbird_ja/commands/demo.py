@@ -4,7 +4,7 @@ Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills 
 SIGKILL midway, resumes it, compares the losses of the repeated steps, evaluates, fills three masked
 sentences and writes a report. Each stage is a command, run as you would run it.
 
-Reads nothing. Writes everything under --work_dir; a second run continues. Takes under 2 minutes on
+Reads nothing. Writes everything under --work_dir; a second run continues. Takes 2 to 4 minutes on
 two cores.
 """
 
