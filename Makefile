@@ -134,7 +134,7 @@ bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, not
 	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py
 
 bench-leaks: $(STAMP) ## 10,000 days of rented runs in which anything fails: nothing may be left (minutes)
-	@BIGBIRD_JA_WALKS=2500 $(BIN)/python -m pytest -n 2 tests/testkit/test_explore.py -k walk
+	@BIGBIRD_JA_WALKS=2500 $(BIN)/python -m pytest --timeout 3600 -n 2 tests/testkit/test_explore.py -k walk
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m slow tests/testkit/test_soak.py
