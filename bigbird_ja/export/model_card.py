@@ -276,7 +276,7 @@ def _describe_data(manifest: Manifest | None, code: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Convert a text to one line of Markdown that forms no HTML, links or table cells."""
+    """Return a text as one line, escaped so that Markdown shows its HTML, links and `|` as text."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(escape_text(text), quote=False))
 
 

@@ -23,7 +23,7 @@ def make_random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Random connections of whole tiles, by shifts.
+    """Random attention pattern of whole tiles, in which shifts determine the key tiles.
 
     For each shift s of a head, queries of tile j see the keys of tile 1 + (j - 1 + s) mod (T - 1),
     where T is the number of tiles. Tile 0 sees no random tiles.
